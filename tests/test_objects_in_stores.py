@@ -325,6 +325,20 @@ def test_each_reader_of_a_small_window_has_several_requests_under_way(server, mo
     assert server.most_together > 8
 
 
+def test_an_epoch_that_is_stopped_while_h5py_waits_for_a_store_fails_no_later_one(server):
+    rows = np.arange(4_000_000, dtype="i4").reshape(4000, 1000)
+    make_file(server.folder / "scaled.h5", "x", None, data=rows, scaleoffset=0, chunks=(100, 1000))
+    options = {"shuffle": True, "keep": "never", "memory_budget": "64MiB", "num_workers": 2}
+    with H5StreamLoader(H5Dataset(f"{server.url}/scaled.h5", "x"), 100, **options) as loader:
+        for _ in range(4):
+            stalled = threading.Event()
+            server.fault = lambda *_: stalled.set() or "stall"  # noqa: B023
+            with contextlib.closing(iter(loader)):
+                assert stalled.wait(30)
+        server.fault = lambda *_: None
+        assert [len(batch) for batch in loader] == [100] * 40
+
+
 def test_many_objects_are_opened_beside_one_another(server):
     for k in range(40):
         make_file(server.folder / f"part-{k:02}.h5", "x", None, data=np.full((30, 4), k), chunks=(10, 4))

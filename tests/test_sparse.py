@@ -1,5 +1,7 @@
 """Rows of sparse matrices, beside the dense matrix that they stand for."""
 
+import itertools
+
 import h5py
 import numpy as np
 import pytest
@@ -109,11 +111,13 @@ def test_what_cannot_be_streamed_is_told(tmp_path):
 
 
 def test_columns_that_a_matrix_does_not_have_are_told_before_torch_reads_them(tmp_path):
-    write(tmp_path / "a.h5", some_matrix(40, 5))
-    for wrong in (50_000_000, -2):
+    for name in ("sound", "X"):
+        write(tmp_path / "a.h5", some_matrix(40, 5), named=name)
+    for wrong, form in itertools.product((50_000_000, -2), ("packed", "dense")):
         with h5py.File(tmp_path / "a.h5", "a") as file:
             file["X/indices"][7] = wrong
-        loader = H5StreamLoader(tmp_path / "a.h5", 40, fields=Field("X", ragged="packed"))
+        fields = [Field("sound", ragged=form), Field("X", ragged=form)]
+        loader = H5StreamLoader(tmp_path / "a.h5", 40, fields=fields)
         with loader, pytest.raises(errors.SourceError, match=f"'X/indices': .*column index {wrong:,}, counted"):
             next(iter(loader))
 

@@ -31,7 +31,8 @@ from oracle.kinds import KINDS, case_of  # type: ignore[import-not-found]
 from oracle.model import Crops, Model  # type: ignore[import-not-found]
 from oracle.run import write  # type: ignore[import-not-found]
 from oracle.shrink import script, shrink  # type: ignore[import-not-found]
-from oracle.workers import CASE_S, Worker  # type: ignore[import-not-found]
+
+from tools.fuzz_workers import CASE_S, Worker
 
 FAILURES = ("wrong", "raw", "unmodelled")
 

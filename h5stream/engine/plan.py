@@ -7,7 +7,7 @@ consecutive rows that go to consecutive places. They stay spans until a chunk, o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,7 +119,7 @@ class Placement:
         fields: Iterable[int],
         are_values: bool = False,
         is_padded: bool = False,
-        sound: NDArray[np.bool_] | None = None,
+        sound: Mapping[int, NDArray[np.bool_]] | None = None,
     ) -> Placement:
         """Return the rows of a ragged dataset that samples have, one sample after the other in each batch's share.
 

@@ -12,7 +12,7 @@ import functools
 import itertools
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -58,8 +58,8 @@ class Share:
     # for each batch where its samples begin one behind the other, and where the last ends; one batch after the other
     offsets: Ints
     numbers: Places | None = None  # the samples' numbers in the files, where what is known of them is noted
-    # by number, whether the columns of a sparse matrix's row were found to be ones that it has
-    sound: NDArray[np.bool_] | None = None
+    # of each field of columns by number, whether those of a sparse matrix's row were found to be ones that it has
+    sound: Mapping[int, NDArray[np.bool_]] | None = None
 
     @classmethod
     def of(
@@ -71,7 +71,7 @@ class Share:
         *,
         is_padded: bool = False,
         numbers: Places | None = None,
-        sound: NDArray[np.bool_] | None = None,
+        sound: Mapping[int, NDArray[np.bool_]] | None = None,
     ) -> tuple[Share, Ints]:
         """Take samples in any order; also gives where the rows of each begin in its batch's share."""
         order, batches = order_of_places(batch, within), int(batch.max(initial=-1)) + 1
@@ -91,7 +91,7 @@ class Share:
             counts=lengths,
             starts=starts,
             offsets=offsets,
-            numbers=None if sound is None or numbers is None else numbers[order],
+            numbers=None if not sound or numbers is None else numbers[order],
             sound=sound,
         )
         return share, begins
@@ -338,9 +338,10 @@ def lend(
             ragged = objects[k][share.fields[number]]
             ragged.of = of[k]
             ragged.shares += (memory,)
-            if ragged.how.width and share.numbers is not None:
+            if ragged.how.width and share.sound and share.numbers is not None:
                 low, high = share.edges[k : k + 2].tolist()
-                ragged.sound, ragged.numbers = share.sound, (*ragged.numbers, share.numbers[low:high])
+                ragged.sound = share.sound[share.fields[number]]
+                ragged.numbers = (*ragged.numbers, share.numbers[low:high])
         found.update(zip(share.fields, np.ascontiguousarray(addresses.T), strict=True))
     return found
 

@@ -6,10 +6,9 @@ import bisect
 import contextvars
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from queue import LifoQueue
+from queue import LifoQueue, SimpleQueue
 from typing import Any, cast
 
 import numpy as np
@@ -37,7 +36,7 @@ from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.identity import ByteSource, SourceIdentity
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.remote import READERS
-from h5stream.storage.stores import over_afterwards, raise_if_stopped, stop_asked
+from h5stream.storage.stores import over_afterwards, raise_if_stopped
 
 ASKING_ROWS = 65_536
 """Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
@@ -116,7 +115,8 @@ class RowReader:
         self, layout: SampleLayout, kept_rows: Mapping[int, int] | None = None, small: tuple[int, ...] = ()
     ) -> None:
         self.layout, self.kept_rows, self.small = layout, kept_rows, small
-        self._keeping: Kept | None = None
+        # Changed together, so that who plans meanwhile notes no way of what was kept.
+        self._kept: tuple[Kept | None, dict[tuple[int, int], Way]] = None, {}
         self._small: Kept | None = None
         self._loading = threading.Lock()
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
@@ -130,8 +130,8 @@ class RowReader:
         self._dense = dense_rows(layout, self.sources)
         laid = {dataset for matrix in self._dense for dataset in matrix.datasets}
         is_drawn = any(one.spare is not None or one.draw is not None for one in layout.lookups)
-        has_columns = any(field.ragged is not None and field.ragged.width for field in layout.fields)
-        self._sound = np.zeros(layout.samples, dtype=np.bool_) if has_columns and not is_drawn else None
+        columns = (number for number, one in enumerate(layout.fields) if one.ragged is not None and one.ragged.width)
+        self._sound = {} if is_drawn else {number: np.zeros(layout.samples, dtype=np.bool_) for number in columns}
         self._ragged = _by_their_rows(layout, [one for one in layout.lookups if one.dataset not in laid])
         for dataset in self._datasets:
             is_boxed = layout.has_boxes and bool(layout.datasets[dataset][0].along)  # not where a row is an image
@@ -140,7 +140,6 @@ class RowReader:
         self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
         asks = layout.space is not None and layout.space.accept is not None
         self._acceptance = Acceptance(layout, self._plan_boxes, self._carry_out) if asks else None
-        self._ways: dict[tuple[int, int], Way] = {}
         is_plain = not (layout.space or layout.columns or layout.lookups or any(f.images for f in layout.fields))
         self._unfiltered = is_plain and all(
             part.access == DIRECT and self.sources[part.file].has_descriptor
@@ -160,12 +159,12 @@ class RowReader:
         self._h5py.close()
         self._decoders = decoders_of(self.layout)
 
-    def accepted(self, placement: Placement, stopped: Callable[[], bool] = lambda: False) -> Placement:
+    def accepted(self, placement: Placement) -> Placement:
         """Return a window's samples again, with others in place of those that the user's function refuses."""
         if self._acceptance is None:
             return placement
         placement = placement.each_row()
-        numbers = self._acceptance.numbers(placement.rows.astype(np.int64), stopped)
+        numbers = self._acceptance.numbers(placement.rows.astype(np.int64))
         ascending = np.argsort(numbers, kind="stable")
         return replace(placement[ascending], rows=narrowed(numbers[ascending]))
 
@@ -249,13 +248,18 @@ class RowReader:
                 yield from self._way(dataset, part)(ours, task_nbytes)
 
     def _way(self, dataset: int, part: int) -> Way:
-        if (way := self._ways.get((dataset, part))) is None:
+        keeping, ways = self._kept
+        if (way := ways.get((dataset, part))) is None:
             one = self.layout.datasets[dataset][part]
             way = way_of(one, self.layout.fields, self.sources[one.file])
-            if self._keeping is not None:
-                way = self._keeping.way(dataset, part, way)
-            self._ways[dataset, part] = way
+            if keeping is not None:
+                way = keeping.way(dataset, part, way)
+            ways[dataset, part] = way
         return way
+
+    @property
+    def _keeping(self) -> Kept | None:
+        return self._kept[0]
 
     def filling(self, order: Order, first_batch: int) -> Iterator[Task] | None:
         """Return what decodes all that stays in memory, window by window; None where batches do not wait for that."""
@@ -288,8 +292,7 @@ class RowReader:
                 for number in self.small:
                     self._land(self.plan_rows(kept.every_row(number), TASK_NBYTES, [number]), kept.destination, tally)
             except H5StreamError:
-                if not stop_asked.get()():  # else whoever streams next reads them
-                    self.small = ()
+                self.small = ()
             else:
                 kept.is_whole, self._small = True, kept
             return tally
@@ -308,23 +311,21 @@ class RowReader:
     def keep(self) -> None:
         """Keep rows from now on, if any are to be kept; called where nothing is planned."""
         if self.kept_rows is not None and self._keeping is None:
-            self._keeping = keeping_of(self.layout, self.kept_rows)
-            self._ways = {}
+            self._kept = keeping_of(self.layout, self.kept_rows), {}
 
     def trim(self, *, decoded: bool = True) -> None:
         """Let go of memory that is for later use, with `decoded` rows; what is planned goes on with what it has."""
         self.ragged_memory.trim()
         self._decoders = decoders_of(self.layout)
         if decoded and self._keeping is not None:
-            self._keeping = None
-            self._ways = {}
+            self._kept = None, {}
 
-    def tools(self, tally: Tally | None = None, stopped: Callable[[], bool] = lambda: False) -> Tools:
-        """Return what the calling thread carries tasks out with; parameters are those of `Tools`."""
+    def tools(self, tally: Tally | None = None) -> Tools:
+        """Return what the calling thread carries tasks out with, and counts them in."""
         # The main thread, which Ctrl-C may interrupt wherever it is, borrows nothing.
         is_main = threading.current_thread() is threading.main_thread()
         decoders = None if is_main else self._decoders
-        return Tools(self.sources, self._h5py, self.scratch, tally or Tally(), stopped, decoders)
+        return Tools(self.sources, self._h5py, self.scratch, tally or Tally(), decoders)
 
     @property
     def scratch(self) -> DecodeScratch:
@@ -354,28 +355,46 @@ class RowReader:
 
     def _land(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
         """Carry tasks out: one after the other, or where each waits for a store, beside one another."""
-        if not self.is_far:
-            tools = self.tools(tally)
-            for task in tasks:
-                task.land(destination, tools)
-            return
-
-        def land(task: Task) -> Tally:
-            tools = self.tools(stopped=is_over)
+        if self.is_far:
+            tasks = [*tasks]
+            if len(tasks) > 1:
+                self._land_together(tasks, destination, tally)
+                return
+        tools = self.tools(tally)
+        for task in tasks:
             task.land(destination, tools)
-            raise_if_stopped()  # perhaps not all is there
-            return tools.tally
 
-        with ThreadPoolExecutor(READERS, "h5stream-far") as threads, over_afterwards() as is_over:
-            begun = [threads.submit(contextvars.copy_context().run, land, task) for task in tasks]
+    def _land_together(self, tasks: Sequence[Task], destination: Destination, tally: Tally | None) -> None:
+        """Carry tasks out in threads, all of which end with the first error."""
+        waiting, found = iter(tasks), SimpleQueue[Tally | BaseException]()
+
+        def land() -> None:
+            tools = self.tools()
             try:
-                for future in begun:
-                    found = future.result()
+                for task in waiting:
+                    raise_if_stopped()
+                    task.land(destination, tools)
+                found.put(tools.tally)
+            except BaseException as error:
+                found.put(error)
+
+        # Not of `concurrent.futures`, whose threads Python's exit waits for before it stops those that read.
+        threads = list[threading.Thread]()
+        try:
+            with over_afterwards():
+                for _ in tasks[:READERS]:
+                    carry = contextvars.copy_context().run
+                    thread = threading.Thread(target=carry, args=(land,), name="h5stream-far", daemon=True)
+                    thread.start()
+                    threads.append(thread)
+                for _ in threads:
+                    if isinstance(one := found.get(), BaseException):
+                        raise one
                     if tally is not None:
-                        tally.add(found)
-            finally:
-                for future in begun:
-                    future.cancel()
+                        tally.add(one)
+        finally:
+            for thread in threads:
+                thread.join()
 
     # --- single rows: a plan, a slot and a batch around one cost ten times what reading it does ---
 

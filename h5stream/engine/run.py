@@ -18,7 +18,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters, Tally, clock
-from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, Task, Tools
+from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, Task
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.storage.remote import REQUEST_NBYTES, return_freed_memory
@@ -335,7 +335,8 @@ class Run:
             return
         with self._lock:
             self._planning = False
-            self._planned = planned
+            # What was planned after all, while the run was stopped or failed, would be read, or kept for ever.
+            self._planned = planned = None if self._windows is None else planned
             if planned is None:
                 self._windows = None
                 self._tell_all()
@@ -350,7 +351,7 @@ class Run:
         if window is None:
             return None
         first = int(window.batch.min())
-        placement = self._reader.accepted(Placement.of(window, first), self._is_stopped)
+        placement = self._reader.accepted(Placement.of(window, first))
         del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
         share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
@@ -365,18 +366,17 @@ class Run:
     def _is_stopped(self) -> bool:
         return self._stopped
 
-    def _tools(self, tally: Tally | None = None) -> Tools:
-        return self._reader.tools(tally, self._is_stopped)
-
     def _land(self, window: PlannedWindow, task: Task, tally: Tally) -> None:
         assert window.destination is not None
         failed: tuple[int, BaseException] | None = None
         try:
             try:
-                task.land(window.destination, self._tools(tally))
+                task.land(window.destination, self._reader.tools(tally))
             except H5StreamError as error:
                 # With counters that nothing looks at: the task was counted once.
-                failed = window.first_failure(task, error, self._tools(), self.counters if self._skip_corrupt else None)
+                failed = window.first_failure(
+                    task, error, self._reader.tools(), self.counters if self._skip_corrupt else None
+                )
         except self._caught as error:
             failed = window.first_batch + task.placement.first_batch, error
         with self._lock:
@@ -402,7 +402,7 @@ class Run:
             with self._choosing:
                 task = None if self._to_decode is None else next(self._to_decode, None)
             if task is not None:
-                task.land(NOWHERE, self._tools(tally))
+                task.land(NOWHERE, self._reader.tools(tally))
         with self._lock:
             self._decoding -= 1
             if task is None:

@@ -113,7 +113,6 @@ class Tools:
     h5py: H5pyReader
     scratch: DecodeScratch
     tally: Tally
-    stopped: Callable[[], bool]
     decoders: LifoQueue[DecodeScratch] | None = None  # to borrow from; None where a thread decodes with its own
     _borrowed: DecodeScratch | None = field(default=None, init=False)
 

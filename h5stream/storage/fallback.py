@@ -28,6 +28,7 @@ from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
 from h5stream.storage.remote import ObjectFile, ObjectIdentity, check_reads
 from h5stream.storage.rowbox import columns_of
 from h5stream.storage.source import FilesIdentity, bytes_at
+from h5stream.storage.stores import raise_if_stopped
 
 _log = logging.getLogger("h5stream")
 
@@ -129,6 +130,7 @@ class H5pyReader:
             except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
                 if dataset is not None and (self._datasets.get((part.file, part.path)) is not dataset or not dataset):
                     continue  # another thread closed it
+                raise_if_stopped()
                 check_reads(path)
                 said = _SYSTEM_ERROR.search(str(error))
                 if said is None:

@@ -331,14 +331,20 @@ class ObjectBytes(ByteSource):
 def read_sources(wanted: Iterable[tuple[Any, Sequence[int], Sequence[memoryview]]]) -> None:
     """Fill ranges of several sources, as each does by itself, at once: each comes with its offsets and targets."""
     groups, others = list[tuple[ObjectBytes, list[tuple[int, memoryview]]]](), []
+    copies = list[tuple[Sequence[memoryview], list[memoryview]]]()
     for source, offsets, targets in wanted:
         if isinstance(source, ObjectBytes):
             groups += [(source, group) for group in source.together(offsets, targets)]
         else:
-            others.append(asyncio.to_thread(read_once, source, offsets, targets))
+            # Other threads read these, which write on for a moment where one fails: not to where others read next.
+            copies.append((targets, [memoryview(bytearray(target.nbytes)) for target in targets]))
+            others.append(asyncio.to_thread(read_once, source, offsets, copies[-1][1]))
     if others:
-        with over_afterwards():  # they read in other threads
+        with over_afterwards():
             requests().run(others)
+    for targets, read in copies:
+        for target, some in zip(targets, read, strict=True):
+            target[:] = some
     ends = [max(offset + target.nbytes for offset, target in group) for _, group in groups]
     asked = [source.fetched(group[0][0], end) for (source, group), end in zip(groups, ends, strict=True)]
     count_requests(len(asked), sum(ends) - sum(group[0][0] for _, group in groups))

@@ -96,15 +96,22 @@ stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar(
 """What tells a thread that nobody needs what it reads any more."""
 
 
+class StoppedError(Exception):
+    """Nobody needs what was being read any more, so that not all of it is there.
+
+    No error of a source, which is remembered, reported or got over: nobody sees this one.
+    """
+
+
 def raise_if_stopped() -> None:
-    """Raise an error, which nobody sees, where nobody needs what this thread reads."""
+    """End what this thread reads where nobody needs it any more."""
     if stop_asked.get()():
-        raise SourceError("nobody waits for these bytes any more")
+        raise StoppedError("nobody waits for these bytes any more")
 
 
 @contextlib.contextmanager
-def over_afterwards() -> Iterator[Callable[[], bool]]:
-    """Let what other threads begin to read meanwhile end with the block, however it ends; return what tells them."""
+def over_afterwards() -> Iterator[None]:
+    """Let what other threads begin to read meanwhile end with the block, however it ends."""
     ended, stopped = threading.Event(), stop_asked.get()
 
     def is_over() -> bool:
@@ -112,7 +119,7 @@ def over_afterwards() -> Iterator[Callable[[], bool]]:
 
     token = stop_asked.set(is_over)
     try:
-        yield is_over
+        yield
     finally:
         ended.set()
         stop_asked.reset(token)

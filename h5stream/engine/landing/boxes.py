@@ -25,6 +25,7 @@ from h5stream.samples.space import number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.rowbox import ColumnPiece
+from h5stream.storage.stores import raise_if_stopped
 from h5stream.structure import sample_of
 
 Regions = tuple[Ints, Ints, Ints, Ints, Ints]
@@ -334,15 +335,14 @@ class Acceptance:
         wanted = set().union(*(fields[number] for number in self._datasets))
         self._nbytes = sum(layout.fields[field].row_nbytes for field in wanted)
 
-    def numbers(self, numbers: NDArray[np.int64], stopped: Callable[[], bool]) -> NDArray[np.int64]:
+    def numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return for each box its own number where it is accepted, else that of one which is."""
         found, pending = numbers.copy(), np.arange(len(numbers))
         at_once = max(1, TRIED_NBYTES // max(1, self._nbytes))
         for trial in range(self._rule.tries):
             refused = [pending[:0]]
             for first in range(0, len(pending), at_once):
-                if stopped():
-                    return found
+                raise_if_stopped()
                 some = pending[first : first + at_once]
                 refused.append(some[~self._accepts(found[some])])
             if not len(pending := np.concatenate(refused)):

@@ -25,6 +25,7 @@ from h5stream.errors import CorruptChunkError
 from h5stream.storage.filters import DecodeError, DecodeScratch, NotAskedError, most_nbytes
 from h5stream.storage.index import MISSING, ChunkIndex
 from h5stream.storage.layout import DatasetPart, FieldLayout, Target
+from h5stream.storage.stores import raise_if_stopped
 
 FUSE_ELEMENTS = 16
 """Shortest run of elements in a row for which unshuffling and scattering in one pass pays; below it the vector
@@ -211,8 +212,7 @@ class ChunkTable:
         inside = self.offset[first:] - offsets[group]
         most = STACK_READ_NBYTES if tools.sources[self.part.file].has_descriptor else TASK_NBYTES
         for some in cut_by(nbytes, most) if len(ends) else ():
-            if tools.stopped():
-                return
+            raise_if_stopped()
             data, places = tools.read(self.part.file, offsets[some], nbytes[some])
             start, stop = int(self.edges[some.start]), int(self.edges[some.stop])
             ours = slice(start - first, stop - first)
@@ -365,8 +365,7 @@ def plan_through_h5py(
         """Read the rows of one chunk after the other, from the first that is wanted to the last, and scatter them."""
         _, edges, _ = placement.in_chunks(part)
         for low, high in itertools.pairwise(edges.tolist()):
-            if tools.stopped():
-                return
+            raise_if_stopped()
             wanted = placement[low:high]
             first, last = int(wanted.rows[0]), int(wanted.rows[-1])
             since = clock()

@@ -24,6 +24,7 @@ from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.filters import DecodeError
 from h5stream.storage.images import OtherShapeError, decode_image
 from h5stream.storage.layout import DatasetPart, FieldLayout
+from h5stream.storage.stores import raise_if_stopped
 
 DECODED_NBYTES = 2 * 1024 * 1024
 """Bytes of images that a task decodes, about: some milliseconds, so that no thread waits for another's last one."""
@@ -59,8 +60,7 @@ class EncodedRows:
         once = placement[edges[:-1]]
         where = zip(once.rows.tolist(), itertools.starmap(slice, itertools.pairwise(edges.tolist())), strict=True)
         for (row, some), data in zip(where, self._rows(once, tools), strict=False):
-            if tools.stopped():
-                return
+            raise_if_stopped()
             since = clock()
             nbytes = self._put(row, data, placement, some, destination, tools)
             tools.tally.decoded(since, nbytes)

@@ -282,8 +282,6 @@ class Kept:
         def fill(placement: Placement, destination: Destination, tools: Tools) -> None:
             for task in tasks if not filled[chunks].all() else ():
                 task.land(self.destination, tools)
-            if tools.stopped():  # perhaps not all is there
-                return
             since = clock()
             filled[chunks] = True
             if len(placement):

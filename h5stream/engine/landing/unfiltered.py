@@ -31,6 +31,7 @@ from h5stream.storage.identity import ByteSource
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DatasetPart, Target
 from h5stream.storage.source import LOCAL_GAP_NBYTES
+from h5stream.storage.stores import raise_if_stopped
 
 EXTENT_NBYTES = 512 * 1024
 """Bytes of a row that are read at once, at most, unless one element has more; and scratch of a reader thread.
@@ -263,8 +264,7 @@ class UnfilteredRows:
             entry = index.find(chunk[low] * index.columns + across)
             there = entry != MISSING
             offsets = index.offset[entry[there]] + inside[low[there]] * self.stride + begin
-            if tools.stopped():
-                return
+            raise_if_stopped()
             room, places = tools.read(part.file, offsets, ((rows[high - 1] - rows[low]) * self.stride + width)[there])
             tools.tally.used(room.nbytes, len(offsets))
             began = clock()

@@ -20,7 +20,7 @@ def _serve(pipe: Any, case_s: int) -> None:
     os.setsid()  # a signal to the whole group would end the case that runs
     faulthandler.register(signal.SIGUSR1)  # what each thread does
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
-    from .run import run
+    from oracle.run import run  # type: ignore[import-not-found]
 
     while (case := pipe.recv()) is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
