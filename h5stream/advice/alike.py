@@ -192,8 +192,14 @@ def _is_a_sample(alike: _Alike) -> bool:
 
 
 def _as_samples(alike: _Alike) -> Iterator[Proposal]:
-    """Propose each of them whole: with all attributes, or with labels alone; where some lack a field, without these."""
+    """Propose each of them whole: with all attributes, or with labels alone; where some lack a field, without these.
+
+    Long ones of unlike lengths may be recordings, too.
+    """
     labels = _labels(alike.attributes)
+    is_time = alike.rows and alike.unlike(alike.rows[0]) == [0] and not alike.is_image
+    is_long = sum(alike.lengths) >= LONG_COUNT * len(alike.lengths)
+    others = [_stretches(alike, 0)] if is_time and is_long else []
     ways = [
         _whole(alike, alike.attributes[:MOST_FIELDS]),
         _whole(alike, labels),
@@ -201,7 +207,7 @@ def _as_samples(alike: _Alike) -> Iterator[Proposal]:
         _whole(alike, ()),
     ]
     for way in ways:
-        yield alike.proposal("group_a_sample", "a sample of its own", [way])
+        yield alike.proposal("group_a_sample", "a sample of its own", [way, *others])
 
 
 def _whole(alike: _Alike, attributes: Sequence[str], missing: str = "") -> Way:
@@ -217,6 +223,10 @@ def _whole(alike: _Alike, attributes: Sequence[str], missing: str = "") -> Way:
 
 
 def _as_stretches(alike: _Alike, axis: int) -> Proposal:
+    return alike.proposal("group_a_recording", "a recording", [_stretches(alike, axis), _whole(alike, ())])
+
+
+def _stretches(alike: _Alike, axis: int) -> Way:
     shortest = min(alike.every, key=lambda inside: (inside[alike.rows[0]].shape or ())[axis])
     count = (shortest[alike.rows[0]].shape or ())[axis]
     length = stretch_length(count, sum(shortest[name].raw_nbytes for name in alike.rows) / count)
@@ -226,8 +236,7 @@ def _as_stretches(alike: _Alike, axis: int) -> Proposal:
     fields = {
         "x" if name == "." else name: quoted(name) for name in most_of({name: alike.first[name] for name in alike.rows})
     }
-    ways = [Way(fields | alike.once, samples, does), _whole(alike, ())]
-    return alike.proposal("group_a_recording", "a recording", ways)
+    return Way(fields | alike.once, samples, does)
 
 
 def stretch_length(count: int, nbytes: float) -> int:

@@ -189,7 +189,9 @@ def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool,
         report.begin(given, loader)
         first = report.add(epoch(loader, "h5stream, first epoch"))
         stopped = first.stopped
-        if not stopped and first.seconds < _REPEATED_S:
+        # Little data stay in memory whatever `keep` says.
+        again = not stopped and first.seconds < _REPEATED_S and len(loader.window_size.kept) < len(layout.datasets)
+        if again:
             stopped = report.add(epoch(loader, "h5stream")).stopped
     with H5StreamLoader(**given) as loader:
         # As the loader comes, from its second epoch on; nothing where rows do not stay in memory.
@@ -206,8 +208,9 @@ def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool,
         report.naive_failed = f"naive not measured: {why}" if why else ""
         try:
             with progress("naive", layout.rows) as show:
-                if alone:
-                    report.add(measure_naive(given["dataset"], alone, seconds=seconds, progress=show, **how))
+                naive = measure_naive(given["dataset"], alone, seconds=seconds, progress=show, **how) if alone else None
+            if naive is not None:
+                report.add(naive)
         except RivalError as error:
             report.naive_failed = str(error)
         if check:
@@ -267,7 +270,7 @@ def print_end(console: Console, report: Report) -> None:
         prose(console, f"Checked: {each} of {total:,} rows came once, with h5py's bytes{others}.", style="green")
         for name, why in report.not_checked.items():
             prose(console, f"not checked: {name!r} {why}", style="yellow")
-    for one_line in ["To stream it:", *(f"    {one}" for one in report.lines)] if report.lines else ():
+    for one_line in ["To stream it:", "", *report.lines] if report.lines else ():
         line(console, one_line.rstrip())
     if report.interrupted:
         interrupted(console, "this is what was measured until then" if ours else "nothing was measured yet")

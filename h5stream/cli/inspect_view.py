@@ -159,6 +159,7 @@ def _proposal(kind: Proposal, file: str) -> Shown:
     yield from _code(kind.lines if file else ())
     if not file or not kind.fields_text:
         return
+    yield Text()
     yield Text("This counts what a batch of these costs:")
     alone = re.fullmatch(r'"([\w./]+)"', kind.fields_text)
     fields = alone[1] if alone and kind.samples_text else shlex.quote(kind.fields_text)
@@ -170,7 +171,8 @@ def _proposal(kind: Proposal, file: str) -> Shown:
 
 
 def _code(lines: Sequence[str], style: str = "green") -> Iterator[Text]:
-    return (whole(f"    {line}" if line else "", style) for line in lines)
+    """Yield what is to be pasted, as it is, behind an empty line."""
+    return (whole(line, style) for line in ("", *lines) if lines)
 
 
 def _to_stream_it(found: Inspection, sample: SampleCost) -> Shown:
@@ -186,6 +188,7 @@ def _to_stream_it(found: Inspection, sample: SampleCost) -> Shown:
     yield Text(ways[sample.chosen_by])
     yield from _code(found.lines)
     if entry := next((e for e in found.entries if e.members and e.path in sample.fields), None):
+        yield Text()
         alone = entry.members[0]["name"]
         yield Text(f"{entry.path} comes as a dict of its members; a member alone is a field too, such as {alone!r}.")
 

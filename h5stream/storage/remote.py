@@ -229,7 +229,8 @@ async def _now(address: str, word: str) -> ObjectIdentity:
             with told(address, "asking for"):
                 found = await the_library().head_async(store, path)
         except SourceNotFoundError as error:
-            raise await _with_what_lies_below(error, base, store, path) from None
+            # A web server has no list, and may take the question for a reason to be asked again.
+            raise error if base.startswith("http") else await _with_what_lies_below(error, base, store, path) from None
         finally:
             silent.cancel()
     changed = found.get("last_modified")  # 1970 where a web server does not say
@@ -239,7 +240,7 @@ async def _now(address: str, word: str) -> ObjectIdentity:
 
 async def _with_what_lies_below(error: SourceNotFoundError, base: str, store: Any, path: str) -> SourceNotFoundError:
     """Return the error of an object that is not there; if it is a folder, it names a pattern for what lies in it."""
-    with contextlib.suppress(Exception):  # a web server has no list, and a store may show it to others only
+    with contextlib.suppress(Exception):  # a store may show its list to others only
         count_requests()
         async for some in the_library().list(store, prefix=path, chunk_size=50):
             folder, _, name = some[0]["path"].rpartition("/")

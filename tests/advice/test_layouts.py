@@ -350,7 +350,7 @@ def test_files_that_hold_the_same_are_recognised(given, tmp_path, monkeypatch):
     assert "40 files" in shown.splitlines()[0]
     assert "The pattern holds 40 like files" in shown
     assert shown.count("from h5stream import") == 1
-    lines = [line.removeprefix("    ") for line in shown.splitlines()]
+    lines = shown.splitlines()
     lines = lines[lines.index(next(line for line in lines if line.startswith("from h5stream"))) :]
     lines = lines[: lines.index("    ...  # your training step") + 1]
     for text in ('samples=Objects("files")', 'Field("wave", ragged="pad")', '"@speaker"'):

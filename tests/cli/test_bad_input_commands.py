@@ -15,8 +15,8 @@ import forking
 import numpy as np
 import pytest
 from amounts import crossed
-from inner import fail_in_call, rivals_are_forks
-from making import write_datasets
+from inner import fail_in_call, rivals_are_forks, stream_all
+from making import make_file, write_datasets
 
 READING = {name: [name, "{}"] for name in ("inspect", "doctor", "bench", "tune", "suggest")}
 READING |= {"diagnose": ["diagnose", "{}", "--step-ms", "1"], "repack": ["repack", "{}", "out.h5"]}
@@ -212,7 +212,9 @@ def test_tune_says_what_its_profile_does_not_hold(here, h5stream):
 
 def test_bench_has_the_words_of_the_readmes_table(here, h5stream, monkeypatch):
     rivals_are_forks(monkeypatch)
-    out = h5stream("bench", "a1.h5", "--seconds", "60", "--workers", "0").out
+    stream_all(monkeypatch)
+    make_file(here / "x.h5", "x", None, data=np.zeros((4000, 16)), chunks=(100, 16), compression="gzip")
+    out = h5stream("bench", "x.h5", "--seconds", "60", "--workers", "0").out
     names = ["h5stream, first epoch", "h5stream", "kept", "naive"]
     assert re.findall(rf"^({'|'.join(names)})  ", out, flags=re.M) == names
     assert re.findall(rf"^({'|'.join(names)}): ", out, flags=re.M) == names
