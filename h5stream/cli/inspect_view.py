@@ -323,8 +323,8 @@ def print_files(console: Console, pattern: str, count: int, kind: Proposal) -> N
 def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     """Print what shuffled batches of samples cost."""
     console.print(Text(file, "bold"), soft_wrap=True)
-    why = "objects lack a field" if cost.text.startswith("Objects") else "segments are shorter than one"
-    short = f"; {cost.left_out:,} {why}" if cost.left_out else ""
+    why = "objects that lack a field" if cost.text.startswith("Objects") else "segments shorter than one"
+    short = f"; left out: {cost.left_out:,} {why}" if cost.left_out else ""
     short += f"; {cost.asked:,} objects were asked of HDF5" if cost.asked else ""
     readers = {"one sample at a time": cost.alone, "h5stream": cost.ours}
     size, window = text_of_bytes(cost.batch_nbytes), f"{cost.window_samples:,} samples"

@@ -44,10 +44,11 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
     if len(wanted) == 1:
         wanted.append(every - wanted[0])
     if min(wanted) < 0 or abs(sum(wanted) - every) > (Fraction(1, 1_000_000) if are_parts else 0):
-        is_more = sum(wanted) > every
+        given = sum(wanted[: len(shares)])
+        is_more = given > every
         way = "Make them smaller" if is_more else "Name what is left as a part too, or take subset() first"
         raise OptionError(
-            f"split({', '.join(map(str, shares))}): the parts add up to {float(sum(wanted)):g}, and must add up to "
+            f"split({', '.join(map(str, shares))}): the parts add up to {float(given):g}, and must add up to "
             f"{float(every):g}. {way}"
         )
     ends = [int(sum(wanted[: k + 1]) / every * total + Fraction(1, 2)) for k in range(len(wanted))]

@@ -306,6 +306,10 @@ def _not_found(file: Any, name: str, path: str) -> H5StreamError:
                 return refusal(path, name, why, FieldNotFoundError)
     # The nearest names first, so that a cut list still has them.
     hint = " That is a group; name a dataset in it." if inside else did_you_mean(name, _with_members(there))
+    above, _, leaf = clean.rpartition("/")
+    with contextlib.suppress(*DAMAGE):
+        if not inside and leaf in getattr(file.get(above or "/"), "attrs", ()):
+            hint = f" {leaf!r} is an attribute of {above or '/'!r}; attributes are named with an @, such as '@{leaf}'."
     listing = f" It has: {_first(list(inside or there))}." if there else " It has no datasets."
     return refusal(path, name, f" has no dataset {name!r}.{hint}{listing}", FieldNotFoundError)
 

@@ -243,11 +243,12 @@ def word_of(base: str, options: Any) -> str:
         client = {**_CLIENT, **given.pop("client_options", {})}
         retries = {**_RETRIES, **given.pop("retry_config", {})}
         retries["backoff"] = {**_RETRIES["backoff"], **retries["backoff"]}
+        library = the_library()
         try:
             url = f"{base}/" if base.startswith(("http", "memory")) else base
             if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"):
                 client["allow_http"] = True
-            stores[word] = the_library().store.from_url(url, client_options=client, retry_config=retries, **given)
+            stores[word] = library.store.from_url(url, client_options=client, retry_config=retries, **given)
         except BaseException as error:
             if not (isinstance(error, Exception) or _is_panic(error)):
                 raise
