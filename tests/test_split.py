@@ -238,7 +238,7 @@ def test_a_file_or_an_object_a_sample_is_a_file_and_a_segment_of_its_own(tmp_pat
         ((0.8, 0.1), {}, "Name what is left"),
         (("x",), {}, "takes fractions"),
         ((1.0,), {}, "no sample"),
-        ((501,), {}, "Name what is left"),
+        ((501,), {}, "add up to 501, and must add up to 500. Make them smaller"),
         ((np.nan,), {}, "of 0 or more"),
         ((0.5,), {"by": "pair"}, "takes one value for each of 500 samples"),
         ((0.5,), {"stratify": "score"}, "a field of few values"),
