@@ -305,7 +305,13 @@ def _not_found(file: Any, name: str, path: str) -> H5StreamError:
                 why = f": {name!r} is a group with no dataset in it, not a dataset."
                 return refusal(path, name, why, FieldNotFoundError)
     # The nearest names first, so that a cut list still has them.
-    hint = " That is a group; name a dataset in it." if inside else did_you_mean(name, _with_members(there))
+    columns = [n[: -len("/codes")] for n in there if n.endswith("/codes") and f"{n[:-5]}categories" in there]
+    hint = did_you_mean(name, [*columns, *_with_members(there)])
+    if inside:
+        hint = " That is a group; name a dataset in it."
+    elif len(alike := [n for n in there if n.endswith(f"/{clean}")]) > 3:
+        hint = f" {len(alike):,} groups hold one, such as {alike[0]!r}: samples= says whether each is a sample "
+        hint += "(Objects) or its rows are (Rows, Sequences)."
     above, _, leaf = clean.rpartition("/")
     with contextlib.suppress(*DAMAGE):
         if not inside and leaf in getattr(file.get(above or "/"), "attrs", ()):
