@@ -113,3 +113,12 @@ def server(folder):
     server = ObjectServer(folder)
     yield server
     server.close()
+
+
+@pytest.fixture
+def uncollected():
+    """Leave what keeps itself alive where it is: its memory would come back at some time, or never."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -1,17 +1,17 @@
 """The loader's threads: what waits, what ends them, what is left behind."""
 
-import gc
 import itertools
 import threading
 import weakref
 
 import pytest
-from inner import ahead_of, around, iterations_of, run_of, stream_all
+from inner import ahead_of, around, around_decoding, around_reads, iterations_of, run_of, stream_all
 from sample_files import eventually, gate, in_thread, open_descriptors, reader_threads, write_sample
 
 from h5stream import H5StreamLoader, Sequences, Weighted
 from h5stream.engine.reader import RowReader
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError
+from h5stream.storage.stores import raise_if_stopped, stop_asked
 
 
 @pytest.fixture(autouse=True)
@@ -60,12 +60,16 @@ def test_a_with_block_closes_the_loader_whatever_happens(sample):
 
 
 @pytest.fixture
-def uncollected():
-    """Leave what keeps itself alive where it is: its memory would come back at some time, or never."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+def readers(monkeypatch):
+    """Note what reads rows from here on, without keeping it."""
+    made = []
+    around(monkeypatch, RowReader, "__init__", before=lambda reader, *_, **options: made.append(weakref.ref(reader)))
+    return made
+
+
+def are_gone(watched):
+    assert watched
+    return [one() for one in watched] == [None] * len(watched)
 
 
 @pytest.mark.parametrize(
@@ -73,15 +77,51 @@ def uncollected():
 )
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("batches", [1, None])
-def test_dropping_the_loader_lets_go_of_all_it_has(sample, uncollected, options, threads, batches):
+def test_dropping_the_loader_lets_go_of_all_it_has(sample, uncollected, readers, options, threads, batches):
     before = open_descriptors()
     loader = loader_of(sample, num_workers=threads, **options)
     for _ in itertools.islice(loader, batches):
         pass
     watched = [weakref.ref(one) for one in (loader, iterations_of(loader).engine)]
-    readers = [weakref.ref(one) for one in gc.get_objects() if isinstance(one, RowReader)]
     del loader, _
-    assert [watch() for watch in (*watched, *readers)] == [None] * len((*watched, *readers))
+    assert are_gone(watched + readers)
+    assert reader_threads() == []
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("where", ["plan", "read", "decode"])
+def test_what_is_stopped_within_a_read_lets_go_of_all_it_has(sample, uncollected, readers, monkeypatch, where):
+    def until_stopped(*_):
+        reached.set()
+        eventually(stop_asked.get())
+        raise_if_stopped()
+
+    reached, before = threading.Event(), open_descriptors()
+    loader = loader_of(sample)
+    if where == "plan":
+        around(monkeypatch, RowReader, "plan", before=until_stopped)
+    else:
+        (around_reads if where == "read" else around_decoding)(monkeypatch, until_stopped)
+    iterator = iter(loader)
+    assert reached.wait(30)
+    del loader, iterator
+    assert are_gone(readers)
+    assert reader_threads() == []
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_that_was_told_keeps_nothing(sample, uncollected, readers, monkeypatch, threads):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    before = open_descriptors()
+    loader = loader_of(sample, num_workers=threads)
+    around_decoding(monkeypatch, broken)
+    with pytest.raises(ZeroDivisionError) as told:
+        next(iter(loader))
+    del loader, told
+    assert are_gone(readers)
     assert reader_threads() == []
     assert open_descriptors() == before
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from dataclasses import replace
 
 import h5py
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from forking import SERVED, in_forked_child
-from inner import processors, stream_all
+from inner import iterations_of, processors, stream_all
 from making import corrupt_chunk, make_file, vlen, write_datasets
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
@@ -412,6 +413,20 @@ def test_an_error_ends_what_is_read_beside_it(server, noise):
     with pytest.raises(errors.SourceError, match=r"noise\.h5"):
         in_thread(lambda: dataset[:]).result(10)  # and not the 30 s that a request may take
     assert readers() <= before
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+def test_what_is_stopped_while_a_store_stalls_keeps_nothing(server, noise, uncollected, monkeypatch, is_small):
+    if not is_small:
+        stream_all(monkeypatch)
+    dataset, before, stalled = H5Dataset(f"{server.url}/noise.h5", "x"), readers(), threading.Event()
+    server.fault = lambda *_: stalled.set() or "stall"
+    loader = H5StreamLoader(dataset, 4)
+    iterator, kept = iter(loader), weakref.ref(iterations_of(loader).engine.reader)
+    assert stalled.wait(30)
+    del dataset, loader, iterator
+    eventually(lambda: readers() <= before, limit_s=5)
+    assert kept() is None
 
 
 def test_the_loader_takes_what_opens_the_stores_and_leaves_it_behind(folder):

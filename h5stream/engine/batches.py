@@ -314,6 +314,6 @@ class OpenBatches:
             raise AssertionError(f"batch {self.next} lacks {batch.missing} rows that no window will bring")
 
     def clear(self) -> list[ReadyBatch]:
-        """Take out all of them."""
-        batches, self._open = list(self._open.values()), {}
+        """Take out all of them, and forget what went wrong."""
+        batches, self._open, self._error_at = list(self._open.values()), {}, {}
         return batches

@@ -366,7 +366,7 @@ class RowReader:
 
     def _land_together(self, tasks: Sequence[Task], destination: Destination, tally: Tally | None) -> None:
         """Carry tasks out in threads, all of which end with the first error."""
-        waiting, found = iter(tasks), SimpleQueue[Tally | BaseException]()
+        waiting, ended, failed = iter(tasks), SimpleQueue[Tally | None](), list[BaseException]()
 
         def land() -> None:
             tools = self.tools()
@@ -374,9 +374,10 @@ class RowReader:
                 for task in waiting:
                     raise_if_stopped()
                     task.land(destination, tools)
-                found.put(tools.tally)
+                ended.put(tools.tally)
             except BaseException as error:
-                found.put(error)
+                failed.append(error)
+                ended.put(None)
 
         # Not of `concurrent.futures`, whose threads Python's exit waits for before it stops those that read.
         threads = list[threading.Thread]()
@@ -384,17 +385,18 @@ class RowReader:
             with over_afterwards():
                 for _ in tasks[:READERS]:
                     carry = contextvars.copy_context().run
-                    thread = threading.Thread(target=carry, args=(land,), name="h5stream-far", daemon=True)
-                    thread.start()
-                    threads.append(thread)
+                    threads.append(threading.Thread(target=carry, args=(land,), name="h5stream-far", daemon=True))
+                    threads[-1].start()
                 for _ in threads:
-                    if isinstance(one := found.get(), BaseException):
-                        raise one
+                    if (one := ended.get()) is None:
+                        raise failed[0]
                     if tally is not None:
                         tally.add(one)
         finally:
             for thread in threads:
-                thread.join()
+                if thread.is_alive():  # not all are, after Ctrl-C
+                    thread.join()
+            failed.clear()  # each knows the frames it came through, and those know all of them
 
     # --- single rows: a plan, a slot and a batch around one cost ten times what reading it does ---
 

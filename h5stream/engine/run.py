@@ -77,7 +77,8 @@ class Run:
         self._active: list[PlannedWindow] = []
         fields, take = reader.layout.fields, reader.ragged_memory.take
         self._open = OpenBatches(order, first_batch, engine.slots, engine.slot_format, fields, take)
-        self._stopped = False
+        self._stopped = stopped = [False]
+        self._is_stopped = lambda: stopped[0]  # no method: tasks of asyncio keep what they look at, and by it the run
         self.left_out: set[int] = set()  # batches of which nothing was left, as far as they were passed over
         ready_limit = max_open_batches if threads else 1
         self.counters = RunCounters(
@@ -147,7 +148,7 @@ class Run:
         self._batch_came.notify_all()
 
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
-        if self._stopped:
+        if self._stopped[0]:
             raise closed()
         batch = self._take_complete()
         if batch is not None:
@@ -210,7 +211,7 @@ class Run:
             return
         self.counters.end()
         with self._lock:
-            self._stopped = True
+            self._stopped[0] = True
             self._windows, self._planned = None, None
             self._jobs.clear()
             self._tell_all()
@@ -223,7 +224,7 @@ class Run:
 
     def _let_go(self) -> None:
         """Return slots back once a run is stopped and nobody writes to them any more; called under the lock."""
-        if self._stopped and not self._running:
+        if self._stopped[0] and not self._running:
             for batch in self._open.clear():
                 batch.slot.give_back()
 
@@ -257,7 +258,7 @@ class Run:
         """Return what to do next, as soon as there is something; None once nothing more will come."""
         with self._lock:
             while (job := self._take_job()) is None:
-                if self._stopped or (self._exhausted and not self._jobs and not self._open.may_need_arranging):
+                if self._stopped[0] or (self._exhausted and not self._jobs and not self._open.may_need_arranging):
                     self._work_came.notify_all()
                     return None
                 self._work_came.wait()
@@ -265,7 +266,7 @@ class Run:
 
     def _take_job(self) -> Callable[[Tally], None] | None:
         """Choose what to do next; called under the lock."""
-        if self._stopped:
+        if self._stopped[0]:
             return None
         is_full = self._planned is not None and not self._may_admit()
         if self._planned is not None and not is_full and not (self._planned.fills and self._decoding):
@@ -363,9 +364,6 @@ class Run:
         fills = any(task.keeps for task in tasks)
         return PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
 
-    def _is_stopped(self) -> bool:
-        return self._stopped
-
     def _land(self, window: PlannedWindow, task: Task, tally: Tally) -> None:
         assert window.destination is not None
         failed: tuple[int, BaseException] | None = None
@@ -394,6 +392,7 @@ class Run:
                 self._active.remove(window)
                 self._complete(window)
             self._let_go()
+        failed = None  # it knows this frame, and both would keep all that the run has
 
     def _decode_ahead(self, tally: Tally) -> None:
         """Decode something that stays in memory before a batch needs it, which reports what is wrong with it."""
@@ -424,10 +423,12 @@ class Run:
                 self._fail(batch.number, failed)
             self._let_go()
             self._batch_came.notify_all()
+        failed = None  # as in `_land`
 
     def _fail(self, batch: int, error: BaseException) -> None:
         """Note an error at the first batch that needed the data; nothing after it is planned. Called under the lock."""
-        self._open.fail(batch, error)
+        if not self._stopped[0]:  # else nobody asks, and the error knows the frames it came through, and they the run
+            self._open.fail(batch, error)
         self._windows = None
         self._planned = None
         self._tell_all()

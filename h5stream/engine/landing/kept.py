@@ -266,7 +266,7 @@ class Kept:
             some = chunks[low : low + at_once]
             first = part.row_start + some * part.chunk_rows
             counts = part.rows_of_chunks(some)
-            tasks = tuple(way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
+            tasks = [*way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES)]
             yield Task(
                 shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
                 bring=self._filling(tasks, filled, some, fields),
@@ -275,7 +275,7 @@ class Kept:
             )
 
     def _filling(
-        self, tasks: tuple[Task, ...], filled: NDArray[np.bool_], chunks: NDArray[np.int64], fields: tuple[int, ...]
+        self, tasks: Sequence[Task], filled: NDArray[np.bool_], chunks: NDArray[np.int64], fields: tuple[int, ...]
     ) -> Callable[[Placement, Destination, Tools], None]:
         """Return what brings chunks to memory with the tasks that do so, and the wanted rows to their places."""
 
