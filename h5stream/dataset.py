@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import logging
+import operator
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -729,13 +731,24 @@ class Samples(list[Any]):
         samples = samples_of(batch, count)
         super().__init__(as_numpy(samples) if numpy else samples)
         self.batch, self._numpy = batch, numpy
+        self._read = [*map(_parts_of, self)]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Samples, (self.batch, len(self), self._numpy)
+        return (Samples, (self.batch, len(self), self._numpy)) if self.is_as_read else (list, ([*self],))
+
+    @property
+    def is_as_read(self) -> bool:
+        """Whether none was changed, left out or moved since, other than in the memory of the batch itself."""
+        now = itertools.chain.from_iterable(map(_parts_of, self))
+        return len(self) == len(self._read) and all(map(operator.is_, now, itertools.chain.from_iterable(self._read)))
+
+
+def _parts_of(sample: Any) -> Sequence[Any]:
+    return [*sample.values()] if isinstance(sample, dict) else [sample]
 
 
 def collate(samples: list[Any]) -> Any:
-    """Return the batch that samples of an `H5Dataset` came from; stack other samples as torch would.
+    """Return the batch that samples of an `H5Dataset` came from; stack others, and changed ones, as torch would.
 
     Pass it as ``collate_fn`` of a stock DataLoader over an `H5Dataset`: stacking 8,192 samples takes longer than
     reading them.
@@ -755,7 +768,7 @@ def collate(samples: list[Any]) -> Any:
     >>> collate([torch.tensor(1), torch.tensor(2)])
     tensor([1, 2])
     """
-    if isinstance(samples, Samples):
+    if isinstance(samples, Samples) and samples.is_as_read:
         return list(samples.batch) if type(samples.batch) is tuple else samples.batch  # a ragged one is a NamedTuple
     return torch.utils.data.default_collate(samples)
 

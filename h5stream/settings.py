@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -45,8 +45,8 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Any], object], str], ...] = (
     (("stage_to",), lambda v: isinstance(v, str | os.PathLike | None), "a folder"),
     (
         ("timeout",),
-        lambda v: isinstance(v, _Number) and type(v) is not bool and 0 <= v < math.inf,
-        "seconds, 0 or more",
+        lambda v: isinstance(v, _Number) and type(v) is not bool and 0 <= v <= threading.TIMEOUT_MAX,
+        f"seconds, 0 or more, and at most {threading.TIMEOUT_MAX:.0f}",
     ),
     (("sampler", "batch_sampler"), lambda v: v is None or hasattr(v, "__iter__") or hasattr(v, "__getitem__"), _LISTED),
 )

@@ -224,21 +224,22 @@ def _class_values(dataset: H5Dataset, given: Any, name: str) -> Iterator[tuple[i
 
 
 def _check_classes(values: NDArray[Any], samples: int, name: str, first: int) -> None:
-    if values.shape != (samples,) or values.dtype.kind == "O":
+    if values.shape != (samples,) or values.dtype.kind not in "biufmMSU":
         raise OptionError(
             f"Balanced: by= takes the name of a field, or one number or text a sample: {samples:,} samples, values "
             f"of shape {values.shape} and type {values.dtype}"
         )
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        wrong = first + np.flatnonzero(np.isnan(values))[0]
-        raise OptionError(f"Balanced({name}): sample {wrong:,} is NaN, which is no class")
+    if values.dtype.kind in "fmM" and (unlike := values != values).any():
+        wrong, none = first + np.flatnonzero(unlike)[0], "NaN" if values.dtype.kind == "f" else "NaT"
+        raise OptionError(f"Balanced({name}): sample {wrong:,} is {none}, which is no class")
 
 
 def _classes(every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int) -> tuple[NDArray[Any], Ints]:
     """Return the distinct values of a field, ascending, and how many samples have each."""
     most = min(_MOST_CLASSES, max(_CERTAINLY_CLASSES, total // 2))
-    counted = collections.Counter[Any]()
+    counted, kinds = collections.Counter[Any](), set[np.dtype[Any]]()
     for first, values in every:
+        kinds.add(values.dtype)
         found, often = np.unique(values, return_counts=True)
         counted.update(dict(zip(found.tolist(), often.tolist(), strict=True)))
         if len(counted) > most:
@@ -247,7 +248,8 @@ def _classes(every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int) -
                 "classes; name a field of few values, or draw=Weighted(...) with a number for each sample"
             )
     classes = sorted(counted)
-    return np.array(classes), np.array([counted[one] for one in classes])
+    # In their own type: NumPy takes numbers on both sides of 2**63 for floats, of which several are one.
+    return np.array(classes, np.result_type(*kinds)), np.array([counted[one] for one in classes])
 
 
 def _shares(
@@ -266,7 +268,11 @@ def _shares(
                 f"Balanced: shares= gives {shown(given)} of {name} a share, but no sample has it; those that there "
                 f"are: {', '.join(map(shown, classes[:10]))}"
             )
-        good = isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share < float("inf")
+        good = (
+            isinstance(share, int | float | np.integer | np.floating)
+            and not isinstance(share, bool)
+            and 0 <= share < float("inf")
+        )
         if not good:
             raise OptionError(f"Balanced: the share of {shown(value)} is a number of 0 or more, not {share!r}")
         shares[numbered[value]] = share
@@ -276,6 +282,7 @@ def _shares(
             f"Balanced: shares= gives {shown(classes[left[0]])} of {name} no share, and {sizes[left[0]]:,} samples "
             "have it; 0 leaves them out"
         )
+    shares /= shares.max() if shares.max() > 1e300 else 1  # for their sum
     if not shares.any():
         raise OptionError("Balanced: shares= gives all classes a share of 0, so that no sample could be drawn")
     return shares

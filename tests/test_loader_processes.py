@@ -1,15 +1,18 @@
 """Other processes: datasets in the workers of a stock DataLoader, loaders in forked children."""
 
 import multiprocessing
+import threading
 
 import pytest
 import torch
 from forking import in_forked_child
-from sample_files import gate, write_sample
+from sample_files import gate, in_thread, write_sample
 from torch.utils.data import DataLoader
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader, collate
 from h5stream.errors import LoaderClosedError
+from h5stream.storage.fallback import H5pyReader
+from h5stream.storage.source import FileBytes, FileIdentity
 
 
 # Those that import torch anew are slow; test_pickling.py has one by default, which takes a dataset as well.
@@ -30,6 +33,45 @@ def test_a_dataset_works_in_the_workers_of_a_stock_dataloader(sample, start_meth
     for (x, y), (_, rows) in zip(loader, expected, strict=True):
         assert torch.equal(y, rows)
         assert sample.matches(x, y)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["collated there", "collated later"])
+@pytest.mark.parametrize("fields", [["x", "y"], {"x": "x", "y": "y"}], ids=["tuples", "dicts"])
+def test_what_a_function_does_to_samples_before_it_collates_them_is_kept(sample, fields, kept):
+    def change(samples):
+        for number, one in enumerate(samples):
+            if isinstance(one, dict):
+                one["y"] = one["y"] + 1
+            else:
+                samples[number] = one[0], one[1] + 1
+        samples.reverse()
+        samples.pop()
+        return collate(samples) if kept else samples
+
+    for workers in (0, 1):
+        loader = DataLoader(H5Dataset(sample.path, fields), 4, collate_fn=change, num_workers=workers)
+        batch = next(iter(loader)) if kept else collate(next(iter(loader)))
+        assert (batch["y"] if isinstance(batch, dict) else batch[1]).tolist() == [4, 3, 2]
+
+
+@pytest.mark.parametrize("where", [FileBytes, H5pyReader])
+def test_a_dataset_that_a_thread_was_opening_is_read_in_a_forked_child(tmp_path, monkeypatch, where):
+    path = write_sample(tmp_path, **({"scaleoffset": 2} if where is H5pyReader else {})).path
+    dataset, reached, opened = H5Dataset(path, "x"), threading.Event(), threading.Event()
+    real = FileIdentity.check_unchanged
+
+    def wait(identity):
+        if threading.current_thread() is not threading.main_thread():
+            reached.set()
+            opened.wait(30)
+        real(identity)
+
+    monkeypatch.setattr(FileIdentity, "check_unchanged", wait)
+    reading = in_thread(lambda: dataset[3])
+    assert reached.wait(30)
+    assert in_forked_child(lambda: dataset[5].tolist(), limit_s=20)[0] == pytest.approx(5, abs=0.01)
+    opened.set()
+    assert reading.result(30)[0].item() == pytest.approx(3, abs=0.01)
 
 
 def test_an_iterator_from_before_a_fork_says_so_in_the_child(sample):

@@ -85,6 +85,15 @@ def test_what_a_subclass_does_with_samples_is_not_done_to_what_a_split_goes_by(t
     assert len(H5Dataset([dataset, dataset])) == 20
 
 
+def test_large_numbers_are_groups_and_strata_of_their_own(tmp_path):
+    labels = np.array([1] * 4 + [2**63] * 6 + [2**63 + 1] * 10, "u8")
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(20), y=labels)
+    for label in ("y", labels, labels.tolist()):
+        assert [len(part) for part in H5Dataset(path, "x").split(0.5, 0.5, by=label)] == [10, 10]
+        part, _ = H5Dataset(path, "y").split(0.5, 0.5, stratify=label)
+        assert np.unique(part[:], return_counts=True)[1].tolist() == [2, 3, 5]
+
+
 def test_the_same_seed_gives_the_same_parts_for_ever():
     strata, numbers = np.arange(10) % 3, np.arange(10)
     for parts, expected in (

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections import Counter
 
 import h5py
@@ -107,6 +108,37 @@ def test_a_state_of_other_weights_is_refused(path, changed):
 
 
 # --- classes ------------------------------------------------------------------------------------------------
+
+
+# Several of which are one as floats, which NumPy takes numbers on both sides of 2**63 for.
+@pytest.mark.parametrize("numbers", [[1, 2**63, 2**63 + 1], [2**53, 2**53 + 1, 2**53 + 2]])
+def test_large_numbers_are_classes_of_their_own(tmp_path, numbers):
+    labels = np.array(numbers, "u8")[np.arange(ROWS) % 3]
+    path = write_datasets(tmp_path / "a.h5", large=labels)
+    for given in (labels, "large"):
+        loader = H5StreamLoader(path, 32, fields="large", draw=Balanced(given, count=300))
+        assert Counter(x for batch in loader for x in batch.tolist()) == dict.fromkeys(numbers, 100)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (np.array([b"", b"x"]).repeat(ROWS // 2).astype("V1"), "type |V1"),
+        (np.arange(ROWS) % 3 * 1j, "type complex128"),
+        (np.array(["2020", "NaT"], "M8[s]").repeat(ROWS // 2), f"sample {ROWS // 2:,} is NaT, which is no class"),
+        (np.where(np.arange(ROWS) == 7, np.nan, 1.0), "sample 7 is NaN, which is no class"),
+    ],
+)
+def test_what_is_no_class_is_refused(path, given, said):
+    with pytest.raises(errors.OptionError, match=re.escape(said)):
+        H5StreamLoader(path, 32, fields="x", draw=Balanced(given))
+
+
+def test_shares_are_numbers_of_any_size_and_type(path):
+    classes = np.arange(ROWS) % 2
+    for one in (1e308, np.float32(2), np.int64(2)):
+        loader = H5StreamLoader(path, 32, fields="x", draw=Balanced(classes, {0: one, 1: one}, count=100))
+        assert sum(len(batch) for batch in loader) == 100
 
 
 def test_classes_come_as_often_as_asked(path):

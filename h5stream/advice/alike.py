@@ -457,7 +457,7 @@ def like_groups(seen: Listing) -> Iterator[Proposal]:
     taken: set[str] = set()
     for parent in sorted(by_parent, key=lambda p: p.count("/") + bool(p)):
         groups, above = by_parent[parent], f"{parent}/" if parent else ""
-        inner = _groups_of(groups)
+        inner = _groups_of(seen, above, groups)
         alike = _hold_the_same(inner or groups)
         paths = [entry.path for inside in alike.values() for entry in inside.values()]
         like_samples = numbered(alike) or len(alike) >= MANY_GROUPS
@@ -473,8 +473,12 @@ def like_groups(seen: Listing) -> Iterator[Proposal]:
         yield from _proposals(_Alike(seen, "groups", parent, things, pattern, count))
 
 
-def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
-    """Return the groups of like groups, where each of these holds many of them that are numbered, and nothing else."""
+def _groups_of(seen: Listing, above: str, groups: Mapping[str, Inside]) -> dict[str, Inside]:
+    """Return the groups of like groups, where each of these holds many of them that are numbered, and nothing else.
+
+    Few are samples too where some hold more of them than others do, which would be left out of samples of all, and
+    where each has a label.
+    """
     found: dict[str, Inside] = defaultdict(dict)
     counts = []
     for name, inside in groups.items():
@@ -485,8 +489,9 @@ def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
         for path, entry in inside.items():
             child, _, rest = path.partition("/")
             found[f"{name}/{child}"][rest] = entry
-    many = len(groups) > 1 and min(counts, default=0) >= LEAST_ALIKE
-    patterned = many and pattern_of("", *_levels(found, found))
+    is_labelled = all(any(map(LABEL.search, seen.groups[above + name].attributes)) for name in found)
+    many = is_labelled or min(counts, default=0) >= LEAST_ALIKE or len(set(counts)) > 1
+    patterned = many and len(groups) > 1 and pattern_of("", *_levels(found, found))
     return found if patterned and len(_hold_the_same(found)) == len(found) else {}
 
 

@@ -51,8 +51,8 @@ def diagnose_command(
 
     Ctrl-C stops, and prints what was measured so far.
     """
-    if not step_ms > 0:
-        raise OptionError(f"--step-ms {step_ms:g}: must be more than 0 milliseconds")
+    if not 0 < step_ms <= 3_600_000:
+        raise OptionError(f"--step-ms {step_ms:g}: must be more than 0 milliseconds, and at most an hour of them")
     paths = options.files_of(files)
     measured: dict[str, Trial] = {}
     try:

@@ -112,7 +112,7 @@ def main() -> None:
     """
     never_unprintable()
     try:
-        _refuse_repeats(sys.argv[1:])
+        _refuse_slips(sys.argv[1:])
         with ended_by_signals():
             status = app(prog_name="h5stream", standalone_mode=False)
         sys.stdout.flush()  # Here, where a closed pipe is still a case that is looked after.
@@ -130,12 +130,19 @@ def main() -> None:
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _refuse_repeats(words: list[str]) -> None:
-    """Refuse an option that is given twice, of which the last would silently be taken; ``--device`` may be."""
+def _refuse_slips(words: list[str]) -> None:
+    """Refuse an option given twice, of which the last would silently be taken (``--device`` may be), or an empty text.
+
+    As a path that would be the folder one is in.
+    """
     names = [word.partition("=")[0] for word in words if re.match(r"--\w", word)]
     for name in dict.fromkeys(names):
         if names.count(name) > 1 and name != "--device":
             raise OptionError(f"{name} is given twice; give it once" + ": --fields a,b" * (name == "--fields"))
+    for word, after in zip(words, [*words, None][1:], strict=True):
+        if re.match(r"--\w", word) and (word.endswith("=") or (after == "" and "=" not in word)):
+            name = word.partition("=")[0]
+            raise OptionError(f"{name} is followed by an empty text, as of a variable that is not set; or leave it out")
 
 
 def _as_typed(message: str) -> str:

@@ -288,8 +288,9 @@ class SystemMonitor(ShownAsText):
         sinks: Iterable[Sink] = (),
         nvml: Any = None,
     ) -> None:
-        if not interval_s >= MIN_INTERVAL_S:
-            raise OptionError(f"interval_s={interval_s!r}: must be at least {MIN_INTERVAL_S} s")
+        if not MIN_INTERVAL_S <= interval_s <= threading.TIMEOUT_MAX:
+            most = f"{threading.TIMEOUT_MAX:.0f} s"
+            raise OptionError(f"interval_s={interval_s!r}: must be at least {MIN_INTERVAL_S} s, and at most {most}")
         if history < 1:
             raise OptionError(f"history={history!r}: must keep at least 1 sample")
         if pid is not None and not psutil.pid_exists(pid):

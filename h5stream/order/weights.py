@@ -236,6 +236,7 @@ def _repeated(times_of: Callable[[slice], Ints], total: int, count: int) -> Plac
         some = np.repeat(np.arange(piece.start, piece.stop), times_of(piece))
         found[end : end + len(some)] = some
         end += len(some)
+    assert end == count
     return found
 
 

@@ -56,18 +56,22 @@ class H5pyReader:
 
     def close(self) -> None:
         """Close the files; a later read opens them again."""
-        with self._lock:
+        with self._own_lock():
             files, self._files, self._datasets = self._files, {}, {}
-            if self._pid == os.getpid():
-                for file in files.values():
-                    file.close()
+            for file in files.values():
+                file.close()
+
+    def _own_lock(self) -> threading.Lock:
+        """Return this process's lock: a thread that stayed in the parent may hold that one for ever."""
+        if self._pid != os.getpid():
+            # The parent's handles are left alone: closing them here would touch its libhdf5 state.
+            self._lock, self._files, self._datasets = threading.Lock(), {}, {}
+            self._pid = os.getpid()
+        return self._lock
 
     def _dataset(self, part: DatasetPart) -> Any:
         key = (part.file, part.path)
-        with self._lock:
-            if self._pid != os.getpid():
-                # The parent's handles are left alone: closing them here would touch its libhdf5 state.
-                self._pid, self._files, self._datasets = os.getpid(), {}, {}
+        with self._own_lock():
             if part.file in self._files and not self._files[part.file]:  # it changed, and was opened anew elsewhere
                 self._forget(part.file)
             if key not in self._datasets:
@@ -140,7 +144,7 @@ class H5pyReader:
                     raise SourceError(f"{what}: {said_twice}", file=path) from error
                 first = said[1]
                 _log.warning("%s: %s; trying once more with the file opened afresh", what, first)
-                with self._lock:  # while it is open, libhdf5 would share it
+                with self._own_lock():  # while it is open, libhdf5 would share it
                     if part.file in self._files and self._datasets.get((part.file, part.path)) is dataset:
                         self._forget(part.file).close()
 

@@ -180,7 +180,7 @@ class FileBytes(ByteSource):
     def __init__(self, identity: SourceIdentity) -> None:
         super().__init__(identity)
         self._held: Descriptor | None = None
-        self._lock = threading.Lock()
+        self._lock, self._pid = threading.Lock(), os.getpid()
 
     def close(self) -> None:
         """Let go of the descriptor, which is closed with the last read that uses it; a later read opens another."""
@@ -193,6 +193,8 @@ class FileBytes(ByteSource):
     def _open(self, failed: Descriptor | None = None) -> Descriptor:
         """Open the file, for everyone who reads from now on, also in place of a descriptor that has failed."""
         path = self.identity.path
+        if self._pid != os.getpid():  # a thread that stayed in the parent may hold that one for ever
+            self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
             if self._held is None or self._held is failed:
                 self.identity.check_unchanged()
