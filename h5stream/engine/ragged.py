@@ -262,7 +262,7 @@ class RaggedRows:
         assert self.how.places is not None
         assert self.columns is not None
         values = together.view(self.field.dtype)
-        columns = self.columns.arrange().view(f"i{self.columns.row_nbytes}")
+        columns = _column_numbers(self.columns.arrange(), self.columns.field.dtype)
         memory = self.take(self.of.samples * self.how.wanted * self.row_nbytes)
         out = memory.view(self.field.dtype).reshape(self.of.samples, self.how.wanted)
         kernels.add_sparse(values, columns, self.of.offsets, self.how.places, self.of.longest, out)
@@ -272,7 +272,7 @@ class RaggedRows:
         """Refuse, once for each sample, columns that a matrix does not have: torch would leave its memory."""
         if self.sound is not None and all(self.sound[numbers].all() for numbers in self.numbers):
             return
-        columns = memory.view(f"i{self.row_nbytes}")
+        columns = _column_numbers(memory, self.field.dtype)
         least, most = kernels.least_and_most(columns) if len(columns) else (0, -1)
         if least < 0 or most >= self.how.width:
             refuse_column(least if least < 0 else most, self.how.width, repr(self.field.name))
@@ -299,6 +299,15 @@ class RaggedRows:
                 begins[places], out, 0, self.row_nbytes,
             )  # fmt: skip
         return memory
+
+
+def is_widened(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a kernel takes column numbers of a type as wider ones: its own are signed."""
+    return dtype.kind == "u" and dtype.itemsize < 4
+
+
+def _column_numbers(memory: Memory, dtype: np.dtype[Any]) -> Any:
+    return memory.view(dtype).astype(np.int32) if is_widened(dtype) else memory.view(f"i{dtype.itemsize}")
 
 
 def refuse_column(column: int, width: int, where: str) -> NoReturn:

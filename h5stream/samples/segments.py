@@ -215,8 +215,8 @@ def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
                 "segment"
             )
         return _covering(numbers, rows)
-    if len(numbers) and numbers.min() < 0:
-        raise OptionError(f"Lengths({name}): lengths are 0 or more, and one is {numbers.min()}")
+    if len(wrong := numbers[(numbers < 0) | (numbers > rows)]):  # before they are added up, which could wrap around
+        raise OptionError(f"Lengths({name}): lengths are 0 or more, and of {rows:,} rows at most; one is {wrong[0]}")
     edges = np.append(0, np.cumsum(numbers))
     if edges[-1] != rows:
         raise OptionError(f"Lengths({name}): the lengths add up to {edges[-1]:,}, but the fields have {rows:,} rows")
@@ -241,7 +241,11 @@ def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:
 def whole_numbers(values: NDArray[Any], name: str) -> Edges:
     """Return what a dataset holds as row numbers; refuse what are none."""
     flat = np.asarray(values).reshape(-1)
-    wrong = flat[flat != np.floor(flat)] if flat.dtype.kind == "f" else flat[: flat.dtype.kind not in "iu"]
+    wrong = flat[: flat.dtype.kind not in "iu"]
+    if flat.dtype.kind == "f":
+        wrong = flat[(flat != np.floor(flat)) | (np.abs(flat) >= 2.0**63)]
+    elif flat.dtype.kind == "u":
+        wrong = flat[flat > np.iinfo(np.int64).max]
     if len(wrong):
         raise OptionError(f"{name} is to hold whole numbers of rows, and has {wrong[0]} ({flat.dtype})")
     return flat.astype(np.int64)
@@ -270,7 +274,7 @@ def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, 
     else:
         first = np.maximum(found[0], 0)
         count = np.where(found[0] < 0, 0, found[1] + said.inclusive - first)
-    wrong = np.flatnonzero((count < 0) | (first < 0) | (first + count > rows))
+    wrong = np.flatnonzero((count < 0) | (first < 0) | (count > rows - first))  # sums of what is wrong may wrap around
     if len(wrong):
         one = wrong[0]
         raise OptionError(

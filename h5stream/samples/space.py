@@ -260,7 +260,7 @@ def mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def number_outside(pad: str | float | None) -> float | None:
     """Return the number that a padding puts outside; None where it repeats what is inside, or there is none."""
-    return None if pad in (None, "edge", "reflect") else 0.0 if pad == "zeros" else float(pad)
+    return None if pad is None or pad in ("edge", "reflect") else 0.0 if isinstance(pad, str) else pad
 
 
 def steps_of(given: Any, samples: Any, name: str) -> Steps | None:

@@ -170,12 +170,12 @@ def _same_layout(stored: Any, numpy_like: Any) -> bool:
     if kind != other or size != numpy_like.get_size():
         return False
     if kind == h5py.h5t.COMPOUND:
-        count = stored.get_nmembers()
-        twins = {
-            numpy_like.get_member_offset(i): numpy_like.get_member_type(i) for i in range(numpy_like.get_nmembers())
-        }
-        members = ((stored.get_member_offset(i), stored.get_member_type(i)) for i in range(count))
-        return count == len(twins) and all(at in twins and _same_layout(one, twins[at]) for at, one in members)
+        # By their names too: h5py has the parts of a complex number in one order, whatever their order in the file.
+        members, twins = (
+            {(t.get_member_name(i), t.get_member_offset(i)): t.get_member_type(i) for i in range(t.get_nmembers())}
+            for t in (stored, numpy_like)
+        )
+        return members.keys() == twins.keys() and all(_same_layout(one, twins[at]) for at, one in members.items())
     if kind in (h5py.h5t.ARRAY, h5py.h5t.ENUM):
         # Member names of an enum do not matter to the bytes, the integers below them do.
         is_like = kind == h5py.h5t.ENUM or stored.get_array_dims() == numpy_like.get_array_dims()

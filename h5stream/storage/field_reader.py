@@ -399,6 +399,8 @@ def _add_matrix(found: _Found, key: Key, asked: Field, group: Any) -> SparseEntr
     if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
         why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"
         raise _refused(found.opened, asked, f" is a sparse matrix {why}")
+    if form == DENSE and (kind := found.fields[number].dtype).str[1:] in ("f2", "f16", "c32"):
+        raise _refused(found.opened, asked, f" is a sparse matrix of {kind}, which ragged='packed' gives, 'dense' not")
     return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
 
 
@@ -428,7 +430,8 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
                     found.lengths[asked.name], found.said_in = len(edges) - 1, found.said_in or (there, indptr)
     found.fields += known.layouts
     if isinstance(said, str):
-        known.add_chosen(found.opened.once(said), before, found.path)
+        among = sum(len(one) for one, *_ in known.tables) if indptr else known.rows
+        known.add_chosen(found.opened.once(said), before, among - before, found.path)
     elif isinstance(said, Stretches) and is_named:
         which, values = _stretches(found, known, asked)
         if not found.stretches:  # it says of this part alone what others say of all

@@ -135,13 +135,15 @@ class LookedUp:
             why = f": field {self.name!r} has rows of {', and before of '.join(said)}; they must agree in all but"
             raise refusal(path, self.name, f"{why} number; ragged='arrays' takes any shapes", FieldLengthError)
 
-    def add_chosen(self, values: NDArray[Any], first: int, path: str) -> None:
-        """Take the rows that a dataset names for those of a part, counted from row `first` of what is looked up."""
+    def add_chosen(self, values: NDArray[Any], first: int, rows: int, path: str) -> None:
+        """Take which of so many rows of a part a dataset names, counted from row `first` of what is looked up."""
         flat = np.asarray(values)
         flat = flat.reshape(len(flat), -1)[:, 0] if flat.ndim > 1 and flat.size == len(flat) else flat
         if flat.ndim != 1 or flat.dtype.kind not in "iu":
             raise self._refused(repr(path), f"lookup= takes one whole number a row, not {flat.dtype} {flat.shape}")
-        self.chosen.append(flat.astype(np.int64) + first)
+        named = flat.astype(np.int64)
+        self._check(named, len(named), rows, path)
+        self.chosen.append(named + first)
 
     def add_stretches(self, said: Stretches, values: Sequence[Any], samples: int, first: int, where: str) -> None:
         """Take which rows each sample of a part has, counted from row `first` of what is looked up."""

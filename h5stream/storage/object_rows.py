@@ -47,8 +47,11 @@ def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) 
     )
     wanted = tuple(list(along.offsets) for along in part.along)
     columns = None if wanted == tuple(list(range(count)) for count in part.shape) else wanted
+    # Members apart are put together as of several axes, which rows of objects have.
+    is_scattered = any(target.leaf is not None and len(target.leaf.offsets) > 1 for target in part.targets)
     return replace(
         part,
+        access=DECODED if is_scattered else part.access,
         rows=len(which),
         chunk_rows=1,
         index=found,

@@ -386,6 +386,8 @@ def _check_padding(layout: SampleLayout) -> None:
 
 def _holds(dtype: np.dtype[Any], number: float) -> bool:
     """Tell whether a type has a number, or one next to it where it has fractions."""
+    if isinstance(number, int) and not -(2**63) <= number < 2**64:
+        number = float(number)  # no array has it as a whole number
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         held = np.array(number).astype(dtype)

@@ -22,6 +22,7 @@ from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import TASK_NBYTES, Bytes, Destination, Task, Tools, chunk_by_chunk
 from h5stream.errors import CorruptChunkError
+from h5stream.storage.fallback import chunk_box
 from h5stream.storage.filters import DecodeError, DecodeScratch, NotAskedError, most_nbytes
 from h5stream.storage.index import MISSING, ChunkIndex
 from h5stream.storage.layout import DatasetPart, FieldLayout, Target
@@ -223,6 +224,10 @@ class ChunkTable:
         part, mask = self.part, int(self.part.chunk_index.filter_mask[self.entry[k]])
         if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(self.entry[k : k + 1])[0]:
             return tools.h5py.chunk(part, int(self.number[k])), 0
+        if not part.pipeline.filters and stored.nbytes == self._there(k) < part.chunk_nbytes:  # the end of an extent
+            whole = tools.decoding.buffer("whole", part.chunk_nbytes) if out is None else out
+            whole[: stored.nbytes], whole[stored.nbytes :] = stored, 0
+            return whole, 0
         try:
             data, shuffled = part.pipeline.decode(
                 stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.decoding, out=out
@@ -230,6 +235,15 @@ class ChunkTable:
         except DecodeError as error:
             return self.ask_h5py(k, error, tools), 0
         return data if out is None else out, shuffled
+
+    def _there(self, k: int) -> int:
+        """Return the bytes that a chunk has of the dataset's elements."""
+        part, number = self.part, int(self.number[k])
+        if part.objects:
+            part, number = part.in_object(number)
+        index = part.chunk_index
+        count = chunk_box(index.shape, index.chunk_shape, index.coordinates(number))
+        return math.prod(count) * part.stored_element_nbytes
 
     def ask_h5py(self, k: int, error: DecodeError, tools: Tools) -> Bytes:
         """Let libhdf5 judge bytes that do not decode here: it is the oracle, also of what is corrupt."""

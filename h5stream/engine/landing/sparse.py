@@ -17,7 +17,7 @@ import numpy as np
 from h5stream.compiled import _native as kernels
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, UnfilteredRows, read_until_sound
 from h5stream.engine.plan import Placement
-from h5stream.engine.ragged import Share, refuse_column
+from h5stream.engine.ragged import Share, is_widened, refuse_column
 from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import Destination, Task, Tools, row_by_row
 from h5stream.samples.ragged import DENSE, Ragged
@@ -125,7 +125,7 @@ def dense_rows(layout: SampleLayout, sources: Sequence[ByteSource]) -> list[Dens
 def _is_few(ragged: Ragged | None, layout: SampleLayout, lookup: Lookup, field: int) -> bool:
     """Tell whether dense rows take no more bytes than what is stored of them, and the longest fits in scratch."""
     assert lookup.counts is not None
-    if ragged is None or ragged.form != DENSE or not ragged.wanted:
+    if ragged is None or ragged.form != DENSE or not ragged.wanted or is_widened(layout.fields[field + 1].dtype):
         return False
     value_nbytes = sum(layout.fields[number].placed_nbytes for number in (field, field + 1))
     is_short = int(lookup.counts.max(initial=0)) * value_nbytes <= EXTENT_NBYTES
