@@ -41,6 +41,7 @@ from h5stream.executors import carried_out, check_executor
 from h5stream.filesystem import check_fits, explained, flush_folder, give_name, unfinished, usable_bytes
 from h5stream.order.users import ListedOrder
 from h5stream.repacking import Recipe, survey
+from h5stream.storage.external import needed_elsewhere
 from h5stream.storage.fields import checked_path
 from h5stream.storage.remote import fetched_ahead, opened_with
 from h5stream.storage.source import absolute, identity_of
@@ -250,10 +251,23 @@ def carry_out(
     new = _absolute(target)
     told = explained(new.parent, "rewritten", plan.source, plan.estimated_nbytes)
     with told, _part_of(new) as part, unfinished(part.unlink):
+        _keep_mode(plan.source, part, 0o600)
         result = rewrite(plan, part, progress)
+        _keep_mode(plan.source, part)
+        notices = result.notices
+        if needs := needed_elsewhere(Path(plan.source), part):
+            said = f"{plan.source} needs other files, whose names lead elsewhere or nowhere from {new.parent}: {needs}"
+            notices += (f"{said}. Put them there as well, or write the new file beside its source",)
         part.replace(new) if overwrite else give_name(part, new)
         flush_folder(new.parent)
-    return replace(result, target=new)
+    return replace(result, target=new, notices=notices)
+
+
+def _keep_mode(source: str, part: Path, at_least: int = 0) -> None:
+    """Give a file the permissions of its source; an object in a store has none, nor have some file systems."""
+    if not is_address(source):
+        with contextlib.suppress(PermissionError):
+            part.chmod(os.stat(source).st_mode & 0o777 | at_least)
 
 
 def _absolute(path: PathLike) -> Path:
@@ -266,8 +280,9 @@ def check_target(source: str, target: Path, *, overwrite: bool) -> None:
     """Refuse a target that is the source, is no file, exists, or has no folder."""
     if os.path.exists(target) and os.path.exists(source) and os.path.samefile(source, target):
         raise OptionError(f"{target} is the source itself; repack writes a new file, so give it another name")
-    if target.is_dir():
-        raise StagingError(f"{target} is a folder; name the file to write", file=str(target))
+    if target.exists() and not target.is_file():
+        kind = "folder" if target.is_dir() else "pipe or a device, which is not replaced"
+        raise StagingError(f"{target} is a {kind}; name the file to write", file=str(target))
     if os.path.lexists(target) and not overwrite:
         raise StagingError(
             f"{target} exists; nothing was written. Name another file, or pass overwrite=True (--overwrite)",

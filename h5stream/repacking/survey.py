@@ -33,12 +33,13 @@ from h5stream.order.permutation import permutation
 from h5stream.repacking import Recipe
 from h5stream.storage.discovery import datasets_of, default_fields, find_dataset
 from h5stream.storage.elements import Leaf, holds_reference, in_stored_byte_order, is_fixed, same
-from h5stream.storage.external import Guard
+from h5stream.storage.external import Guard, needed_elsewhere
 from h5stream.storage.fallback import fill_element, read_raw_box
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import sample_shape
 from h5stream.storage.filters import DEFLATE, LZ4, SHUFFLE, Filter
 from h5stream.storage.handles import DAMAGE, open_file
+from h5stream.storage.index import build_index
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, Target
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.plugins import Bytes
@@ -386,6 +387,21 @@ class NewFile:
             creation.set_filter(each.id, h5z.FLAG_OPTIONAL, each.values)
         h5d.create(group, name, old.get_type().copy(), space, creation)
 
+    def _create_and_fill(self, old: Any, group: Any, name: bytes) -> None:
+        """Make a dataset as it was, of those chunks that were written, or piece by piece; then give it its name."""
+        new = h5d.create(self._target.id, None, old.get_type().copy(), old.get_space(), old.get_create_plist())
+        source, boxes = h5py.Dataset(old), list[Any]()
+        if source.chunks and source.size:
+            index = build_index(source, file_size=self._source.id.get_filesize())
+            for start in map(index.coordinates, index.numbers.tolist()):
+                boxes.append(tuple(slice(at, at + length) for at, length in zip(start, source.chunks, strict=True)))
+        elif source.size and not source.is_virtual:  # what is virtual is written to other files
+            row_nbytes = math.prod(source.shape[1:]) * old.get_type().get_size()
+            boxes = [slice(*span) for span in _slabs(source, row_nbytes)] if source.shape else [()]
+        for box in boxes:
+            h5py.Dataset(new).write_direct(np.asarray(source[box], dtype=source.dtype), dest_sel=box)
+        h5o.link(new, group, name)
+
     # --- the tree ---------------------------------------------------------------------------------------
 
     def copy_tree(self) -> None:
@@ -448,6 +464,8 @@ class NewFile:
             return
         if address in self._rewritten:
             self._create(thing, target, name, self._rewritten[address])
+        elif isinstance(thing, h5d.DatasetID) and _has_loose_fill(thing):
+            self._create_and_fill(thing, target, name)
         else:
             how = h5p.create(h5p.OBJECT_COPY)
             how.set_copy_object(h5o.COPY_WITHOUT_ATTR_FLAG)  # they follow, with their references translated
@@ -490,6 +508,14 @@ class NewFile:
         for where in value.dtype.names or (np.ndindex(value.shape) if value.dtype.kind == "O" else ()):
             out[where] = self._translated(value[where])
         return out
+
+
+def _has_loose_fill(dataset: Any) -> bool:
+    """Tell whether a fill value has a variable length: in libhdf5's copy it leads into the old file."""
+    with contextlib.suppress(*DAMAGE):  # as in such a copy
+        own = dataset.get_create_plist().fill_value_defined() == h5d.FILL_VALUE_USER_DEFINED
+        return own and not is_fixed(dataset.get_type())
+    return False
 
 
 def _attributes_of(thing: Any) -> list[bytes]:
@@ -597,12 +623,23 @@ def verify(
                 if dataset.rewritten or isinstance(error, H5StreamError):
                     raise
                 # Libhdf5 copies stored chunks without decoding them, also those of filters that are not there.
-                notices.append(f"{dataset.path} was copied as it is and not compared: {error}")
-                continue
+                problem = ""
+                with contextlib.suppress(*DAMAGE):
+                    one = old[dataset.path]
+                    difference(one, one, dataset, None, lambda _: None)
+                    problem = f"it can be read there, and not in the new file: {error}"
+                if not problem:
+                    notices.append(f"{dataset.path} was copied as it is and not compared: {error}")
             if problem:
+                why = "memory or storage at fault is likely, or else this is a defect of h5stream"
+                if dataset.borrowed and (needs := needed_elsewhere(Path(plan.source), target)):
+                    why = (
+                        f"the source needs other files, whose names lead elsewhere or nowhere from {target.parent}: "
+                        f"{needs}. Repack into the folder of the source, where they are found"
+                    )
                 raise StagedFileDamagedError(
                     f"what was written to {target} is not what {plan.source} holds: {dataset.path}: {problem}. The new "
-                    "file was not kept; memory or storage at fault is likely, or else this is a defect of h5stream",
+                    f"file was not kept; {why}",
                     file=plan.source,
                 )
     return notices

@@ -22,6 +22,7 @@ from h5stream.errors import ExternalDataError, TruncatedFileError
 from h5stream.storage.handles import DAMAGE, open_file
 from h5stream.storage.source import absolute
 from h5stream.storage.stores import is_address
+from h5stream.units import names_text
 
 _MOST_LINKS = 32
 """Links that are followed in a row; libhdf5 gives up after 16."""
@@ -218,6 +219,18 @@ def references(path: Path) -> tuple[Reference, ...]:
     except (OSError, RuntimeError) as error:
         raise TruncatedFileError(f"{file} cannot be looked through: {error}", file=str(file)) from error
     return tuple({(item.kind, item.target): item for item in reversed(found)}.values())[::-1]
+
+
+def needed_elsewhere(path: Path, moved: Path) -> str:
+    """Name the files that an HDF5 file needs, of which the names lead to others, or nowhere, from another place."""
+
+    def file_of(item: Reference) -> Path | None:
+        return (found := item.resolve()) and found.resolve()
+
+    needs: list[Reference] = []
+    with contextlib.suppress(TruncatedFileError):  # who moves the file says what is damaged
+        needs += [item for item in references(path) if file_of(item) != file_of(item._replace(file=moved))]
+    return names_text(sorted({f"{item.target} ({item.kind})" for item in needs}))
 
 
 def files_behind(dataset: h5py.Dataset, path: str, seen: dict[str, None] | None = None) -> list[str]:

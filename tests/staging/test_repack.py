@@ -5,6 +5,7 @@ import functools
 import io
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -219,6 +220,53 @@ def test_links_scales_references_and_attributes_are_kept(tmp_path, folder):
         assert (file[file["region"][()]][file["region"][()]] == file["zz/x"][3:9, ::2]).all()
 
 
+@pytest.mark.parametrize(
+    "stored", [{}, {"chunks": (4,)}, {"chunks": (4,), "maxshape": (None,), "compression": "gzip"}], ids=str
+)
+@pytest.mark.parametrize("written", [0, 10])
+def test_text_with_a_fill_value_is_read_like_the_source_written_or_not(tmp_path, folder, stored, written):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(9)
+        words = file.create_dataset("words", (10,), h5py.string_dtype(), fillvalue="none", **stored)
+        words[:written], words.attrs["of"] = [f"wörd {i}" for i in range(written)], "words"
+        file.create_dataset("one", (), h5py.string_dtype(), fillvalue="none")
+    staged_file = stage(tmp_path / "a.h5", to=folder, repack={}).paths[0]
+    repack(tmp_path / "a.h5", folder / "b.h5")
+    for path in (staged_file, folder / "b.h5"):
+        with h5py.File(tmp_path / "a.h5", "r+") as a, h5py.File(path, "r+") as b:  # read-only, libhdf5 fails
+            assert (list(b["words"]), list(b["words"].attrs)) == (list(a["words"]), ["of"])
+            assert (b["words"].fillvalue, b["one"].fillvalue, b["one"][()]) == (b"none",) * 3
+            assert (b["words"].chunks, b["words"].maxshape) == (a["words"].chunks, a["words"].maxshape)
+            assert b["words"].id.get_storage_size() > 0 or not a["words"].id.get_storage_size()
+
+
+@pytest.mark.parametrize(("kept", "kind"), [(True, "external link"), (False, "virtual dataset source")])
+def test_names_that_lead_elsewhere_from_the_new_folder_are_said(tmp_path, folder, kept, kind):
+    write_datasets(tmp_path / "part.h5", x=np.arange(1, 10))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["y"], layout = np.arange(9), h5py.VirtualLayout((9,), "i8")
+        layout[:] = h5py.VirtualSource("part.h5", "x", (9,))
+        if kept:
+            file["x"], file["absolute"] = (h5py.ExternalLink(f"{at}part.h5", "x") for at in ("", f"{tmp_path}/"))
+        else:
+            file.create_virtual_dataset("x", layout)
+    assert repack(tmp_path / "a.h5", tmp_path / "b.h5").notices == ()
+    needs = rf"lead elsewhere or nowhere from {folder}: part\.h5 \({kind}\)\."
+    with contextlib.nullcontext() if kept else pytest.raises(errors.StagedFileDamagedError, match=needs):
+        result = repack(tmp_path / "a.h5", folder / "b.h5")
+    if kept:
+        assert re.search(needs, result.notices[0])
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o444])
+def test_the_permissions_of_the_source_are_kept(plain, folder, mode):
+    plain.chmod(mode)
+    seen = set()
+    repack(plain, folder / "b.h5", progress=lambda _: seen.update(path.stat().st_mode for path in folder.iterdir()))
+    assert {one & 0o777 for one in seen} == {mode | 0o600}
+    assert (folder / "b.h5").stat().st_mode & 0o777 == mode
+
+
 def test_of_many_datasets_few_are_open_at_once(tmp_path, folder):
     write_datasets(tmp_path / "a.h5", **{f"o/{k}": np.arange(4) for k in range(60)})
     counts = []
@@ -267,6 +315,17 @@ def test_a_target_that_appears_meanwhile_is_not_overwritten_and_a_failing_progre
         repack(plain, folder / "b.h5", progress=appear)
     assert (folder / "b.h5").read_bytes() == b"precious"
     assert [path.name for path in folder.iterdir()] == ["b.h5"]
+
+
+def test_a_target_that_is_no_regular_file_is_never_replaced(plain, folder):
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(errors.StagingError, match=f"{name} is a pipe or a device, which is not replaced"):
+            repack(plain, folder / name, overwrite=True)
+        with pytest.raises(errors.StagingError, match="name the file to write"):
+            printed("repack", plain, folder / name, "--overwrite")
+        assert (folder / name).is_fifo()
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
