@@ -1,12 +1,13 @@
 """Fields that are looked up, by rows or by names, fields of other files, and members: what is told of them."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from making import make_file, write_datasets
 
-from h5stream import Field, H5Dataset, Table, Values
+from h5stream import Between, Bounds, Field, H5Dataset, Lengths, Rows, Sequences, Table, Values
 from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError, UnsupportedFieldError
 
 ROWS, FEATURES = 300, 50
@@ -56,6 +57,51 @@ def test_bad_input_is_told_with_the_way_out(data, monkeypatch, options, kind, sa
     monkeypatch.chdir(data[0])
     with pytest.raises(kind, match=says):
         H5Dataset("questions.h5", ["question", Field("features", **{"file": "features.h5"} | options)])
+
+
+@pytest.mark.parametrize("rows", [([0, 1, 4], [0, -1, 2]), ([0, 5, 4], [0, 1, 2]), ([0, 1, 2], [5, 0, 0])])
+def test_rows_are_those_of_the_same_file_or_group(tmp_path, rows):
+    groups = {}
+    for k, some in enumerate(rows):
+        of = {"x": np.arange(3), "table": np.arange(5) + 100 * k, "rows": np.array(some)}
+        write_datasets(tmp_path / f"{k}.h5", **of)
+        groups |= {f"g__{k}__{name}": values for name, values in of.items()}
+    write_datasets(tmp_path / "groups.h5", **groups)
+    fields, one = ["x", Field("table", lookup="rows")], 0 if 5 in rows[0] else 1
+    sources = [str(tmp_path / "0.h5"), str(tmp_path / "1.h5")], [tmp_path / f"{one}.h5"]
+    for paths, of in (*((paths, None) for paths in sources), (tmp_path / "groups.h5", Rows(of="g/*"))):
+        with pytest.raises(OptionError, match=r"names row (-1|5) at [01], and there are rows 0 to 4"):
+            H5Dataset(paths, fields, samples=of)
+
+
+MOST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("said", "values"),
+    [
+        (Lengths, ([3, MOST, 1],)),
+        (Lengths, ([3, MOST - 2, MOST, 2],)),
+        (Bounds, ([0, 3, 5, -(2**63)],)),
+        (Bounds, ([0.0, 3.0, 5.0, np.inf],)),
+        (Between, ([0, 1, 1], [1, 2, -(2**63)])),
+        (Between, ([0, np.inf, 1], [1, 2, 2])),
+        (Between, (np.array([0, 2**64 - 1, 1], "u8"), [1, 2, 2])),
+        (partial(Between, inclusive=True), ([0, 1, 1], [1, 2, MOST])),
+    ],
+)
+def test_stretches_whose_sums_wrap_around_are_refused(tmp_path, said, values):
+    names = [f"said{k}" for k in range(len(values))]
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(10), **dict(zip(names, map(np.array, values), strict=True)))
+    for of in (names, [*map(np.array, values)]):
+        with pytest.raises(OptionError, match=r"is said to have rows|whole numbers of rows"):
+            H5Dataset(path, Field("x", lookup=said(*of), ragged="packed"))
+
+
+def test_lengths_of_segments_whose_sum_wraps_around_are_refused(tmp_path):
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(10), said=np.array([3, MOST, MOST, 9]))
+    with pytest.raises(OptionError, match=f"of 10 rows at most; one is {MOST}"):
+        H5Dataset(path, "x", samples=Sequences(2, of=Lengths("said")))
 
 
 def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_holds(tmp_path):

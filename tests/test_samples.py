@@ -190,7 +190,14 @@ def given(tmp_path):
     return tmp_path / "a.h5"
 
 
-@pytest.mark.parametrize("pad", [-1, 300, 0.5, float("nan")])
+@pytest.mark.parametrize(("dtype", "pad"), [("i8", 2**53 + 1), ("i8", 2**63 - 1), ("u8", 2**64 - 1), ("f4", 0.1)])
+def test_a_number_stands_outside_as_it_was_given(tmp_path, dtype, pad):
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(8).astype(dtype))
+    for samples in (Sequences(4, pad=pad, pad_rows=(0, 3)), Boxes((4,), at="grid", halo=(2,), pad=pad)):
+        assert H5Dataset(path, "x", samples=samples)[:].numpy()[-1, -1] == np.array(pad, dtype)
+
+
+@pytest.mark.parametrize("pad", [-1, 300, 0.5, float("nan"), 2**64])
 @pytest.mark.parametrize("dtype", [None, torch.float32])
 def test_a_number_that_a_field_cannot_hold_is_no_padding(given, pad, dtype):
     with pytest.raises(errors.OptionError, match=r"pad=.* does not fit into field 'done', which is stored as uint8"):

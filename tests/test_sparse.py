@@ -5,6 +5,7 @@ import itertools
 import h5py
 import numpy as np
 import pytest
+import torch
 from inner import batches_to_arrange, change_of, run_of, stream_all
 from making import corrupt_chunk, sparse_group, write_datasets
 
@@ -49,6 +50,28 @@ def test_samples_without_values_at_the_very_end_are_rows_of_zeros(tmp_path, monk
     with H5StreamLoader(dataset, 10, keep="never", window=10, num_workers=1) as loader:
         for _ in range(3):  # also in memory that was used before
             assert np.array_equal(np.concatenate([*loader]), dense)
+
+
+@pytest.mark.parametrize("options", [None, {"compression": "gzip", "chunks": (50,)}])
+@pytest.mark.parametrize("kind", ["u1", ">u2", "i1", "u4", "<i8"])
+def test_columns_are_numbers_of_any_type(tmp_path, kind, options):
+    dense = some_matrix(90, 120 if kind == "i1" else 250)
+    write(tmp_path / "a.h5", dense, options=options)
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        columns = file["X/indices"][:].astype(kind)
+        del file["X/indices"]
+        file["X"].create_dataset("indices", data=columns, **(options or {}))
+    assert np.array_equal(H5Dataset(tmp_path / "a.h5", Field("X", ragged="dense"))[:], dense)
+    packed = H5Dataset(tmp_path / "a.h5", Field("X", ragged="packed"))[:]
+    assert packed.columns.tolist() == columns.tolist()
+
+
+def test_values_that_are_not_added_up_are_refused_as_rows_of_a_dense_matrix(tmp_path):
+    dense = some_matrix(9, 5).astype("f2")
+    write(tmp_path / "a.h5", dense)
+    with pytest.raises(errors.UnsupportedFieldError, match="of float16, which ragged='packed' gives, 'dense' not"):
+        H5Dataset(tmp_path / "a.h5", Field("X", ragged="dense"))
+    assert H5Dataset(tmp_path / "a.h5", Field("X", ragged="packed"))[:].values.dtype == torch.float16
 
 
 @pytest.mark.parametrize("kept_as", ["anndata", "h5sparse", "10x"])

@@ -277,9 +277,9 @@ def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, 
     wrong = np.flatnonzero((count < 0) | (first < 0) | (count > rows - first))  # sums of what is wrong may wrap around
     if len(wrong):
         one = wrong[0]
+        begin, end = int(first[one]), int(first[one]) + int(count[one])
         raise OptionError(
-            f"{' and '.join(names)}: sample {one:,} is said to have rows {first[one]:,} to "
-            f"{first[one] + count[one]:,} (exclusive), and there are {rows:,}; {len(wrong):,} of {samples:,} go "
+            f"{' and '.join(names)}: sample {one:,} is said to have rows {begin:,} to {end:,} (exclusive), and there are {rows:,}; {len(wrong):,} of {samples:,} go "
             "backwards or beyond the end. Check that these numbers belong to this dataset"
         )
     return first, count

@@ -61,13 +61,14 @@ def first_plain(draft: Draft) -> None:
 
 def member(draft: Draft) -> None:
     """A member of a compound, or several as one matrix."""
-    name = draft.unique("record")
-    draft.add(name, shape_with(draft, draft.tail(1)), storage.COMPOUND)
+    name, kind = draft.unique("record"), draft.rng.choice([storage.COMPOUND, storage.APART])
+    draft.add(name, shape_with(draft, draft.tail(1)), kind)
     if draft.rng.random() < 0.5:
         options = options_of(draft, [], "<f4")
         draft.fields[name] = call("Field", f"{name}:b", **options)
     else:
-        draft.fields[name] = call("Field", name, members=["b", "c"], **options_of(draft, [], "g"))
+        members = draft.rng.choice([["b", "c"], ["c", "b"]])
+        draft.fields[name] = call("Field", name, members=members, **options_of(draft, [], "g"))
 
 
 def attribute(draft: Draft) -> None:
@@ -105,7 +106,7 @@ def varying(draft: Draft) -> None:
 
 def sparse(draft: Draft) -> None:
     """A sparse matrix, row by row."""
-    name, width = draft.unique("matrix"), draft.rng.randint(1, 6)
+    name, width = draft.unique("matrix"), draft.rng.choice([1, 3, 6, 250])
     edges: dict[str, list[int]] = {}
     for place in draft.places:
         counts = [draft.rng.randint(0, 4) for _ in range(place.rows)]
@@ -122,7 +123,7 @@ def sparse(draft: Draft) -> None:
     draft.add(
         f"{name}/indices",
         lambda place: [of(place)[-1]],
-        "<i4",
+        draft.rng.choice(["<i4", "<i4", "<i8", "u1", ">u2"]),
         lambda place: [draft.rng.randrange(width) for _ in range(of(place)[-1])],
     )
     draft.add(f"{name}/indptr", lambda place: [place.rows + 1], "<i8", of)

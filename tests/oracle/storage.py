@@ -8,6 +8,7 @@ import numpy as np
 PLAIN = ["u1", "<i2", "<i4", "<i8", "<f4", "<f8"]
 NUMBERS = [*PLAIN, ">i4", ">f8", "<f2", ">u2", "?", "<c8", "<u4"]
 COMPOUND = {"members": [["a", "<i2"], ["b", "<f4"], ["c", "<f4"]]}
+APART = {"members": [["b", "<f4"], ["a", "<i2"], ["c", "<f4"]]}
 NESTED = {
     "members": [["a", ">i2"], ["b", {"array": "<f4", "shape": [2]}], ["c", {"members": [["d", "S3"], ["e", "<u4"]]}]],
     "gap": 3,

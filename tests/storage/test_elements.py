@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from making import access_of, low_level, make_file, read_with_h5py, string_type, write_datasets, write_raw
 from oracle import assert_like_h5py, expected, same
 
-from h5stream import H5Dataset
+from h5stream import Field, H5Dataset, Objects, Rows
 from h5stream.advice.listing import list_file
 from h5stream.errors import FieldLengthError, UnsupportedFieldError
 
@@ -82,6 +82,46 @@ THROUGH_H5PY = {
 def test_what_is_stored_is_what_h5py_reads_and_decoded_here_where_it_can_be(tmp_path, name, filters):
     path = write_letters(tmp_path / "a.h5", (STORED | THROUGH_H5PY)[name], FILTERS[filters])
     assert_like_h5py(path, access="h5py" if name in THROUGH_H5PY else "decoded" if filters == "gzip" else "direct")
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+def test_complex_numbers_whose_imaginary_part_comes_first_are_what_h5py_reads(tmp_path, filters):
+    stored = h5py.h5t.create(h5py.h5t.COMPOUND, 8)
+    for name, place in ((b"r", 4), (b"i", 0)):
+        stored.insert(name, place, h5py.h5t.IEEE_F32LE)
+    path = write_letters(tmp_path / "a.h5", stored, FILTERS[filters])
+    found = H5Dataset(path, "x")[:].numpy()
+    with h5py.File(path) as file:
+        assert found.dtype == file["x"].dtype == "c8"
+        assert np.array_equal(found, file["x"][()])
+
+
+# Of a row, of rows of objects, and of contiguous data that are cut into more than one piece, the last of them shorter.
+@pytest.mark.parametrize("options", [{}, {"chunks": True}, {"chunks": True, "compression": "gzip"}])
+@pytest.mark.parametrize("shape", [(9, 3), (9,), (25, 2000)])
+def test_members_that_lie_apart_are_put_together(tmp_path, shape, options):
+    values = np.zeros((3, *shape), [("a", "i2"), ("b", "i2"), ("c", "i2")])
+    for place, name in enumerate("abc"):
+        values[name] = np.arange(values.size).reshape(values.shape) % 9973 + 10_000 * place
+    options = {**options, "chunks": (4, shape[-1] // 2)[-len(shape) :]} if options else {}
+    lengths = [shape[0], shape[0] - 1, shape[0] - 3]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(3):
+            file.create_dataset(f"like/{k}", data=values[k], **options)
+            file.create_dataset(f"unlike/{k}", data=values[k, : lengths[k]], **options)
+    for names in (["a", "b"], ["b", "c"], ["a", "c"], ["c", "a"]):
+        expected = np.stack([values[name] for name in names], axis=-1)
+        field = Field("like/1", members=names)
+        assert np.array_equal(H5Dataset(tmp_path / "a.h5", field)[:], expected[1])
+        of = {"samples": Objects("like/*"), "fields": Field(".", members=names)}
+        assert np.array_equal(H5Dataset(tmp_path / "a.h5", **of)[:], expected)
+        for ragged in ("packed", "arrays"):
+            of = {"samples": Objects("unlike/*"), "fields": Field(".", members=names, ragged=ragged)}
+            dataset = H5Dataset(tmp_path / "a.h5", **of)
+            assert [np.array_equal(dataset[k], expected[k, : lengths[k]]) for k in range(3)] == [True] * 3
+        of = {"samples": Rows(of="unlike/*"), "fields": Field(".", members=names)}
+        rows = np.concatenate([expected[k, : lengths[k]] for k in range(3)])
+        assert np.array_equal(H5Dataset(tmp_path / "a.h5", **of)[:], rows)
 
 
 def test_bit_fields_with_unused_bits_are_left_to_libhdf5(tmp_path):
