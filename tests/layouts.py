@@ -112,21 +112,14 @@ SPOTS = {"img": u(60, 32, 32, 3), "barcode": texts(60), "coords": i(60, 2)}
 BRAIN = {"eeg": lambda k: (16, 2000 + 300 * k), "@rsFreq": 200, "@chOrder": texts(16)}
 
 LAYOUTS = {
-    "ajbrock/BigGAN-PyTorch": ({"imgs": u(100, 3, 16, 16), "labels": i(100)}, "rows 100 imgs labels"),
-    "Astera-org/ICL-non-ergodic-arxiv": ({"token_chunks": i(100, 256)}, "rows 100 token_chunks"),
     "burning-phoenix/go_morphology": (EMBEDDED, "rows 200 embeddings"),
     "cmw1017/ALMLDL": (PARTED, "rows 80 train/data train/label"),
     "EMPIRIC2/EMPIRIC_TC": ({"train_genesis": (80, 8, 8, 4), "test_genesis": (20, 8, 8, 4)}, "rows 80 train_genesis"),
-    "HannesStark/audioImprovement": ({"data": (40, 2, 900)}, "rows 40 data"),
     "mila-iqia/fuel": (
         {"features": u(100, 1, 12, 12), "targets": u(100, 1), "@split": SPLIT},
         "rows 100 features targets",
     ),
     "ssneakyrat/project-MLSSR": (SPOKEN, "rows 60 mel f0 mel_lengths"),
-    "tritolol/WUP-CD": (
-        {"s2/before": (50, 4, 16, 16), "s2/after": (50, 4, 16, 16), "label/mask": u(50, 16, 16)},
-        "rows 50 s2/before s2/after label/mask",
-    ),
     "wangbo00129/largedataloader": (
         files("slide_{}.h5", 3, lambda k: {"patches": u(30 + k, 16, 16, 3), "@total_num": 30 + k}),
         "rows 93 patches",
@@ -162,7 +155,6 @@ LAYOUTS = {
     "aiqm/torchani": (each("C{0}H{0}", 6, CONFORMERS), "rows 165 coordinates energies species"),
     "seisbench/seisbench": (each("data/bucket{}", 4, {"": lambda k: (12, 3, 600 + 40 * k)}), "rows 48 ."),
     "GuangyanS/path-to-scan": (SCANNED, "rows 100 images labels"),
-    "WenjieDu/PyPOTS": ({"X": (60, 48, 7), "X_ori": (60, 48, 7), "y": i(60)}, "rows 60 X X_ori y"),
     "Dylan0803/swin-ir_-gdm": (PLUME, "objects 36 LR_ HR_ source_info velocity"),
     "Iseeu233/deepAMPNet": (each("AMP_{}", 20, {"": lambda k: (9 + k, 64)}), "objects 20 ."),
     "Ohyeon5/SQM_discreteness": (

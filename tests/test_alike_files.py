@@ -199,22 +199,3 @@ def test_a_catalogue_is_for_files_as_they_were(place, monkeypatch):
     check(place)
     write(place.folder, COUNT)
     check(place, range(COUNT + 1))
-
-
-def test_the_order_and_the_states_are_those_of_a_disk(place):
-    for number in range(COUNT):
-        write(place.folder, number, **GZIP)
-    options = {"shuffle": True, "seed": 0, "window": 4, "collate_fn": None}
-
-    def loader(source, **given):
-        return H5StreamLoader(H5Dataset(source, "n", samples=Objects("files"), **given), 3, **options)
-
-    with loader(f"{place.folder}/*.h5") as local, loader(place.source(COUNT), **place.options) as far:
-        wanted, found = ([batch.tolist() for batch in one] for one in (local, far))
-        assert found == wanted
-        assert sorted(itertools.chain(*found)) == [*range(COUNT)]
-        batches = iter(local)
-        begun = [next(batches).tolist() for _ in range(3)]
-        far.load_state_dict(local.state_dict())
-        rest = [batch.tolist() for batch in far]
-        assert begun + rest == begun + [batch.tolist() for batch in batches]

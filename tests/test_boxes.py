@@ -39,27 +39,6 @@ def test_a_chunk_that_several_boxes_of_a_window_touch_is_decoded_once(paths):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (lambda: Boxes((4, 4)), r"at='random' and per_epoch=None\. Pass per_epoch=1000 .* or at='grid' alone"),
-        (lambda: Boxes((4, 4), at="grid", per_epoch=5), "belongs to at='random'"),
-        (lambda: Boxes((4, 4), per_epoch=0), "at least 1"),
-        (lambda: Boxes((4, 0), at="grid"), "shape= is one number for each axis, at least 1"),
-        (lambda: Boxes(4, at="grid"), "shape= is one number for each axis"),
-        (lambda: Boxes((4, 4), at="grid", stride=(2,)), "stride= has 1 axes, and shape= 2"),
-        (lambda: Boxes((4, 4), per_epoch=1, stride=(2, 2)), "stride= belongs to at='grid'"),
-        (lambda: Boxes((4, 4), at="middle"), "'random', 'grid' or an array"),
-        (lambda: Boxes((4, 4), at=[1, 2]), "a row of whole numbers for each box"),
-        (lambda: Boxes((4, 4), at="grid", pad="wrap"), "pad= is"),
-        (lambda: Boxes((4, 4), at="grid", draw="even"), "draw= is"),
-    ],
-)
-def test_boxes_that_contradict_themselves_are_refused(given, says):
-    with pytest.raises(OptionError, match=says):
-        given()
-
-
-@pytest.mark.parametrize(
     ("fields", "boxes", "kind", "says"),
     [
         ("raw", Boxes((21, 4, 4), at="grid"), OptionError, r"\(21, 4, 4\) does not fit into .*2 of 2 volumes"),
@@ -149,10 +128,6 @@ def test_a_function_that_breaks_is_told(paths):
         list(H5StreamLoader(paths, 5, shuffle=True, fields=FIELDS, samples=boxes))
     with pytest.raises(OptionError, match="accept_on='labels' is no field of a sample; it has 'raw', 'label'"):
         H5Dataset(paths, FIELDS, samples=Boxes((4, 4, 4), per_epoch=1, accept=has_enough, accept_on="labels"))
-    with pytest.raises(OptionError, match="accept= is a function, for at='random'"):
-        Boxes((4, 4), at="grid", accept=has_enough)
-    with pytest.raises(OptionError, match="it needs accept="):
-        Boxes((4, 4), per_epoch=1, accept_on="label")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

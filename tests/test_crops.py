@@ -5,23 +5,7 @@ import numpy as np
 import pytest
 from amounts import crossed
 
-from h5stream import Between, Bounds, Crop, Field, H5StreamLoader, Lengths, Objects, Ragged, errors
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: Crop(0), "a row or more"),
-        (lambda: Crop(2.5), "length"),
-        (lambda: Crop(8, at="end"), "'random', 'start' or 'center'"),
-        (lambda: Field("x", lookup="y", ragged=Ragged(crop=Crop(8))), "lookup=Bounds"),
-        (lambda: Field("x", lookup=Bounds("b"), ragged=Ragged(crop=8)), "takes a Crop"),
-    ],
-)
-def test_what_is_no_crop_is_refused(make, says):
-    with pytest.raises(errors.OptionError, match=says):
-        make()
-
+from h5stream import Between, Bounds, Crop, Field, H5StreamLoader, Lengths, Objects, Ragged
 
 RATES = np.random.default_rng(4)
 FRAMES = RATES.integers(0, 60, 50)

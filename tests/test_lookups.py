@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from making import make_file, write_datasets
 
-from h5stream import Between, Bounds, Field, H5Dataset, Lengths, Rows, Sequences, Table, Values
+from h5stream import Between, Bounds, Field, H5Dataset, Lengths, Rows, Sequences
 from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError, UnsupportedFieldError
 
 ROWS, FEATURES = 300, 50
@@ -108,14 +108,6 @@ def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_h
     write_datasets(tmp_path / "a.h5", o__p0=np.arange(3), key=np.array([], dtype="S5"))
     with pytest.raises(FieldLengthError, match="names no object, so that nothing says"):
         H5Dataset(tmp_path / "a.h5", {"x": Field("o/{}", lookup="key")})
-
-
-def test_an_array_says_which_rows_samples_are_as_a_table_does(tmp_path):
-    write_datasets(tmp_path / "a.h5", x=np.arange(9))
-    looked_up = H5Dataset(tmp_path / "a.h5", {"x": Field("x", lookup=[5, 3]), "y": Values([1, 0])})
-    listed = H5Dataset(tmp_path / "a.h5", {"x": "x", "y": Values([1, 0])}, samples=Table(row=np.array([5, 3])))
-    for each in (looked_up, listed):
-        assert [one.tolist() for one in each[:].values()] == [[5, 3], [1, 0]]
 
 
 def test_names_over_several_files_are_looked_up_in_those_of_the_field(tmp_path):

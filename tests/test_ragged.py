@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
+from making import vlen, write_datasets
 
 from h5stream import (
     Bounds,
@@ -38,12 +38,20 @@ from h5stream import (
         (lambda: Field("hit", lookup=Bounds("backwards")), "go backwards or beyond"),
         (lambda: Field("text", lookup=Bounds("bounds")), "ragged rows are of numbers"),
         (lambda: Field("pair", lookup=Bounds("bounds")), "'pair:a'"),
+        (lambda: Field("vary", ragged=Ragged("pad", pad_value=0.5)), "does not fit"),
+        (lambda: Field("texts", ragged="packed"), "numbers of variable length"),
+        (lambda: Field("label", ragged="packed"), "numbers of variable length"),
+        (lambda: Field("pairs", ragged="packed"), "'a'"),
+        (lambda: Field("rows", ragged="packed"), "one value a row"),
     ],
 )
 def test_what_is_said_wrongly_is_told(tmp_path, field, says):
     held = {"hit": np.zeros((6, 3)), "time": range(6), "label": range(4), "bounds": [0, 2, 2, 5, 6]}
     held |= {"beyond": [2, 0, 3, 9], "backwards": [0, 3, 2, 5, 6], "half": [0.5] * 4, "doubtful": [0, 2, 5, 6]}
     held |= {"small": np.zeros(6, "u1"), "text": [*"abcdef"], "pair": np.zeros(6, [("a", "f4"), ("b", "i4")])}
+    held |= {"vary": vlen("i4", [[1], [], [2, 3], []]), "texts": [*"abcd"]}
+    for name, shape, kind in (("pairs", (4,), [("a", "i2"), ("b", "f4")]), ("rows", (4, 2), "f4")):
+        held[name] = {"shape": shape, "dtype": h5py.vlen_dtype(np.dtype(kind))}
     write_datasets(tmp_path / "a.h5", **held)
     with pytest.raises(errors.H5StreamError, match=says):
         H5Dataset(tmp_path / "a.h5", [field(), "label"])

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from making import corrupt_chunk, vlen, write_datasets
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Ragged, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, errors
 from tools import fuzz_files
-
-PAIR = np.dtype([("a", "<i2"), ("b", "<f4")])
 
 
 def write(path, counts, base):
@@ -51,26 +49,6 @@ def test_a_heap_that_lies_is_an_error_that_names_the_sample_and_skip_leaves_it_o
         list(H5StreamLoader(tmp_path / "a.h5", 4, fields=fields))
     with H5StreamLoader(tmp_path / "a.h5", 4, fields=fields, on_error="skip", shuffle=True) as loader:
         assert sorted(check(loader, values, form)) == [k for k in range(20) if k != 4]
-
-
-@pytest.mark.parametrize(
-    ("field", "says"),
-    [
-        (Field("x", ragged=Ragged("pad", pad_value=0.5)), "does not fit"),
-        (Field("text", ragged="packed"), "numbers of variable length"),
-        (Field("y", ragged="packed"), "numbers of variable length"),
-        (Field("pair", ragged="packed"), "'a'"),
-        (Field("rows", ragged="packed"), "one value a row"),
-    ],
-)
-def test_what_is_said_wrongly_is_told(tmp_path, field, says):
-    write(tmp_path / "a.h5", [2, 0, 3], "i4")
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        file["text"] = ["a", "b", "c"]
-        file.create_dataset("pair", (3,), dtype=h5py.vlen_dtype(PAIR))
-        file.create_dataset("rows", (3, 2), dtype=h5py.vlen_dtype("f4"))
-    with pytest.raises(errors.H5StreamError, match=says):
-        H5Dataset(tmp_path / "a.h5", [field, "y"])
 
 
 @pytest.mark.parametrize("field", [Field("v", ragged="packed"), Field("v", decode="png")])

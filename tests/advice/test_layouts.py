@@ -107,7 +107,6 @@ KINDS = {
     },
     "group_a_recording": {
         "molecules": (each("gdb/mol_{}", 4, MOLECULE), 'Rows(of="gdb/mol_*") | Field("species", take="all")'),
-        "groups at the root": (each("{}", 12, {"x": lambda k: (k + 1, 2)}), 'of="*"'),
     },
     "episodes": {
         "terminals": (

@@ -123,21 +123,3 @@ def test_whole_batches_and_collating_are_looked_at_too(sample):
     for name, more in (("collate_fn", {}), ("batch_transform", {"transform_workers": 2})):
         with pytest.warns(OwnGeneratorWarning, match=f"{name}= reaches 'RNG'"):
             loader(sample, torch.neg, **{name: by_numpy}, **more).close()
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it has threads: from Python 3.12 on
-def test_what_is_warned_of_happens_and_the_way_out_is_one(sample):
-    def drawn(function, workers):
-        with loader(sample, function, sample_workers=workers, collate_fn=torch.stack) as batches:
-            return torch.cat([*batches])
-
-    def unseeded(x):
-        return torch.tensor(RNG.random())
-
-    def seeded(x):
-        return torch.tensor(np.random.default_rng(np.random.randint(2**32)).random())
-
-    with pytest.warns(OwnGeneratorWarning):
-        assert len(drawn(unseeded, 2).unique()) < 40, "both workers draw the same numbers"
-    assert len(drawn(seeded, 2).unique()) == 40
-    assert torch.equal(drawn(seeded, 2), drawn(seeded, 0))
