@@ -124,6 +124,7 @@ def path(tmp_path):
         ("obs:X_pca", "obsm:X_pca"),
         ("/x", "X"),
         ("cells:kind", "cells/kind"),
+        ("kind", "cells/kind"),
     ],
 )
 def test_a_field_that_is_not_there_is_answered_with_the_one_that_is(path, asked, meant):
@@ -133,8 +134,8 @@ def test_a_field_that_is_not_there_is_answered_with_the_one_that_is(path, asked,
 
 
 def test_nothing_is_suggested_where_nothing_is_near(path):
-    for asked in ("zzzz", "obs:qqqq"):
-        with pytest.raises(FieldNotFoundError) as caught:
+    for asked, has in (("zzzz", "It has: X, cells/kind, obs"), ("obs:qqqq", "bulk_labels, at")):
+        with pytest.raises(FieldNotFoundError, match=has) as caught:
             H5Dataset(path, asked)
         assert "Did you mean" not in str(caught.value)
 
