@@ -42,7 +42,7 @@ def test_a_chunk_that_several_boxes_of_a_window_touch_is_decoded_once(paths):
     ("given", "says"),
     [
         (lambda: Boxes((4, 4)), r"at='random' and per_epoch=None\. Pass per_epoch=1000 .* or at='grid' alone"),
-        (lambda: Boxes((4, 4), at="grid", per_epoch=5), "belongs to at='random'"),
+        (lambda: Boxes((4, 4), at="grid", per_epoch=5), "where at='random', and only there"),
         (lambda: Boxes((4, 4), per_epoch=0), "at least 1"),
         (lambda: Boxes((4, 0), at="grid"), "shape= is one number for each axis, at least 1"),
         (lambda: Boxes(4, at="grid"), "shape= is one number for each axis"),

@@ -279,8 +279,9 @@ def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, 
         one = wrong[0]
         begin, end = int(first[one]), int(first[one]) + int(count[one])
         raise OptionError(
-            f"{' and '.join(names)}: sample {one:,} is said to have rows {begin:,} to {end:,} (exclusive), and there are {rows:,}; {len(wrong):,} of {samples:,} go "
-            "backwards or beyond the end. Check that these numbers belong to this dataset"
+            f"{' and '.join(names)}: sample {one:,} is said to have rows {begin:,} to {end:,} (exclusive), and there "
+            f"are {rows:,}; {len(wrong):,} of {samples:,} go backwards or beyond the end. Check that these numbers "
+            "belong to this dataset"
         )
     return first, count
 
