@@ -329,11 +329,12 @@ def warn_of_weak_shuffle(
     held = min(total, max(1, round(window_rows * total / total_rows)))
     if window_rows >= total_rows or not is_weak(held, total):
         return
-    block_rows = round(total_rows / total)
-    lead, rows = layout.leading[0], min(FEW_BLOCKS, total) * block_rows
+    block_rows = int(np.diff(order.blocks.edges).max())
+    lead, rows = layout.leading[0], min(FEW_BLOCKS * block_rows, total_rows)
     needed = 0 if budget_for is None else budget_for(rows)
     with_budget = f" with memory_budget={needed}" if needed else ""
-    way = f"The way out: window={rows} or more{with_budget} (it is {settings.window_rows:,} rows)"
+    wanted = f"{rows} or more" if rows < total_rows else "'all'"
+    way = f"The way out: window={wanted}{with_budget} (it is {settings.window_rows:,} rows)"
     if lead.pipeline.filters and lead.chunk_nbytes >= _LARGE_CHUNK_NBYTES:
         old = layout.files[0].path
         new = os.path.splitext(os.path.basename(old))[0] + ".repacked.h5"

@@ -113,7 +113,7 @@ def test_a_member_of_a_table_that_is_a_segment_is_a_field(tmp_path):
         (lambda: Ends(["a", "b"]), "Ends takes .* flags"),
         (lambda: Ids(3), "Ids takes .* values"),
         (lambda: Boxes((4, 4)), r"at='random' and per_epoch=None\. Pass per_epoch=1000 .* or at='grid' alone"),
-        (lambda: Boxes((4, 4), at="grid", per_epoch=5), "belongs to at='random'"),
+        (lambda: Boxes((4, 4), at="grid", per_epoch=5), "where at='random', and only there"),
         (lambda: Boxes((4, 4), per_epoch=0), "at least 1"),
         (lambda: Boxes((4, 0), at="grid"), "shape= is one number for each axis, at least 1"),
         (lambda: Boxes(4, at="grid"), "shape= is one number for each axis"),

@@ -119,8 +119,9 @@ class Boxes:
         is_random = kind == RANDOM
         if is_random != (self.per_epoch is not None) or (is_random and integer(self.per_epoch, "per_epoch") < 1):
             raise OptionError(
-                "Boxes: per_epoch= is a number of boxes, at least 1, and belongs to at='random'; here at="
-                f"{kind!r} and per_epoch={self.per_epoch!r}. Pass per_epoch=1000 with at='random', or at='grid' alone"
+                "Boxes: per_epoch= says how many boxes an epoch has, at least 1, where at='random', and only there; "
+                f"here at={kind!r} and per_epoch={self.per_epoch!r}. Pass per_epoch=1000 with at='random', or "
+                "at='grid' alone"
             )
         if self.stride is not None and kind != GRID:
             raise OptionError("Boxes: stride= belongs to at='grid'")

@@ -24,7 +24,8 @@ Edges = Ints
 def as_array(values: Any) -> NDArray[Any]:
     """Return an array of what a user gave: this room knows no torch, but tensors come here, from any device."""
     found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    if found.dtype.kind == "f" and isinstance(values, list | tuple) and all(isinstance(one, int) for one in values):
+    is_listed = found.dtype.kind == "f" and isinstance(values, list | tuple) and bool(values)
+    if is_listed and all(isinstance(one, int) for one in values):
         return np.array(values, dtype=object)  # on both sides of 2**63: as floats several would be one
     return found
 
@@ -279,8 +280,9 @@ def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, 
         one = wrong[0]
         begin, end = int(first[one]), int(first[one]) + int(count[one])
         raise OptionError(
-            f"{' and '.join(names)}: sample {one:,} is said to have rows {begin:,} to {end:,} (exclusive), and there are {rows:,}; {len(wrong):,} of {samples:,} go "
-            "backwards or beyond the end. Check that these numbers belong to this dataset"
+            f"{' and '.join(names)}: sample {one:,} is said to have rows {begin:,} to {end:,} (exclusive), and there "
+            f"are {rows:,}; {len(wrong):,} of {samples:,} go backwards or beyond the end. Check that these numbers "
+            "belong to this dataset"
         )
     return first, count
 

@@ -63,7 +63,9 @@ def open_hdf5(path: str) -> Iterator[Any]:
         if "signature not found" in str(error):
             what = f"it has no HDF5 signature ({identity_of(path).size} bytes)"
             raise NotHDF5Error(f"{path!r} is not an HDF5 file: {what}.", file=path) from None
-        raise SourceError(f"libhdf5 cannot open {path!r}: {error}", file=path) from None
+        is_written = "already open for write" in str(error)
+        way_out = ". Another process writes to it: wait until that has closed it" * is_written
+        raise SourceError(f"libhdf5 cannot open {path!r}: {error}{way_out}", file=path) from None
     with file:
         try:
             yield file

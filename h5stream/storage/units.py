@@ -320,7 +320,7 @@ class StoredAs(NamedTuple):
         if other.shape != self.shape or not other.type.equal(self.type):
             first, this = (f"{one.type.dtype} {one.shape}" for one in (self, other))
             why = f": {name!r} holds {this}, and {self.name!r} {first}, but objects must be alike. "
-            why += "Field(..., ragged='pad') takes different lengths, and Objects([...]) names"
+            why += "Field(..., ragged='pad') takes different lengths, and Objects([...]) only those that it names"
             raise refusal(path, name, why, FieldLengthError)
         if self.differs(other):
             raise UnlikeError(name)
