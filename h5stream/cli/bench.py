@@ -156,7 +156,7 @@ def bench_command(
 
                 named: Any = names
                 if options.is_python(fields):
-                    named = {"": f"({fields})"}
+                    named = {"": fields if fields.strip().startswith("{") else f"({fields})"}
                 elif samples:
                     named = options.listed_names(fields) or []
                 report.lines = loader_lines(

@@ -12,6 +12,7 @@ from queue import LifoQueue, SimpleQueue
 from typing import Any, cast
 
 import numpy as np
+import numpy.ma  # `np.unique` would when it is first called: in a thread perhaps, while another one forks
 import torch
 from numpy.typing import NDArray
 
