@@ -67,4 +67,4 @@ def test_a_row_that_never_comes_ends_with_the_time_and_what_ends_the_rival_is_to
         measure_naive([path], ["x"], progress=lambda rows: 1 // rows, **how)
     monkeypatch.setattr(NaiveDataset, "__getitem__", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(RivalError, match="its process ended with status -9"):
-        measure_naive([path], ["x"], **how)
+        measure_naive([path], ["x"], **how | {"seconds": 60})
