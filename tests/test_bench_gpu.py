@@ -1,4 +1,4 @@
-"""`bench/gpu.py` runs from end to end without a GPU, so that it runs when one is lent."""
+"""`bench/gpu.py` runs from end to end without a GPU, so that nothing but CUDA itself is new where there is one."""
 
 import json
 from pathlib import Path
