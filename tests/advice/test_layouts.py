@@ -208,6 +208,18 @@ def test_of_very_many_objects_some_are_looked_at(tmp_path, monkeypatch):
     assert run(kind.lines, tmp_path, monkeypatch)[1].values.shape == (64, 6)
 
 
+@pytest.mark.parametrize("trials", [[3, 5, 8, 4], [4, 4, 4, 4]])
+def test_trials_in_the_groups_of_patients_are_samples_and_none_is_left_out(tmp_path, trials):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for patient, count in enumerate(trials):
+            for trial in range(count):
+                group = file.create_group(f"patient_{patient}/trial_{trial}")
+                group["eeg"], group.attrs["label"] = np.zeros((200 + 9 * trial, 8), "f4"), trial
+    (kind,) = inspect_file(str(tmp_path / "a.h5")).kinds
+    assert f"{sum(trials)} like groups" in kind.what
+    assert 'Objects("patient_*/trial_*")' in "\n".join(kind.lines)
+
+
 def test_what_the_loader_refuses_is_said_and_not_printed(tmp_path):
     held = each("traj_{:03}", 300, {"obs": lambda k: (40 + k % 5, 3), "act": lambda k: (40 + k % 5, 2)})
     odd = {"traj_005/obs": (2, 4), "traj_005/act": (2, 2)}  # of those that are not looked at
