@@ -318,6 +318,7 @@ def _part_of(target: Path) -> Iterator[Path]:
 
 _Order = NDArray[np.int64] | None
 _Encoded = tuple[NDArray[np.uint8], int] | None
+_NewChunk = tuple[int, NDArray[np.uint8], int, _Encoded]
 
 
 def rewrite(plan: survey.RewritePlan, target: Path, progress: RepackProgressCallback | None = None) -> RepackResult:
@@ -378,18 +379,33 @@ def _written(new: survey.NewFile, dataset: survey.RawDataset, order: _Order, pla
         chunk[used:] = nothing[used:]
         return survey.encode(filters, chunk)
 
-    for number, rows, slot, chunk in _decoded(dataset, chunk_rows, order, encoded):
+    if (whole := dataset.rows_at_once()) is None:
+        chunks = _decoded(dataset, chunk_rows, order, encoded)
+    else:
+        chunks = _cut(whole if order is None else whole[order], chunk_rows, encoded)
+    for number, memory, rows, chunk in chunks:
         if plan.recipe.contiguous:
-            survey.write_rows(target, dataset, number * chunk_rows, slot.memory[: rows * dataset.row_nbytes])
+            survey.write_rows(target, dataset, number * chunk_rows, memory[: rows * dataset.row_nbytes])
         elif chunk is not None:
             target.write_direct_chunk((number * chunk_rows,) + (0,) * (len(dataset.shape) - 1), *chunk)
         yield rows * dataset.row_nbytes
 
 
+def _cut(
+    rows: NDArray[np.uint8], chunk_rows: int, encoded: Callable[[NDArray[np.uint8], int], _Encoded]
+) -> Iterator[_NewChunk]:
+    """Yield the new chunks of rows that are in memory already, each as `_decoded` does."""
+    memory = np.empty(chunk_rows * rows.shape[1], dtype=np.uint8)
+    for number, start in enumerate(range(0, len(rows), chunk_rows)):
+        own = rows[start : start + chunk_rows]
+        memory[: own.size] = own.reshape(-1)
+        yield number, memory, len(own), encoded(memory, len(own))
+
+
 def _decoded(
     dataset: survey.RawDataset, chunk_rows: int, order: _Order, encoded: Callable[[NDArray[np.uint8], int], _Encoded]
-) -> Iterator[tuple[int, int, Slot, _Encoded]]:
-    """Yield the new chunks in their order: number, rows, the slot that holds them, and what to store."""
+) -> Iterator[_NewChunk]:
+    """Yield the new chunks in their order: number, the memory that holds its rows, how many, and what to store."""
     assert dataset.layout is not None
     threads, together = allowance.cpus(), _chunks_together(dataset, chunk_rows, order)
     slot_format, nbytes = SlotFormat.for_rows(dataset.layout.fields, chunk_rows), chunk_rows * dataset.row_nbytes
@@ -416,7 +432,7 @@ def _decoded(
                     waiting.append((batch.number, batch.rows, batch.slot, future))
                 if batch is None or len(waiting) > 2 * threads:
                     number, rows, slot, future = waiting.popleft()
-                    yield number, rows, slot, future.result()
+                    yield number, slot.memory, rows, future.result()
                     slot.give_back()
         finally:
             run.stop()

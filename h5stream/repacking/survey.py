@@ -27,25 +27,28 @@ import numpy as np
 from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5p, h5r, h5s, h5z
 from numpy.typing import NDArray
 
-from h5stream.errors import FieldLengthError, H5StreamError, OptionError, StagedFileDamagedError
+from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError, OptionError, StagedFileDamagedError
 from h5stream.filesystem import is_full
 from h5stream.order.permutation import permutation
 from h5stream.repacking import Recipe
+from h5stream.repacking.loose import elements_of, write_elements
 from h5stream.storage.discovery import datasets_of, default_fields, find_dataset
-from h5stream.storage.elements import Leaf, holds_reference, in_stored_byte_order, is_fixed, same
+from h5stream.storage.elements import Leaf, holds_reference, is_fixed, same
 from h5stream.storage.external import Guard, needed_elsewhere
-from h5stream.storage.fallback import fill_element, read_raw_box
+from h5stream.storage.fallback import chunk_box, fill_element, read_raw_box
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import sample_shape
-from h5stream.storage.filters import DEFLATE, LZ4, SHUFFLE, Filter
+from h5stream.storage.filters import DEFLATE, LZ4, SHUFFLE, DecodeError, Filter
 from h5stream.storage.handles import DAMAGE, open_file
 from h5stream.storage.index import build_index
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, Target
-from h5stream.storage.parts import Files, OpenFile, open_hdf5
+from h5stream.storage.parts import Files, OpenFile, open_hdf5, stored_elements
 from h5stream.storage.plugins import Bytes
 from h5stream.storage.source import bytes_at, identity_of
 from h5stream.units import text_of_bytes
 
+# Datasets of so few decoded bytes and chunks are read without the engine, whose threads take longer to start.
+AT_ONCE_NBYTES, AT_ONCE_CHUNKS = 128 << 10, 16
 MOST_ROW_NBYTES = 1 << 30  # HDF5's chunks end at 4 GiB, and a row must fit into one
 WORTH_SAYING = 1.1  # growth of the file from which it is said that its compression is undone
 _MOST_POINTERS_NBYTES = 1 << 28  # of a dataset that is looked at for numbers of rows
@@ -80,6 +83,15 @@ class RawDataset:
     def fill(self) -> NDArray[np.uint8]:
         """One element, as stored: what unwritten chunks read as, and what stands beyond the data in the last chunk."""
         return self.part.targets[0].fill
+
+    def rows_at_once(self) -> NDArray[np.uint8] | None:
+        """Decode all rows in the calling thread; None if they are many, or something that the engine will tell."""
+        if self.nbytes > AT_ONCE_NBYTES or len(self.part.chunk_index.numbers) > AT_ONCE_CHUNKS:
+            return None
+        assert self.layout is not None
+        with contextlib.suppress(DecodeError, CorruptChunkError):
+            return stored_elements(self.part, self.layout.files[self.part.file], self.fill).reshape(self.rows, -1)
+        return None
 
     @property
     def is_sparse(self) -> bool:
@@ -299,7 +311,9 @@ def _fill(dataset: Any, part: DatasetPart) -> NDArray[np.uint8]:
     if read is not None:
         return read
     with contextlib.suppress(TypeError, ValueError, RuntimeError):
-        return np.frombuffer(np.asarray(dataset.fillvalue, dtype=dataset.dtype).tobytes(), dtype=np.uint8)
+        element = np.zeros((), dtype=[("value", dataset.dtype)])  # as a member, or an array would be one of arrays
+        element["value"] = dataset.fillvalue
+        return np.frombuffer(element.tobytes(), dtype=np.uint8)
     return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)
 
 
@@ -360,13 +374,14 @@ class NewFile:
     def permute_rows(self, dataset: RawDataset, order: NDArray[np.int64]) -> None:
         """Put the rows of a dataset that was copied as it is into another order, through h5py, in memory."""
         target = self.opened(dataset)
-        stored, twin = target.get_type(), h5py.Dataset(target)
-        if is_fixed(stored):
-            rows = np.zeros(dataset.shape, dtype=f"V{stored.get_size()}")
-            target.read(h5s.ALL, h5s.ALL, rows, stored)
-            target.write(h5s.ALL, h5s.ALL, rows[order], stored)
-        else:
+        stored = target.get_type()
+        if holds_reference(stored):  # translated ones
+            twin = h5py.Dataset(target)
             target.write(h5s.ALL, h5s.ALL, np.asarray(twin[()], dtype=twin.dtype)[order])
+            return
+        with elements_of(target) as elements:
+            rows = elements.reshape(dataset.shape)[order]
+            write_elements(target, rows.reshape(-1))
 
     def _create(self, old: Any, group: Any, name: bytes, dataset: RawDataset) -> None:
         """Make a dataset that is to be rewritten, empty."""
@@ -388,19 +403,35 @@ class NewFile:
         h5d.create(group, name, old.get_type().copy(), space, creation)
 
     def _create_and_fill(self, old: Any, group: Any, name: bytes) -> None:
-        """Make a dataset as it was, of those chunks that were written, or piece by piece; then give it its name."""
-        new = h5d.create(self._target.id, None, old.get_type().copy(), old.get_space(), old.get_create_plist())
-        source, boxes = h5py.Dataset(old), list[Any]()
-        if source.chunks and source.size:
+        """Make a dataset as it was, and write the chunks that were written, or all of its rows piece by piece."""
+        # It has its name from the start: libhdf5 2.0 loses the header of one that is linked after it was written to.
+        new = h5d.create(group, name, old.get_type().copy(), old.get_space(), old.get_create_plist())
+        source = h5py.Dataset(old)
+        try:
+            for start, count in self._boxes_of(source):
+                space = old.get_space()
+                if start:
+                    space.select_hyperslab(start, count)
+                with elements_of(old, space) as elements:
+                    write_elements(new, elements, space)
+        except BaseException:
+            group.unlink(name)
+            raise
+
+    def _boxes_of(self, source: h5py.Dataset) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Yield first element and shape of the chunks that were written, or of pieces of data without chunks."""
+        if not source.size or source.is_virtual:  # what is virtual is written to other files
+            return
+        if source.chunks:
             index = build_index(source, file_size=self._source.id.get_filesize())
             for start in map(index.coordinates, index.numbers.tolist()):
-                boxes.append(tuple(slice(at, at + length) for at, length in zip(start, source.chunks, strict=True)))
-        elif source.size and not source.is_virtual:  # what is virtual is written to other files
-            row_nbytes = math.prod(source.shape[1:]) * old.get_type().get_size()
-            boxes = [slice(*span) for span in _slabs(source, row_nbytes)] if source.shape else [()]
-        for box in boxes:
-            h5py.Dataset(new).write_direct(np.asarray(source[box], dtype=source.dtype), dest_sel=box)
-        h5o.link(new, group, name)
+                yield start, chunk_box(source.shape, source.chunks, start)
+        elif source.shape:
+            row_nbytes = math.prod(source.shape[1:]) * source.id.get_type().get_size()
+            for first, last in _slabs(source, row_nbytes):
+                yield (first,) + (0,) * (source.ndim - 1), (last - first, *source.shape[1:])
+        else:
+            yield (), ()
 
     # --- the tree ---------------------------------------------------------------------------------------
 
@@ -464,7 +495,7 @@ class NewFile:
             return
         if address in self._rewritten:
             self._create(thing, target, name, self._rewritten[address])
-        elif isinstance(thing, h5d.DatasetID) and _has_loose_fill(thing):
+        elif isinstance(thing, h5d.DatasetID) and _is_copied_wrongly(thing):
             self._create_and_fill(thing, target, name)
         else:
             how = h5p.create(h5p.OBJECT_COPY)
@@ -484,12 +515,11 @@ class NewFile:
             attribute.read(raw, mtype=stored)
             twin.write(raw, mtype=stored)
             return
-        values = _read(attribute)
-        twin.write(self._translated(values))
-        if not holds_reference(stored) and not same(values, _read(twin)):
-            twin.write(in_stored_byte_order(values))
-            if not same(values, _read(twin)):
-                raise ValueError("h5py does not read back what it wrote")
+        if holds_reference(stored):
+            twin.write(self._translated(_read(attribute)))
+            return
+        with elements_of(attribute) as elements:
+            write_elements(twin, elements)
 
     def _translated(self, value: Any) -> Any:
         """Return a value or an array in which every reference leads to the same object of the new file."""
@@ -510,11 +540,16 @@ class NewFile:
         return out
 
 
-def _has_loose_fill(dataset: Any) -> bool:
-    """Tell whether a fill value has a variable length: in libhdf5's copy it leads into the old file."""
+def _is_copied_wrongly(dataset: Any) -> bool:
+    """Return whether libhdf5 cannot copy a dataset: its elements have variable lengths, and a filter or a fill value.
+
+    Its copy of such chunks writes beyond the buffer that a plugin has replaced ("double free or corruption", with zstd
+    for one), and a fill value in the copy refers to the old file.
+    """
     with contextlib.suppress(*DAMAGE):  # as in such a copy
-        own = dataset.get_create_plist().fill_value_defined() == h5d.FILL_VALUE_USER_DEFINED
-        return own and not is_fixed(dataset.get_type())
+        creation = dataset.get_create_plist()
+        has_fill = creation.fill_value_defined() == h5d.FILL_VALUE_USER_DEFINED
+        return not is_fixed(dataset.get_type()) and (has_fill or creation.get_nfilters() > 0)
     return False
 
 

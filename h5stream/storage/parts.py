@@ -326,17 +326,28 @@ def _all_elements(place: Place, stored: DatasetPart) -> NDArray[np.uint8] | None
     is_filled = dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
     if is_filled and len(index.numbers) < index.chunks:
         return None
-    found = np.zeros((*index.shape, nbytes), dtype=np.uint8)
+    return stored_elements(stored, place.identity, np.zeros(nbytes, dtype=np.uint8)).reshape(-1)
+
+
+def stored_elements(part: DatasetPart, identity: SourceIdentity, fill: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Decode all chunks of a small dataset one by one; return its shape and one axis more, that of an element's bytes.
+
+    Elements of chunks that were never written are `fill`. A chunk that cannot be decoded here is a `DecodeError` or a
+    `CorruptChunkError`.
+    """
+    index = part.chunk_index
+    decoded = np.empty((*index.shape, len(fill)), dtype=np.uint8)
+    decoded[...] = fill
     for entry, number in enumerate(index.numbers.tolist()):
-        if stored.may_be_unfiltered(np.array([entry]))[0]:
+        if part.may_be_unfiltered(np.array([entry]))[0]:
             raise DecodeError("a chunk of it may have been left unfiltered")
         low = index.coordinates(number)
         where = tuple(slice(a, a + n) for a, n in zip(low, index.chunk_shape, strict=True))
         inside = tuple(slice(0, n - a) for a, n in zip(low, index.shape, strict=True))
         try:
-            chunk = decode_stored(stored, place.identity, place=entry)
+            chunk = decode_stored(part, identity, place=entry)
         except DecodeError as error:
             raise CorruptChunkError(f"chunk {low} at byte {index.offset[entry]}: {error}", chunk=low) from error
-        shape = (-1, *index.chunk_shape[1:], nbytes)  # of contiguous data the last block is shorter
-        found[where] = chunk.reshape(shape)[inside]
-    return found.reshape(-1)
+        shape = (-1, *index.chunk_shape[1:], len(fill))  # of contiguous data the last block is shorter
+        decoded[where] = chunk.reshape(shape)[inside]
+    return decoded

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 from commands import printed
@@ -462,6 +463,7 @@ def test_the_unfinished_file_of_a_live_process_is_left_alone(paused, plain, fold
 
 BESIDE_A_READER = """
 import h5py
+import hdf5plugin
 from h5stream import H5Dataset, repack
 dataset = H5Dataset(sys.argv[1], "x")
 dataset[:]
@@ -614,3 +616,90 @@ def opens(path):
     except OSError:
         return False
     return path.stat().st_size <= SMALL
+
+
+LOOSE = {
+    "numbers": (h5py.vlen_dtype("f4"), [np.full(k % 7, k, "f4") for k in range(300)]),
+    "texts": (h5py.string_dtype(), [f"text {k} " * (k % 5) for k in range(300)]),
+    "of another byte order": (h5py.vlen_dtype(">i4"), [np.arange(k % 4) for k in range(300)]),
+    "pairs": (h5py.vlen_dtype(np.dtype([("a", "i2"), ("b", "f8")])), None),
+    "members": (np.dtype([("n", "i4"), ("text", h5py.string_dtype()), ("values", h5py.vlen_dtype("f8"))]), None),
+}
+
+
+def loose(kind):
+    """Give the type and 300 values of one kind."""
+    dtype, values = LOOSE[kind]
+    data = np.zeros(300, dtype)
+    for k in range(300):
+        if values is not None:
+            data[k] = values[k]
+        elif kind == "pairs":
+            data[k] = np.array([(j, k / 2) for j in range(k % 3)], [("a", "i2"), ("b", "f8")])
+        else:
+            data["n"][k], data["text"][k], data["values"][k] = k, "x" * (k % 9), np.arange(k % 6) / 3
+    return dtype, data
+
+
+def test_values_of_variable_length_behind_a_filter_are_copied(tmp_path, folder):
+    """In a process of its own, since libhdf5's own copy of most of these ends it."""
+    for filters in ("Zstd", "LZ4", "BZip2", "Bitshuffle", "gzip"):
+        options = {"compression": "gzip"} if filters == "gzip" else getattr(hdf5plugin, filters)()
+        with h5py.File(tmp_path / f"{filters}.h5", "w") as file:
+            for kind in LOOSE:
+                dtype, data = loose(kind)
+                file.create_dataset(kind, data=data, chunks=(40,), **options)
+                file.attrs.create(kind, data[:9], dtype=dtype)
+    sources = sorted(tmp_path.glob("*.h5"))
+    code = "import h5stream, sys; h5stream.repack(sys.argv[2:], sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, folder, *sources], check=True)
+    for source in sources:
+        assert_same_tree(source, folder / source.name)
+
+
+def test_values_of_variable_length_leave_no_memory_behind(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        data = file.create_dataset("v", (50,), h5py.vlen_dtype("f4"), chunks=(10,), compression="gzip")
+        for k in range(50):
+            data[k] = np.full(50_000, k, "f4")
+    code = (
+        "import h5stream, resource, sys; h5stream.repack(sys.argv[1], sys.argv[2])\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "for k in range(3): h5stream.repack(sys.argv[1], sys.argv[2], overwrite=True)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "a.h5", tmp_path / "b.h5"], check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) < 8_000  # KiB, where the values of one pass alone are 10,000
+
+
+@pytest.mark.parametrize("shuffle_rows", [None, 5])
+@pytest.mark.parametrize("kind", ["numbers", "members"])
+def test_a_shuffle_keeps_values_of_variable_length_as_they_are_stored(tmp_path, folder, kind, shuffle_rows):
+    base = np.dtype([("text", h5py.vlen_dtype("S2"))]) if kind == "members" else h5py.vlen_dtype(">f4")
+    data = np.zeros(50, base)
+    for k in range(50):
+        value = np.array([b"ab", b"c"][: k % 3], "S2") if kind == "members" else np.arange(k % 4, dtype=">f4")
+        data[k] = (value,) if kind == "members" else value
+    write_datasets(tmp_path / "a.h5", x=numbers(50))
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file.create_dataset("v", data=data, chunks=(7,), compression="gzip")
+    order = None if shuffle_rows is None else permutation(50, shuffle_rows)
+    rewritten(tmp_path / "a.h5", folder, order=order, samples=50, fields="x", shuffle_rows=shuffle_rows)
+
+
+@pytest.mark.parametrize("stored", [{}, {"compress": "gzip"}, {"contiguous": True}], ids=str)
+def test_small_datasets_of_every_kind_come_through(tmp_path, folder, stored):
+    pair = np.dtype([("a", ">i4"), ("b", "f4", (2, 2))])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(8):
+            x = file.create_dataset(f"x{k}", (900, 4), ">f4", chunks=(70 + k, 3), compression="gzip", fillvalue=2.5)
+            x[: 100 * k] = numbers(100 * k, 4)  # the chunks beyond are not written
+            file[f"c{k}"] = np.zeros(20 + k, pair)
+            arrays = h5py.h5d.create(
+                file.id, f"a{k}".encode(), h5py.h5t.py_create(np.dtype(("f8", (2, 2)))), h5py.h5s.create_simple((9,))
+            )
+            arrays.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(36.0), mtype=arrays.get_type())
+    result, _ = rewritten(tmp_path / "a.h5", folder, chunk_nbytes=4096, **stored)
+    assert len(result.rewritten) == 24
