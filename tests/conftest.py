@@ -83,6 +83,15 @@ def quick_collections():
     """What is there before a file's tests stays: every `gc.collect()` in one would walk through millions of objects."""
     gc.collect()
     gc.freeze()
+    yield
+    gc.collect()  # garbage of this file's own fixtures
+
+
+@pytest.fixture(autouse=True)
+def own_garbage():
+    """Collect a test's garbage at its end: what it left open is then its own failure, and not that of a later test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
