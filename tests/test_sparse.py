@@ -1,6 +1,8 @@
 """Rows of sparse matrices, beside the dense matrix that they stand for."""
 
+import contextlib
 import itertools
+import os
 
 import h5py
 import numpy as np
@@ -143,6 +145,31 @@ def test_columns_that_a_matrix_does_not_have_are_told_before_torch_reads_them(tm
         loader = H5StreamLoader(tmp_path / "a.h5", 40, fields=fields)
         with loader, pytest.raises(errors.SourceError, match=f"'X/indices': .*column index {wrong:,}, counted"):
             next(iter(loader))
+
+
+@pytest.mark.parametrize(("form", "wanted"), [("dense", None), ("dense", [1]), ("packed", None)])
+@pytest.mark.parametrize("options", [None, {"chunks": (50,)}])
+def test_columns_that_change_under_the_same_size_and_time_are_refused(tmp_path, monkeypatch, form, wanted, options):
+    """Each batch is looked at anew: an epoch that was right says nothing of the next."""
+    path, (rows, width) = tmp_path / "a.h5", (400, 40)
+    write(path, some_matrix(rows, width), options=options)
+    with h5py.File(path) as file:
+        columns = file["X/indices"]
+        at = columns.id.get_chunk_info(0).byte_offset if options else columns.id.get_offset()
+    stream_all(monkeypatch)
+    before = os.stat(path)
+    field = Field("X", ragged=form, columns=wanted)
+    with H5StreamLoader(path, 100, fields=field, num_workers=2, keep="never") as loader:
+        assert len([*loader]) == 4
+        for wrong in (2**30, 52_000, -50_000, width, -1):
+            with open(path, "r+b") as file:
+                file.seek(at + 40)
+                file.write(np.full(9, wrong, "i4").tobytes())
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+            with contextlib.suppress(errors.SourceError):
+                list(loader)  # some of it was read ahead, before the change
+            with pytest.raises(errors.SourceError, match=f"column index {wrong:,}, counted from 0"):
+                list(loader)
 
 
 def test_a_batch_that_failed_is_not_laid_dense_of_what_it_lacks(tmp_path):
