@@ -11,7 +11,7 @@ import torch
 from inner import batches_to_arrange, change_of, run_of, stream_all
 from making import corrupt_chunk, sparse_group, write_datasets
 
-from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, errors
+from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, Rows, SampleNumber, Sized, errors
 
 
 def write(path, dense, *, options=None, named="X", kept_as="anndata"):
@@ -170,6 +170,25 @@ def test_columns_that_change_under_the_same_size_and_time_are_refused(tmp_path, 
                 list(loader)  # some of it was read ahead, before the change
             with pytest.raises(errors.SourceError, match=f"column index {wrong:,}, counted from 0"):
                 list(loader)
+
+
+@pytest.mark.parametrize("field", [Field("X", ragged="dense"), Field("X", ragged="dense", columns=[1]), "packed"])
+def test_matrices_of_other_widths_are_refused_with_both_widths(tmp_path, field):
+    field = Field("X", ragged=field) if isinstance(field, str) else field
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    for path, width in zip(paths, (3, 4), strict=True):
+        write(path, some_matrix(5, width))
+        write(tmp_path / "groups.h5", some_matrix(5, width), named=f"s/{width}/X")
+    elsewhere = Field("X", ragged=field.ragged, columns=field.columns, file=paths, lookup=[0, 9])
+    for opened in (
+        lambda: H5Dataset(paths, {"x": field}),
+        lambda: H5Dataset([H5Dataset(path, field) for path in paths]),
+        lambda: H5Dataset(tmp_path / "groups.h5", field, samples=Rows(of="s/*")),
+        lambda: H5Dataset(tmp_path / "groups.h5", elsewhere),
+        lambda: H5StreamLoader(paths, 2, fields=field),
+    ):
+        with pytest.raises(errors.FieldLengthError, match=r"'(s/4/)?X' is a sparse matrix with 4 columns, .* has 3;"):
+            opened()
 
 
 def test_a_batch_that_failed_is_not_laid_dense_of_what_it_lacks(tmp_path):
