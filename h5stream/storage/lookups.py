@@ -33,10 +33,10 @@ def unlike_widths(first: FieldLayout, other: FieldLayout, where: str = "", befor
         return ""
     names = [repr(one.name.removesuffix("/indices")) for one in (first, other)]
     name = "the one" if names[0] == names[1] else names[0]
+    has = f"with {widths[1]:,} columns{where}, and {name}{before or ' before it'} has {widths[0]:,}"
     return (
-        f"field {names[1]} is a sparse matrix with {widths[1]:,} columns{where}, and {name}{before or ' before it'} has "
-        f"{widths[0]:,}; matrices that are read as one have the same columns in the same order: write those that all "
-        "have, as anndata.concat(..., join='inner') does, or make each a dataset of its own"
+        f"field {names[1]} is a sparse matrix {has}; matrices that are read as one have the same columns in the same "
+        "order: write those that all have, as anndata.concat(..., join='inner') does, or make each a dataset of its own"
     )
 
 
