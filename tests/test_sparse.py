@@ -1,6 +1,8 @@
 """Rows of sparse matrices, beside the dense matrix that they stand for."""
 
+import contextlib
 import itertools
+import os
 
 import h5py
 import numpy as np
@@ -9,7 +11,7 @@ import torch
 from inner import batches_to_arrange, change_of, run_of, stream_all
 from making import corrupt_chunk, sparse_group, write_datasets
 
-from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, errors
+from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, Rows, SampleNumber, Sized, errors
 
 
 def write(path, dense, *, options=None, named="X", kept_as="anndata"):
@@ -143,6 +145,50 @@ def test_columns_that_a_matrix_does_not_have_are_told_before_torch_reads_them(tm
         loader = H5StreamLoader(tmp_path / "a.h5", 40, fields=fields)
         with loader, pytest.raises(errors.SourceError, match=f"'X/indices': .*column index {wrong:,}, counted"):
             next(iter(loader))
+
+
+@pytest.mark.parametrize(("form", "wanted"), [("dense", None), ("dense", [1]), ("packed", None)])
+@pytest.mark.parametrize("options", [None, {"chunks": (50,)}])
+def test_columns_that_change_under_the_same_size_and_time_are_refused(tmp_path, monkeypatch, form, wanted, options):
+    """Each batch is looked at anew: an epoch that was right says nothing of the next."""
+    path, (rows, width) = tmp_path / "a.h5", (400, 40)
+    write(path, some_matrix(rows, width), options=options)
+    with h5py.File(path) as file:
+        columns = file["X/indices"]
+        at = columns.id.get_chunk_info(0).byte_offset if options else columns.id.get_offset()
+    stream_all(monkeypatch)
+    before = os.stat(path)
+    field = Field("X", ragged=form, columns=wanted)
+    with H5StreamLoader(path, 100, fields=field, num_workers=2, keep="never") as loader:
+        assert len([*loader]) == 4
+        for wrong in (2**30, 52_000, -50_000, width, -1):
+            with open(path, "r+b") as file:
+                file.seek(at + 40)
+                file.write(np.full(9, wrong, "i4").tobytes())
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+            with contextlib.suppress(errors.SourceError):
+                list(loader)  # some of it was read ahead, before the change
+            with pytest.raises(errors.SourceError, match=f"column index {wrong:,}, counted from 0"):
+                list(loader)
+
+
+@pytest.mark.parametrize("field", [Field("X", ragged="dense"), Field("X", ragged="dense", columns=[1]), "packed"])
+def test_matrices_of_other_widths_are_refused_with_both_widths(tmp_path, field):
+    field = Field("X", ragged=field) if isinstance(field, str) else field
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    for path, width in zip(paths, (3, 4), strict=True):
+        write(path, some_matrix(5, width))
+        write(tmp_path / "groups.h5", some_matrix(5, width), named=f"s/{width}/X")
+    elsewhere = Field("X", ragged=field.ragged, columns=field.columns, file=paths, lookup=[0, 9])
+    for opened in (
+        lambda: H5Dataset(paths, {"x": field}),
+        lambda: H5Dataset([H5Dataset(path, field) for path in paths]),
+        lambda: H5Dataset(tmp_path / "groups.h5", field, samples=Rows(of="s/*")),
+        lambda: H5Dataset(tmp_path / "groups.h5", elsewhere),
+        lambda: H5StreamLoader(paths, 2, fields=field),
+    ):
+        with pytest.raises(errors.FieldLengthError, match=r"'(s/4/)?X' is a sparse matrix with 4 columns, .* has 3;"):
+            opened()
 
 
 def test_a_batch_that_failed_is_not_laid_dense_of_what_it_lacks(tmp_path):

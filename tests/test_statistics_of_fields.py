@@ -3,6 +3,7 @@
 import math
 import os
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from making import corrupt_chunk, read_with_h5py, vlen
+from making import corrupt_chunk, read_with_h5py, vlen, write_datasets
 from test_catalogue import settle
 
 from h5stream import Field, H5Dataset, Lengths, Objects, Ragged, Values
@@ -58,10 +59,7 @@ def test_any_numbers_have_the_moments_that_numpy_finds(data, kind, shape):
         if not len(finite):
             assert np.isnan([found.mean[channel], found.std[channel]]).all()
             continue
-        if np.abs(finite).max() > 1e150:
-            continue  # squares are beyond float64
-        # Squares of less than 1e-154 are 0 in float64, and so is a spread of that.
-        near = max(1e-12 * float(np.abs(finite).max()), 1e-150)
+        near = 1e-12 * float(np.abs(finite).max())
         assert found.mean[channel] == pytest.approx(float(finite.mean()), rel=1e-12, abs=near)
         assert found.std[channel] == pytest.approx(float(finite.std()), rel=1e-9, abs=near)
         assert (found.least[channel], found.most[channel]) == (finite.min(), finite.max())
@@ -77,6 +75,33 @@ def test_a_large_offset_costs_no_digits(outlier, lanes):
     found = moments_of(values, 7)
     assert np.allclose(found.std, np.nanstd(finite, axis=0).astype("f8"), rtol=1e-11, atol=0)
     assert np.allclose(found.mean, np.nanmean(finite, axis=0).astype("f8"), rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_numbers_whose_squares_are_no_float64_have_their_mean_and_deviation(pieces):
+    columns = [
+        [0, 0, 5e-199, 0, 0, 0],
+        [1e-170, 3e-170, np.nan, 1e-170, 3e-170, 2e-170],
+        [1e200, 3e200, 1, 2, np.inf, 1e-300],
+        [-1e308, 1e308, 1e308, -1e308, 0, 0],
+        [5e-324, 0, 0, 5e-324, 0, 0],
+        [1e-160, 1e-160, 1e-160, 1e-170, 1e-170, 1e-170],
+        [0, 0, 0, 0, 0, 1e-200],
+        [1e300, 1, 2, 3, 4, 5],
+        [1, 2, 3, 4, 5, 1e300],
+        [1e200, 1e200, 1e200, 1e200, 1e200, 1e200],
+        [0, 0, 0, 0, 0, 0],
+        [1, 2, 3, 4, 5, 6],
+    ]
+    values = np.array(columns).T.copy()
+    merged = Moments(values.dtype, len(columns))
+    for piece in np.array_split(values, pieces):
+        merged.merge(moments_of(piece, 1))
+    finite = np.where(np.isfinite(values), values, np.nan).astype(np.longdouble)
+    for summed in (moments_of(values, pieces), merged, moments_of(np.repeat(values, 3000, axis=0), pieces)):
+        near = 1e-12 * np.nanmax(np.abs(finite), axis=0).astype("f8") + 5e-324
+        assert (np.abs(summed.mean - np.nanmean(finite, axis=0).astype("f8")) <= near).all()
+        assert np.allclose(summed.std, np.nanstd(finite, axis=0).astype("f8"), rtol=1e-12, atol=5e-324)
 
 
 def test_whole_numbers_of_any_size_are_summed_exactly():
@@ -248,6 +273,21 @@ def test_what_has_no_statistics_says_why(path, fields, axis, rule):
     dataset = H5Dataset(path, ["table", "label", "wave"])
     with pytest.raises((OptionError, FieldNotFoundError), match=rule):
         dataset.statistics(fields, axis=axis)
+
+
+def test_tiny_and_huge_numbers_have_statistics_in_every_way_of_asking(tmp_path, monkeypatch):
+    values = np.array([[1e-170, 1e200], [3e-170, 3e200]] * 50)
+    write_datasets(tmp_path / "a.h5", x=values)
+    write_datasets(tmp_path / "b.h5", x=values * 2)
+    both = np.concatenate([values, values * 2]).astype(np.longdouble)
+    mean, std = both.mean(axis=0).astype("f8"), both.std(axis=0).astype("f8")
+    dataset = H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], "x")
+    with ThreadPoolExecutor(2) as executor:
+        for name, ways in (("here", {}), ("here", {}), ("there", {"executor": executor})):
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+            known = dataset.statistics(axis=-1, **ways)["x"]
+            assert np.allclose(known.mean, mean, rtol=1e-12, atol=0)
+            assert np.allclose(known.std, std, rtol=1e-12, atol=0)
 
 
 def test_normalising_what_never_varies_divides_by_one(path):

@@ -395,8 +395,8 @@ def least_and_most(columns: _Numbers, /) -> tuple[int, int]:
 
 def add_sparse(
     values: _Numbers, columns: _Numbers, offsets: _Longs, places: NDArray[np.int32], longest: int, out: _Numbers, /
-) -> None:
-    """Write the values of each row to the places of their columns, which all are there; those of one are added.
+) -> int:
+    """Write the values of each row to the places of their columns; those of one are added.
 
     Few columns may be wanted: where their values lie is noted without a branch, and only those are looked at again.
 
@@ -412,6 +412,11 @@ def add_sparse(
         The most values of a row.
     out : array, shape (rows, wanted)
         The dense matrix.
+
+    Returns
+    -------
+    int
+        The first column that the matrix does not have, or `NONE_WRONG`.
     """
 
 def read_dense(

@@ -2,19 +2,29 @@
 
 /* What files were when they were named: where the path of each begins, and its size, time and number. */
 typedef struct {
-    const char *paths;
+    Bytes paths;
     const int64_t *path_at, *sizes, *mtimes, *inodes;
     int64_t count;
 } Files;
+
+/* Open a file, however many signals come meanwhile. */
+static int open_to_read(const char *path)
+{
+    int descriptor;
+    do
+        descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    while (descriptor < 0 && errno == EINTR);
+    return descriptor;
+}
 
 /* Open a file for each read, read, and compare what the file is then with what it was; return how many came out well. */
 static int64_t read_files(const Files *of, Longs which, const int64_t *offsets, const int64_t *nbytes, const int64_t *targets)
 {
     int64_t counts[5] = {0};
     for (int64_t k = 0; k < which.count; k++) {
-        const int64_t file = which.at[k];
+        const int64_t file = which.at[k], at = file < 0 || file >= of->count ? -1 : of->path_at[file];
         struct stat now;
-        const int descriptor = file < 0 || file >= of->count ? -1 : open(of->paths + of->path_at[file], O_RDONLY | O_CLOEXEC);
+        const int descriptor = at < 0 || at >= of->paths.count ? -1 : open_to_read(of->paths.at + at);
         if (descriptor < 0)
             return k;
         const int is_read = read_bytes(descriptor, (char *)targets[k], nbytes[k], offsets[k], counts);

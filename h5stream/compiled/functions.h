@@ -149,6 +149,12 @@ static int take(Call *call, const char *function, const Parameter *parameters, P
     __VA_ARGS__;                                                                                                       \
     Py_END_ALLOW_THREADS
 
+/* Bring rows to their places, without the GIL, if each batch has a slot. */
+#define TO_SLOTS(TO, ...)                                                                                              \
+    int are_slots;                                                                                                     \
+    WITHOUT_GIL(if ((are_slots = have_slots(TO))) { __VA_ARGS__; });                                                   \
+    MUST(are_slots, "batch leads out of slots")
+
 #define END_WITH(RESULT)                                                                                               \
         PyObject *const result = RESULT;                                                                               \
         release(&call);                                                                                                \
@@ -175,7 +181,7 @@ static char *address(const Value *v) { return (char *)(intptr_t)v->number; }
 /* Return where rows go, from the arguments of `WHERE`. */
 static Where where(const Value *v)
 {
-    return (Where){.rows = numbers(v), .batch = numbers(v + 1), .within = numbers(v + 2), .slots = v[3].at,
+    return (Where){.rows = numbers(v), .batch = numbers(v + 1), .within = numbers(v + 2), .slots = longs(v + 3),
                    .offset = v[4].number, .row_nbytes = v[5].number};
 }
 
@@ -183,7 +189,7 @@ static Where where(const Value *v)
 static Where where_spans(const Value *v)
 {
     return (Where){.rows = numbers(v), .lengths = numbers(v + 1), .batch = numbers(v + 2), .within = numbers(v + 3),
-                   .slots = v[4].at};
+                   .slots = longs(v + 4)};
 }
 
 /* Return whether lengths are given for each row, or for none. */
@@ -191,11 +197,21 @@ static int are_lengths_of(const Value *rows) { return !rows[1].count || rows[1].
 
 #define LENGTHS_FIT "lengths must be as many as rows, or none"
 
+/* Return whether all numbers are at least 0, and below a limit. */
+static int are_below(const Value *v, int64_t limit)
+{
+    const int64_t *const each = v->at;
+    int is_inside = 1;
+    for (int64_t k = 0; k < v->count; k++)
+        is_inside &= each[k] >= 0 && each[k] < limit;
+    return is_inside;
+}
+
 /* --- scatter.c ---------------------------------------------------------------------------------------------- */
 
 FUNCTION(scatter, NUMBER("source"), NUMBER("source_stride"), TABLE("segments", 3), WHERE(3))
     const Where to = where(v + 3);
-    WITHOUT_GIL(scatter(&to, address(v), v[1].number, v[2].at, v[2].count); fence());
+    TO_SLOTS(&to, scatter(&to, address(v), v[1].number, v[2].at, v[2].count); fence());
 END
 
 FUNCTION(scatter_spans, NUMBER("source"), NUMBER("source_stride"), TABLE("segments", 3), WHERE_SPANS(3),
@@ -203,7 +219,7 @@ FUNCTION(scatter_spans, NUMBER("source"), NUMBER("source_stride"), TABLE("segmen
     Where to = where_spans(v + 3);
     MUST(v[4].count == v[3].count, "lengths must be as many as rows")
     to.offset = v[8].number, to.row_nbytes = v[9].number;
-    WITHOUT_GIL(scatter_spans(&to, address(v), v[1].number, v[2].at, v[2].count); fence());
+    TO_SLOTS(&to, scatter_spans(&to, address(v), v[1].number, v[2].at, v[2].count); fence());
 END
 
 FUNCTION(scatter_stack, NUMBER("source"), NUMBER("chunk_nbytes"), LONGS("source_stride", 0), TABLE("segments", 3),
@@ -217,12 +233,12 @@ FUNCTION(scatter_stack, NUMBER("source"), NUMBER("chunk_nbytes"), LONGS("source_
     int status;
     MUST(are_lengths_of(v + 8), LENGTHS_FIT)
     to.offset = v[13].number, to.row_nbytes = v[14].number;
-    WITHOUT_GIL(status = scatter_stack(&to, address(v), of, v[3].count); fence());
+    TO_SLOTS(&to, status = scatter_stack(&to, address(v), of, v[3].count); fence());
 END_WITH_STATUS(status, Py_NewRef(Py_None))
 
 FUNCTION(gather_any, NUMBER("base"), WHERE(1))
     const Where to = where(v + 1);
-    WITHOUT_GIL(gather_any(&to, address(v)));
+    TO_SLOTS(&to, gather_any(&to, address(v)));
 END
 
 FUNCTION(spread, PLACES("rows", 0), PLACES("batch", 1), PLACES("within", 1), PLACES("lengths", 1),
@@ -267,7 +283,7 @@ FUNCTION(scatter_planes, BYTES("source"), LONGS("planes", 0), TABLE("segments", 
     const Where to = where(v + 4);
     MUST(v[1].count == 2 || v[1].count == 4 || v[1].count == 8, "planes must be 2, 4 or 8")
     MUST(are_planes_inside(v, v + 1, 0), "planes begin outside of the source")
-    WITHOUT_GIL(scatter_planes(&to, v[0].at, longs(v + 1), v[2].at, v[2].count, v[3].number));
+    TO_SLOTS(&to, scatter_planes(&to, v[0].at, longs(v + 1), v[2].at, v[2].count, v[3].number));
 END
 
 FUNCTION(gather_planes_stack, BYTES("source"), LONGS("planes", 0), NUMBER("count"), NUMBER("chunk_nbytes"), NUMBER("chunks"),
@@ -324,7 +340,7 @@ FUNCTION(read_rows, NUMBER("descriptor"), LONGS("numbers", 0), LONGS("offsets", 
     MUST(!of.numbers.count || of.numbers.count == of.offsets.count, "numbers must be as many as offsets, or none")
     MUST(are_lengths_of(v + 16), LENGTHS_FIT)
     MUST(are_runs_sound(&of, v[9].count), RUNS_FIT)
-    WITHOUT_GIL(status = read_rows(&of));
+    TO_SLOTS(&of.to, status = read_rows(&of));
 END_WITH_STATUS(status, PyBool_FromLong(status))
 
 FUNCTION(place_rows, LONGS("sources", 0), NUMBER("stride"), TABLE("extents", 5), TABLE("runs", 7), LONGS("fills", 0),
@@ -335,7 +351,7 @@ FUNCTION(place_rows, LONGS("sources", 0), NUMBER("stride"), TABLE("extents", 5),
     MUST(v[0].count == v[2].count, "sources must be as many as extents")
     MUST(are_lengths_of(v + 6), LENGTHS_FIT)
     MUST(are_runs_sound(&of, v[4].count), RUNS_FIT)
-    WITHOUT_GIL(place_stretch(&of, of.extents, of.extent_count, v[0].at); fence());
+    TO_SLOTS(&of.to, place_stretch(&of, of.extents, of.extent_count, v[0].at); fence());
 END
 
 FUNCTION(room_of_each, NUMBER("extents"), NUMBER("largest"), NUMBER("room"))
@@ -349,12 +365,14 @@ END_WITH(Py_BuildValue("(LL)", (long long)reads, (long long)skipped))
 
 FUNCTION(read_each, NUMBER("descriptor"), LONGS("offsets", 0), LONGS("nbytes", 2), NUMBER("target"))
     int64_t done;
+    MUST(are_below(v + 2, INT64_MAX), "nbytes must not be negative")
     WITHOUT_GIL(done = read_each((int)v[0].number, longs(v + 1), v[2].at, address(v + 3)));
 END_WITH(PyLong_FromLongLong(done))
 
 FUNCTION(inflate_each, NUMBER("function"), NUMBER("decompressor"), NUMBER("source"), LONGS("at", 0), LONGS("nbytes", 4),
          NUMBER("target"), NUMBER("chunk_nbytes"))
     int64_t done;
+    MUST(v[6].number >= 0 && are_below(v + 3, INT64_MAX) && are_below(v + 4, INT64_MAX), "at and nbytes must not be negative")
     WITHOUT_GIL(done = inflate_each(address(v), address(v + 1), address(v + 2), longs(v + 3), v[4].at, address(v + 5), v[6].number));
 END_WITH(PyLong_FromLongLong(done))
 
@@ -380,7 +398,7 @@ FUNCTION(place_boxes, LONGS("sources", 0), TABLE("strides", 0), TABLE("low", 0),
         .low = v[2].at, .high = v[3].at, .shapes = v[4].at, .begins = v[5].at, .ends = v[6].at, .offsets = v[7].at,
         .sizes = v[8].at, .follow = v[9].at, .mode = v[10].number, .element = v[11].number, .origins = v[12].at,
         .boxes = v[12].count,
-        .to = {.batch = numbers(v + 13), .within = numbers(v + 14), .slots = v[15].at, .offset = v[16].number,
+        .to = {.batch = numbers(v + 13), .within = numbers(v + 14), .slots = longs(v + 15), .offset = v[16].number,
                .row_nbytes = v[17].number}};
     int status;
     MUST(are_axes_sound(&of, v + 7, v + 8, v + 9) && v[12].columns == of.axes, "offsets, sizes and origins do not fit")
@@ -388,7 +406,7 @@ FUNCTION(place_boxes, LONGS("sources", 0), TABLE("strides", 0), TABLE("low", 0),
         MUST(v[k].count == of.regions && (v[k].columns == of.axes || !of.regions), "regions must have as many axes as boxes")
     for (int64_t r = 0; r < of.regions; r++)
         MUST(of.begins[r] >= 0 && of.ends[r] <= of.boxes, "begins and ends lead out of the boxes")
-    WITHOUT_GIL(status = place_boxes(&of));
+    TO_SLOTS(&of.to, status = place_boxes(&of));
 END_WITH_STATUS(status, Py_NewRef(Py_None))
 
 FUNCTION(fill_outside, NUMBER("row"), TABLE("shapes", 0), TABLE("offsets", 0), LONGS("sizes", 0), NUMBER("element"),
@@ -397,25 +415,15 @@ FUNCTION(fill_outside, NUMBER("row"), TABLE("shapes", 0), TABLE("offsets", 0), L
     const Boxes of = {
         .axes = v[3].count, .most = v[2].columns, .shapes = v[1].at, .offsets = v[2].at, .sizes = v[3].at,
         .element = v[4].number, .origins = v[5].at, .boxes = v[5].count,
-        .to = {.batch = numbers(v + 6), .within = numbers(v + 7), .slots = v[8].at, .offset = v[9].number,
+        .to = {.batch = numbers(v + 6), .within = numbers(v + 7), .slots = longs(v + 8), .offset = v[9].number,
                .row_nbytes = v[10].number}};
     int status;
     MUST(are_axes_sound(&of, v + 2, v + 3, NULL) && v[5].columns == of.axes, "offsets, sizes and origins do not fit")
     MUST(v[1].count == of.boxes && v[1].columns == of.axes, "shapes must be those of the boxes")
-    WITHOUT_GIL(status = fill_outside(&of, address(v)));
+    TO_SLOTS(&of.to, status = fill_outside(&of, address(v)));
 END_WITH_STATUS(status, Py_NewRef(Py_None))
 
 /* --- order.c ------------------------------------------------------------------------------------------------ */
-
-/* Return whether all numbers are at least 0, and below a limit. */
-static int are_below(const Value *v, int64_t limit)
-{
-    const int64_t *const each = v->at;
-    int is_inside = 1;
-    for (int64_t k = 0; k < v->count; k++)
-        is_inside &= each[k] >= 0 && each[k] < limit;
-    return is_inside;
-}
 
 FUNCTION(shuffled_into, WRITTEN("numbers", "iq", 1, 0), WRITTEN("edges", "q", 1, 0), WRITTEN("state", "Q", 1, 0))
     const int64_t count = v[0].count, buckets = v[1].count - 1;
@@ -476,7 +484,7 @@ END_WITH_STATUS(status, Py_BuildValue("(LL)", (long long)total, (long long)range
 
 FUNCTION(read_files, BYTES("paths"), LONGS("path_at", 0), LONGS("sizes", 2), LONGS("mtimes", 2), LONGS("inodes", 2),
          LONGS("which", 0), LONGS("offsets", 6), LONGS("nbytes", 6), LONGS("targets", 6))
-    const Files of = {.paths = v[0].at, .path_at = v[1].at, .sizes = v[2].at, .mtimes = v[3].at, .inodes = v[4].at,
+    const Files of = {.paths = {v[0].at, v[0].count}, .path_at = v[1].at, .sizes = v[2].at, .mtimes = v[3].at, .inodes = v[4].at,
                       .count = v[1].count};
     int64_t done;
     MUST(v[0].count && !((const char *)v[0].at)[v[0].count - 1], "paths must end with a null")
@@ -486,6 +494,16 @@ END_WITH(PyLong_FromLongLong(done))
 /* --- sparse.c ----------------------------------------------------------------------------------------------- */
 
 #define COLUMN_CODES "bhiq"
+
+/* Return whether each column that is wanted, and no other, has a place in a row of so many elements. */
+static int are_places_of_columns(const int32_t *places, const uint8_t *is_wanted, int64_t count, int64_t wanted)
+{
+    int is_wrong = 0;
+    for (int64_t k = 0; k < count; k++)
+        is_wrong |= places[k] >= wanted || is_wanted[k] != (places[k] >= 0);
+    return !is_wrong;
+}
+
 #define VALUE_CODES "?bBhHiIqQfdFD"
 
 FUNCTION(least_and_most, ARRAY("columns", COLUMN_CODES, 1, 0))
@@ -496,12 +514,13 @@ END_WITH(Py_BuildValue("(LL)", (long long)lowest, (long long)highest))
 
 FUNCTION(add_sparse, ARRAY("values", VALUE_CODES, 1, 0), ARRAY("columns", COLUMN_CODES, 1, 1), LONGS("offsets", 0),
          ARRAY("places", "i", 1, 0), NUMBER("longest"), WRITTEN("out", VALUE_CODES, 2, 0))
+    int64_t wrong = NONE_WRONG;
     int status;
     MUST(v[5].code == v[0].code && v[5].count == v[2].count - 1, "out must have the type of values, and offsets are one more")
     MUST(v[4].number >= 0 && v[4].number < INT32_MAX / 2, "longest is too large")
     WITHOUT_GIL(status = add_sparse((Bytes){v[0].at, v[0].count}, v[0].code, v[0].nbytes, v[1].at, v[1].code, longs(v + 2),
-                                    longs(v + 3), v[4].number, v[5].at, v[5].columns));
-END_WITH_STATUS(status, Py_NewRef(Py_None))
+                                    longs(v + 3), v[4].number, v[5].at, v[5].columns, &wrong));
+END_WITH_STATUS(status, PyLong_FromLongLong(wrong))
 
 FUNCTION(read_dense, NUMBER("descriptor"), LONGS("value_offsets", 0), NUMBER("value_chunk"), LONGS("column_offsets", 0),
          NUMBER("column_chunk"), NUMBER("row_start"), PLACES("rows", 0), PLACES("lengths", 7), PLACES("batch", 7),
@@ -513,10 +532,11 @@ FUNCTION(read_dense, NUMBER("descriptor"), LONGS("value_offsets", 0), NUMBER("va
     int64_t wrong = NONE_WRONG;
     int status;
     MUST(v[15].code == v[11].code, "row must have the type of values")
+    MUST(are_places_of_columns(v[13].at, v[14].at, v[13].count, v[15].count), "places and is_wanted do not fit row")
     MUST(v[2].number > 0 && v[4].number > 0, "value_chunk and column_chunk must be positive")
     MUST(v[11].count < INT32_MAX / 2 && v[16].count == 5, "values must be fewer, and counts 5")
     of.to.row_nbytes = v[15].nbytes;
-    WITHOUT_GIL(status = read_dense(&of, longs(v + 3), v[4].number, v[11].at, v[11].code, v[11].nbytes, v[11].count, v[12].at,
+    TO_SLOTS(&of.to, status = read_dense(&of, longs(v + 3), v[4].number, v[11].at, v[11].code, v[11].nbytes, v[11].count, v[12].at,
                                     v[12].code, v[12].nbytes, v[13].at, v[13].count, v[14].at, v[15].at, v[15].count, &wrong));
 END_WITH_STATUS(status, PyLong_FromLongLong(wrong))
 

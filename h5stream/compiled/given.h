@@ -4,7 +4,8 @@ Rows are known only as (slot, place in it), so that one call scatters a chunk ov
 by address: they are separate allocations, and an array of arrays would cost more to pass than a small chunk takes to copy.
 
 Guarantees: kernels run without the GIL and write only to `slots[batch] + offset + within * row_nbytes` and the next
-`row_nbytes` bytes; the planner promises that these are inside the slot and written by one task only. */
+`row_nbytes` bytes. That each batch has a slot is checked; the planner promises that these bytes are inside of it and written
+by one task only. */
 
 typedef struct { const int64_t *at; int64_t count; } Longs;
 
@@ -18,7 +19,7 @@ typedef const int64_t (*Segments)[3]; /* from within the chunk's row, to within 
 /* Rows and where each goes; without `lengths` each is one row. */
 typedef struct {
     Numbers rows, lengths, batch, within;
-    const int64_t *slots;
+    Longs slots;
     int64_t offset, row_nbytes;
 } Where;
 
@@ -34,7 +35,7 @@ ALWAYS_INLINE int64_t length_at(const Where *to, int64_t i) { return to->lengths
 /* Return where row `i` goes. */
 ALWAYS_INLINE char *place_of(const Where *to, int64_t i)
 {
-    return (char *)(to->slots[number_at(to->batch, i)] + to->offset + number_at(to->within, i) * to->row_nbytes);
+    return (char *)(to->slots.at[number_at(to->batch, i)] + to->offset + number_at(to->within, i) * to->row_nbytes);
 }
 
 /* Return some of the rows. */
@@ -80,6 +81,20 @@ ALWAYS_INLINE Where of_width(const Where *to, int wide)
             __VA_ARGS__;                                                                                               \
         }                                                                                                              \
     } while (0)
+
+/* Return whether each batch has a slot: numbers that are compared without a sign, and without leaving early. */
+static int have_slots(const Where *to)
+{
+    const uint64_t count = (uint64_t)to->slots.count;
+    int is_wrong = 0;
+    if (to->batch.wide)
+        for (int64_t i = 0; i < to->batch.count; i++)
+            is_wrong |= ((const uint64_t *)to->batch.at)[i] >= count;
+    else
+        for (int64_t i = 0; i < to->batch.count; i++)
+            is_wrong |= ((const uint32_t *)to->batch.at)[i] >= (uint32_t)least(to->slots.count, UINT32_MAX);
+    return !is_wrong;
+}
 
 /* What is read of rows that need no decoding, and where it goes. */
 typedef struct {

@@ -75,9 +75,20 @@ static int64_t end_of_range(const Heap *of, int64_t first, int64_t end, int64_t 
     return end;
 }
 
+/* Return whether addresses ascend, so that no collection lies before the range that is read for it, and sizes are sizes. */
+static int are_in_order(const Heap *of)
+{
+    int is_wrong = 0;
+    for (int64_t k = 0; k < of->count; k++)
+        is_wrong |= of->nbytes[k] < 0 || of->wanted[k] < 0 || (k && of->address[k] < of->address[k - 1]);
+    return !is_wrong;
+}
+
 /* Copy objects to their places; those that cannot be had here are noted. Counts the bytes and ranges that were read. */
 static int read_objects(const Heap *of, int64_t *total, int64_t *ranges)
 {
+    if (!are_in_order(of))
+        return WRONG;
     HeapObject *const table = calloc(MOST_OBJECTS, sizeof *table); /* pages that are not touched are not there */
     int64_t turn = 0, need = 0, counts[5] = {0};
     if (!table)

@@ -6,6 +6,7 @@ They are one translation unit, so that loops have inside them what they call. */
 #include <Python.h>
 
 #include <complex.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -102,8 +102,14 @@ static int deal_groups(Longs groups, const int64_t *edges, const int64_t *strata
     const int64_t parts = by_size.count;
     int64_t empty = parts;
     char *taken = calloc((size_t)parts + 1, 1);
-    if (!taken)
-        return NO_MEMORY;
+    int status = taken ? DONE : NO_MEMORY;
+    for (int64_t p = 0; p < parts && status == DONE; p++)
+        status = taken[by_size.at[p]]++ ? WRONG : DONE; /* a part that is named twice stands in for one that is not */
+    if (status != DONE) {
+        free(taken);
+        return status;
+    }
+    memset(taken, 0, (size_t)parts);
     for (int64_t place = 0; place < groups.count; place++) {
         const int64_t group = groups.at[place], first = edges[group], end = edges[group + 1];
         const int only_empty = groups.count - place <= empty;

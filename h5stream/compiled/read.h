@@ -17,6 +17,8 @@ static int read_bytes(int descriptor, char *target, int64_t nbytes, int64_t offs
     const int64_t began = now_ns();
     for (int64_t done = 0; done < nbytes;) {
         const ssize_t count = pread(descriptor, target + done, (size_t)(nbytes - done), offset + done);
+        if (count < 0 && errno == EINTR)
+            continue; /* a signal came before the first byte */
         if (count <= 0) {
             counts[3] = offset, counts[4] = nbytes;
             return FAILED;
@@ -71,7 +73,7 @@ static void copy_pieces(char *place, const char *source, const int64_t *run)
 static void place_row(const Reading *of, int64_t i, int64_t k, const int64_t *extent, int64_t source)
 {
     const char *row = (const char *)(source + (row_at(&of->to, i) + k) * of->stride);
-    const int64_t slot = of->to.slots[number_at(of->to.batch, i)], within = number_at(of->to.within, i) + k;
+    const int64_t slot = of->to.slots.at[number_at(of->to.batch, i)], within = number_at(of->to.within, i) + k;
     for (int64_t r = extent[FIRST_RUN]; r < extent[LAST_RUN]; r++) {
         const int64_t *run = of->runs[r], field = run[FIELD];
         char *place = (char *)(slot + of->field_offsets[field] + within * of->row_nbytes[field] + run[INTO]);

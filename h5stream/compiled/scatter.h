@@ -152,9 +152,12 @@ typedef struct {
 /* Return how many chunks from one on lie side by side: they have the same rows, and their parts of a row follow. */
 static int64_t count_beside(const Stack *of, int64_t c)
 {
-    const int64_t p = of->piece.at[c], first = of->edges.at[p], n = of->segments[first][2];
+    const int64_t p = of->piece.at[c], first = of->edges.at[p];
+    if (of->edges.at[p + 1] != first + 1)
+        return 1;
+    const int64_t n = of->segments[first][2];
     int64_t count = 1;
-    if (of->edges.at[p + 1] != first + 1 || 2 * n > BESIDE_NBYTES)
+    if (2 * n > BESIDE_NBYTES)
         return 1;
     for (int64_t other = c + 1; other < of->piece.count; other++) {
         const int64_t q = of->piece.at[other], its = of->edges.at[q];

@@ -73,12 +73,28 @@ static void lay_dense(const Matrix *of, int64_t first, int64_t count, char *row,
     add_noted(of->values, of->code, first, of->noted, of->noted + count + 1, found, row);
 }
 
-/* Write the values of each row to the places of their columns, which all are there; those of one are added.
+/* Return whether the matrix has all of some columns; one that it does not have is written to `wrong`. */
+static int are_columns(const void *columns, char code, int64_t count, int64_t width, int64_t *wrong)
+{
+    int64_t lowest = 0, highest = -1;
+    if (count)
+        extremes(columns, code, count, &lowest, &highest);
+    if (lowest >= 0 && highest < width)
+        return 1;
+    *wrong = lowest < 0 ? lowest : highest;
+    return 0;
+}
+
+/* Write the values of each row to the places of their columns; those of one are added. A column that there is not is written
+to `wrong`.
 
 Few columns may be wanted: where their values lie is noted without a branch, and only those are looked at again. */
 static int add_sparse(Bytes values, char code, int64_t nbytes, const void *columns, char column_code, Longs offsets, Longs places,
-               int64_t longest, char *out, int64_t wanted)
+               int64_t longest, char *out, int64_t wanted, int64_t *wrong)
 {
+    if (!are_columns(columns, column_code, values.count, places.count, wrong))
+        return DONE;
+
     uint8_t *is_wanted = malloc((size_t)places.count + 1);
     int32_t *noted = malloc((size_t)(2 * longest + 2) * sizeof *noted);
     const int32_t *place = (const int32_t *)places.at;
@@ -114,7 +130,7 @@ static int read_dense(Reading *of, Longs column_offsets, int64_t column_chunk, v
     const Matrix matrix = {values, columns, code, column_code, places, is_wanted, noted};
     for (int64_t low = 0, high; low < to->rows.count && status == DONE; low = high) {
         const int64_t first = row_at(to, low) - of->first_row;
-        int64_t count = length_at(to, low), at = 0, lowest = 0, highest = -1;
+        int64_t count = length_at(to, low), at = 0;
         if (count < 0 || count > room) {
             status = WRONG;
             break;
@@ -127,12 +143,8 @@ static int read_dense(Reading *of, Longs column_offsets, int64_t column_chunk, v
         status = read_plain(of->descriptor, column_offsets, column_chunk, first, count, column_nbytes, columns, of->counts);
         if (status == DONE)
             status = read_plain(of->descriptor, of->offsets, of->chunk_rows, first, count, nbytes, values, of->counts);
-        if (status == DONE && count)
-            extremes(columns, column_code, count, &lowest, &highest);
-        if (status == DONE && (lowest < 0 || highest >= width)) {
-            *wrong = lowest < 0 ? lowest : highest;
+        if (status == DONE && !are_columns(columns, column_code, count, width, wrong))
             break;
-        }
         for (int64_t k = low; k < high && status == DONE; at += length_at(to, k++)) {
             lay_dense(&matrix, at, length_at(to, k), row, wanted * nbytes);
             copy_run(place_of(to, k), row, wanted * nbytes);

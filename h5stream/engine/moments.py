@@ -2,7 +2,8 @@
 
 Floats are summed as float64 distances from their mean so far, batch by batch, and batches are merged as Chan, Golub and
 LeVeque do (1979, "Updating formulae and a pairwise algorithm for computing sample variances"), so that a large offset
-costs no digits. Whole numbers are summed exactly.
+costs no digits. Whole numbers are summed exactly. If squares would leave the range of float64, the numbers are divided by
+a power of two first, which costs no digits either.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ PROBED = 4096
 
 _BITS = 22
 
+_PLAIN_EXPONENT = 400
+"""Numbers from 2**-400 to 2**400 are summed as they are: the squares of their distances are float64 numbers too."""
+
+_NO_EXPONENT = -2000
+"""The power of two of numbers that all are 0: below that of any other."""
+
 
 class Moments:
     """Counts, sums and extremes of numbers, one for each channel."""
@@ -39,6 +46,8 @@ class Moments:
         self.count, self.nan, self.inf = (np.zeros(channels, dtype=np.int64) for _ in range(3))
         # The mean counts from one of the numbers, so that it has digits where all of them are large.
         self._base, self._mean, self._spread = (np.zeros(channels) for _ in range(3))
+        # The power of two by which the numbers are divided for these three.
+        self._exponent = np.full(channels, _NO_EXPONENT)
         self._sum = self._squares = np.zeros(channels, dtype=object)  # of Python's own whole numbers
         self.least: NDArray[Any] | None = None
         self.most: NDArray[Any] | None = None
@@ -65,21 +74,47 @@ class Moments:
             self._see(rows.min(axis=0), rows.max(axis=0))
             return
         shift, lanes = self._shift(rows[0, : self.channels], rows), rows.shape[1] // self.channels
-        count: Any = len(rows) * lanes
         sums, squares, least, most = _moments(rows, shift)
-        if not (np.isfinite(sums).all() and np.isfinite(squares).all()):
-            finite = np.isfinite(rows)
-            self.nan += self._of_channels(np.isnan(rows).sum(axis=0))
-            self.inf += self._of_channels(np.isinf(rows).sum(axis=0))
-            count = self._of_channels(finite.sum(axis=0))
-            shift = self._shift(self._first_finite(rows, finite), rows)
-            sums, squares, *_ = _moments(np.where(finite, rows, shift), shift)
-            least, most = np.where(finite, rows, np.inf).min(axis=0), np.where(finite, rows, -np.inf).max(axis=0)
+        exponent = self._exponents(least, most)
+        are_plain = all(((each == 0) | (each == _NO_EXPONENT)).all() for each in (exponent, self._exponent))
+        if not (are_plain and np.isfinite(sums).all() and np.isfinite(squares).all()):
+            self._add_scaled(rows, lanes)
+            return
+        self._join_sums(np.full(self.channels, len(rows) * lanes), shift, sums, squares, exponent)
+        self._see(least, most)
+
+    def _add_scaled(self, rows: NDArray[Any], lanes: int) -> None:
+        """Add numbers that are not all finite, or too large or too small for their squares."""
+        finite = np.isfinite(rows)
+        self.nan += self._of_channels(np.isnan(rows).sum(axis=0))
+        self.inf += self._of_channels(np.isinf(rows).sum(axis=0))
+        least, most = np.where(finite, rows, np.inf).min(axis=0), np.where(finite, rows, -np.inf).max(axis=0)
+        exponent = self._exponents(least, most)
+        down = -np.tile(np.where(exponent == _NO_EXPONENT, 0, exponent), lanes)
+        first = np.tile(self._first_finite(rows, finite), lanes).astype(np.float64)
+        goes_on = np.tile((self.count > 0) & (exponent == self._exponent), lanes)
+        shift = np.where(goes_on, np.tile(self._base + self._mean, lanes), np.ldexp(first, down))
+        sums, squares, *_ = _moments(np.where(finite, np.ldexp(rows.astype(np.float64), down), shift), shift)
+        self._join_sums(self._of_channels(finite.sum(axis=0)), shift, sums, squares, exponent)
+        self._see(least, most)
+
+    def _exponents(self, least: NDArray[Any], most: NDArray[Any]) -> NDArray[Any]:
+        """Return the power of two by which the numbers of each channel are divided, by the extremes of some lanes."""
+        if least.dtype.itemsize < 8:
+            return np.zeros(self.channels, dtype=np.int64)  # no square leaves the range
+        largest = np.maximum(np.abs(least), np.abs(most)).reshape(-1, self.channels).astype(np.float64)
+        largest = np.where(np.isfinite(largest), largest, 0).max(axis=0)
+        exponent = np.frexp(largest)[1]
+        return np.where(largest == 0, _NO_EXPONENT, np.where(np.abs(exponent) <= _PLAIN_EXPONENT, 0, exponent))
+
+    def _join_sums(
+        self, count: Any, shift: NDArray[Any], sums: NDArray[Any], squares: NDArray[Any], exponent: NDArray[Any]
+    ) -> None:
+        """Join numbers by the sums of their distances from a shift, and of the squares of these, lane by lane."""
         sums, squares = self._of_channels(sums), self._of_channels(squares)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             mean, spread = sums / count, np.maximum(squares - sums * sums / count, 0)
-        self._join(count, shift[: self.channels], mean, spread)
-        self._see(least, most)
+        self._join(count, shift[: self.channels], mean, spread, exponent)
 
     def merge(self, other: Moments) -> None:
         """Add the numbers that another one saw, of as many channels."""
@@ -90,11 +125,19 @@ class Moments:
             self.count = self.count + other.count
             self._sum, self._squares = self._sum + other._sum, self._squares + other._squares
         else:
-            self._join(other.count, other._base, other._mean, other._spread)
+            self._join(other.count, other._base, other._mean, other._spread, other._exponent)
         self._see(other.least, other.most)
 
-    def _join(self, count: Any, base: Any, mean: Any, spread: Any) -> None:
-        """Join numbers whose mean is given by its distance from a base."""
+    def _join(self, count: Any, base: Any, mean: Any, spread: Any, exponent: NDArray[Any]) -> None:
+        """Join numbers whose mean is given by its distance from a base, all divided by a power of two."""
+        exponent = np.where(count > 0, exponent, _NO_EXPONENT)
+        common = np.maximum(self._exponent, exponent)
+        if (common != exponent).any() or (common != self._exponent).any():
+            base, mean, spread = _divided(base, mean, spread, common - exponent)
+            self._base, self._mean, self._spread = _divided(
+                self._base, self._mean, self._spread, common - self._exponent
+            )
+            self._exponent = common
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             some, total = count > 0, self.count + count
             self._base = np.where(self.count > 0, self._base, base)
@@ -145,16 +188,21 @@ class Moments:
         """The mean of each channel; NaN where it has no number."""
         if self.is_whole:
             return np.array([s / n if n else np.nan for s, n in zip(self._sum, self.count.tolist(), strict=True)])
-        return np.where(self.count > 0, self._base + self._mean, np.nan)
+        return np.where(self.count > 0, np.ldexp(self._base + self._mean, self._exponent), np.nan)
 
     @property
     def std(self) -> NDArray[np.float64]:
         """The square root of each channel's mean squared distance from its mean."""
         if not self.is_whole:
             with np.errstate(invalid="ignore", divide="ignore"):
-                return np.sqrt(self._spread / self.count)
+                return np.ldexp(np.sqrt(self._spread / self.count), self._exponent)
         every = zip(self._sum, self._squares, self.count.tolist(), strict=True)
         return np.array([((q * n - s * s) / (n * n)) ** 0.5 if n else np.nan for s, q, n in every])
+
+
+def _divided(base: Any, mean: Any, spread: Any, exponent: NDArray[Any]) -> tuple[Any, Any, Any]:
+    """Divide numbers by a power of two: their base, the distance of their mean from that, and the squares' sum."""
+    return np.ldexp(base, -exponent), np.ldexp(mean, -exponent), np.ldexp(spread, -2 * exponent)
 
 
 def _moments(rows: NDArray[Any], shift: NDArray[np.float64]) -> tuple[NDArray[Any], ...]:

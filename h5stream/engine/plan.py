@@ -7,7 +7,7 @@ consecutive rows that go to consecutive places. They stay spans until a chunk, o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,21 +119,17 @@ class Placement:
         fields: Iterable[int],
         are_values: bool = False,
         is_padded: bool = False,
-        sound: Mapping[int, NDArray[np.bool_]] | None = None,
     ) -> Placement:
         """Return the rows of a ragged dataset that samples have, one sample after the other in each batch's share.
 
-        Of values of variable length, each sample has one row, which goes to where its first item goes. `sound` is for
-        what is noted of samples; see `Share`.
+        Of values of variable length, each sample has one row, which goes to where its first item goes.
         """
         samples = self.rows
         first, counts = lookup.stretches(samples, self.drawn)
         if lookup.spare is not None:
             begins = (fractions_of(samples, *self.drawn, CROPS) * (lookup.spare[samples] + 1)).astype(np.int64)
             first = first + (begins if lookup.paces is None else begins * lookup.length // lookup.paces[samples])
-        share, within = Share.of(
-            fields, self.batch, self.within, counts, is_padded=is_padded, numbers=samples, sound=sound
-        )
+        share, within = Share.of(fields, self.batch, self.within, counts, is_padded=is_padded)
         some = slice(None) if counts.all() else np.flatnonzero(counts)
         kind = place_dtype(int(max((first + counts).max(initial=0), share.starts[-1])))
         return Placement(

@@ -12,7 +12,7 @@ import functools
 import itertools
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -57,9 +57,6 @@ class Share:
     starts: Ints
     # for each batch where its samples begin one behind the other, and where the last ends; one batch after the other
     offsets: Ints
-    numbers: Places | None = None  # the samples' numbers in the files, where what is known of them is noted
-    # of each field of columns by number, whether those of a sparse matrix's row were found to be ones that it has
-    sound: Mapping[int, NDArray[np.bool_]] | None = None
 
     @classmethod
     def of(
@@ -70,8 +67,6 @@ class Share:
         counts: Ints,
         *,
         is_padded: bool = False,
-        numbers: Places | None = None,
-        sound: Mapping[int, NDArray[np.bool_]] | None = None,
     ) -> tuple[Share, Ints]:
         """Take samples in any order; also gives where the rows of each begin in its batch's share."""
         order, batches = order_of_places(batch, within), int(batch.max(initial=-1)) + 1
@@ -91,8 +86,6 @@ class Share:
             counts=lengths,
             starts=starts,
             offsets=offsets,
-            numbers=None if not sound or numbers is None else numbers[order],
-            sound=sound,
         )
         return share, begins
 
@@ -174,9 +167,6 @@ class RaggedRows:
     of: RaggedCounts  # how many rows each sample has; fields of which samples have the same rows share it
     take: Callable[[int], Memory]  # gives memory of so many bytes
     columns: RaggedRows | None = None  # of values of a sparse matrix that come dense, the column of each
-    # of a field of columns, by sample, whether they were found to be ones that the matrix has
-    sound: NDArray[np.bool_] | None = None
-    numbers: tuple[Places, ...] = ()  # the samples of each share
     shares: tuple[Memory, ...] = ()  # the rows of each share, one sample behind the other
     memory: Any = None  # the rows, once they are arranged
 
@@ -215,7 +205,7 @@ class RaggedRows:
     def without(self, there: NDArray[np.bool_]) -> RaggedRows:
         """Leave out samples whose rows cannot be had."""
         number = np.cumsum(there) - 1
-        left = replace(self, of=RaggedCounts(int(there.sum())), shares=(), sound=None, numbers=())
+        left = replace(self, of=RaggedCounts(int(there.sum())), shares=())
         for (places, counts), memory in zip(self.of.shares, self.shares, strict=True):
             begins = self._begins(counts, memory)
             for k in np.flatnonzero(there[places]).tolist():
@@ -241,8 +231,7 @@ class RaggedRows:
         return found
 
     def _laid(self) -> Memory:
-        # Places ascend, so the samples of one share are all of them in turn.
-        memory = self.shares[0] if self._is_together else self._arranged()
+        memory = self._together()
         if self.how.width:
             self._check_columns(memory)
         memory = self._dense(memory) if self._is_sparse else memory
@@ -251,6 +240,11 @@ class RaggedRows:
             used, stride = self.of.lengths * self.row_nbytes, len(memory) // self.of.samples
             kernels.fill_behind(address_of(memory), stride, used, address_of(filler), len(filler))
         return memory
+
+    def _together(self) -> Memory:
+        """Return the rows of all shares in one memory."""
+        # Places ascend, so the samples of one share are all of them in turn.
+        return self.shares[0] if self._is_together else self._arranged()
 
     @property
     def _is_sparse(self) -> bool:
@@ -261,24 +255,25 @@ class RaggedRows:
         """Return the rows of a dense matrix."""
         assert self.how.places is not None
         assert self.columns is not None
-        values = together.view(self.field.dtype)
-        columns = _column_numbers(self.columns.arrange(), self.columns.field.dtype)
+        values, beside = together.view(self.field.dtype), self.columns
+        beside.memory, beside.shares = beside._together(), ()
+        columns = _column_numbers(beside.memory, beside.field.dtype)
         memory = self.take(self.of.samples * self.how.wanted * self.row_nbytes)
         out = memory.view(self.field.dtype).reshape(self.of.samples, self.how.wanted)
-        kernels.add_sparse(values, columns, self.of.offsets, self.how.places, self.of.longest, out)
+        wrong = kernels.add_sparse(values, columns, self.of.offsets, self.how.places, self.of.longest, out)
+        if wrong != kernels.NONE_WRONG:
+            refuse_column(wrong, beside.how.width, repr(beside.field.name))
         return memory
 
     def _check_columns(self, memory: Memory) -> None:
-        """Refuse, once for each sample, columns that a matrix does not have: torch would leave its memory."""
-        if self.sound is not None and all(self.sound[numbers].all() for numbers in self.numbers):
-            return
+        """Refuse columns that a matrix does not have: torch would leave its memory.
+
+        They are looked at in every batch: a file may change and keep its size and its time.
+        """
         columns = _column_numbers(memory, self.field.dtype)
         least, most = kernels.least_and_most(columns) if len(columns) else (0, -1)
         if least < 0 or most >= self.how.width:
             refuse_column(least if least < 0 else most, self.how.width, repr(self.field.name))
-        if self.sound is not None:
-            for numbers in self.numbers:
-                self.sound[numbers] = True
 
     def _begins(self, counts: Ints, share: Memory) -> Ints:
         """Return where the samples of a share begin in it."""
@@ -347,10 +342,6 @@ def lend(
             ragged = objects[k][share.fields[number]]
             ragged.of = of[k]
             ragged.shares += (memory,)
-            if ragged.how.width and share.sound and share.numbers is not None:
-                low, high = share.edges[k : k + 2].tolist()
-                ragged.sound = share.sound[share.fields[number]]
-                ragged.numbers = (*ragged.numbers, share.numbers[low:high])
         found.update(zip(share.fields, np.ascontiguousarray(addresses.T), strict=True))
     return found
 

@@ -130,9 +130,6 @@ class RowReader:
         self.ragged_memory = RaggedMemory()
         self._dense = dense_rows(layout, self.sources)
         laid = {dataset for matrix in self._dense for dataset in matrix.datasets}
-        is_drawn = any(one.spare is not None or one.draw is not None for one in layout.lookups)
-        columns = (number for number, one in enumerate(layout.fields) if one.ragged is not None and one.ragged.width)
-        self._sound = {} if is_drawn else {number: np.zeros(layout.samples, dtype=np.bool_) for number in columns}
         self._ragged = _by_their_rows(layout, [one for one in layout.lookups if one.dataset not in laid])
         for dataset in self._datasets:
             is_boxed = layout.has_boxes and bool(layout.datasets[dataset][0].along)  # not where a row is an image
@@ -196,7 +193,7 @@ class RowReader:
         for lookups, are_values, is_padded in self._ragged:
             datasets = [one.dataset for one in lookups]
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
-            rows = placement.each_row().stretched(lookups[0], filled, are_values, is_padded, self._sound)
+            rows = placement.each_row().stretched(lookups[0], filled, are_values, is_padded)
             if len(rows) and any(n in self._datasets for n in datasets):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
             elif len(rows):  # rows without elements are counted all the same

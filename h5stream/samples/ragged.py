@@ -116,6 +116,11 @@ class Ragged:
             raise OptionError(f"Ragged: pad_value={self.pad_value!r} is for 'pad', not {self.form!r}")
 
     @property
+    def matrix_width(self) -> int:
+        """The columns of the sparse matrix that a field is of; 0 where it is of none."""
+        return self.width if self.places is None else len(self.places)
+
+    @property
     def wanted(self) -> int:
         """The columns that a row of a dense field has."""
         return 0 if self.places is None else int(self.places.max(initial=-1)) + 1

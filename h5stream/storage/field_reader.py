@@ -49,7 +49,7 @@ from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
-from h5stream.storage.lookups import Key, LookedUp
+from h5stream.storage.lookups import Key, LookedUp, unlike_widths
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
 from h5stream.storage.parts import OpenFile, Place, part_of
@@ -395,6 +395,7 @@ def _add_matrix(found: _Found, key: Key, asked: Field, group: Any) -> SparseEntr
     number = _add_looked_up(found, (key[0], "data"), values, f"{name}/indptr")
     indices = changed(plain, name=f"{name}/indices", dtype=None, ragged=changed(Ragged(), width=width))
     columns = _add_looked_up(found, (key[0], "indices"), indices, f"{name}/indptr")
+    _check_widths(found, asked, found.fields[columns])
     found.fields[number] = replace(found.fields[number], name=asked.name)
     if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
         why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"
@@ -402,6 +403,16 @@ def _add_matrix(found: _Found, key: Key, asked: Field, group: Any) -> SparseEntr
     if form == DENSE and (kind := found.fields[number].dtype).str[1:] in ("f2", "f16", "c32"):
         raise _refused(found.opened, asked, f" is a sparse matrix of {kind}, which ragged='packed' gives, 'dense' not")
     return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
+
+
+def _check_widths(found: _Found, asked: Field, columns: FieldLayout) -> None:
+    """Refuse a matrix that has other columns in a further one of its own files."""
+    assert columns.ragged is not None
+    for there in itertools.islice(_sources(found, asked), 1, None):
+        group = _group_at(there, asked.name.strip("/"))
+        width = columns.ragged.width if group is None else shape_of(group, asked.name, there.path)[1]
+        if why := unlike_widths(columns, replace(columns, ragged=changed(columns.ragged, width=width))):
+            raise refusal(there.path, asked.name, f": {why}", FieldLengthError)
 
 
 # --- what is looked up: rows of a dataset, of values of variable length, of objects
@@ -637,7 +648,11 @@ def _group_named(found: _Found, asked: Field) -> Any:
     name = asked.name.strip("/")
     if not name or asked.names_objects or isinstance(asked.lookup, Stretches):
         return None
-    there = next(_sources(found, asked))
+    return _group_at(next(_sources(found, asked)), name)
+
+
+def _group_at(there: OpenFile, name: str) -> Any:
+    """Return a group of a file; None for anything else."""
     with contextlib.suppress(*DAMAGE):
         # Asked for its kind alone (`get(getclass=True)`), a damaged object crashes libhdf5, which opening refuses.
         if isinstance(group := there.file[name], h5py.Group):

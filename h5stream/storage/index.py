@@ -149,6 +149,7 @@ def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
     keep = keep[np.argsort(numbers[keep], kind="stable")]
     if (np.diff(numbers[keep]) == 0).any():
         _refuse(dataset, "its chunk index names a chunk twice, so it is damaged")
+    _check_order(dataset, table[:, : len(grid)])
     return ChunkIndex(
         shape=dataset.shape,
         chunk_shape=dataset.chunks,
@@ -157,6 +158,20 @@ def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
         nbytes=table[keep, -1],
         filter_mask=table[keep, -3].astype(np.uint32),
     )
+
+
+def _check_order(dataset: Any, begins: NDArray[np.int64]) -> None:
+    """Leave an index to libhdf5 that lists chunks out of order: it is damaged, and libhdf5 does not find them all.
+
+    Every kind of index lists chunks by their places, the first axis slowest, or the unlimited one.
+    """
+    unlimited = [axis for axis, most in enumerate(dataset.maxshape) if most is None][:1]
+    for axis in (0, *unlimited):
+        further = np.diff(np.concatenate([begins[:, axis : axis + 1], np.delete(begins, axis, axis=1)], axis=1), axis=0)
+        first = (further != 0).argmax(axis=1)[:, None]
+        if (np.take_along_axis(further, first, axis=1) >= 0).all():
+            return
+    raise RuntimeError("its chunk index does not list chunks in order, so it is damaged")
 
 
 def _numbers_in_grid(

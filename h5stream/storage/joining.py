@@ -17,7 +17,7 @@ from h5stream.samples.space import Along, Space, joined_space
 from h5stream.storage.extents import Extents
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
-from h5stream.storage.lookups import LookedUp, shared
+from h5stream.storage.lookups import LookedUp, shared, unlike_widths
 from h5stream.storage.rowbox import column_pieces
 
 
@@ -52,6 +52,8 @@ def check_alike(files: Sequence[FileParts], paths: Sequence[str], labels: Sequen
 
 def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_once: bool) -> str:
     """Say in what a field differs from that of the first file; nothing where it does not."""
+    if why := unlike_widths(a, b, where, f" in {first}"):
+        return why
     if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
         casts = ("" if one.cast is None else f" cast to {one.cast}" for one in (b, a))
         said, other = (f"{o.unit or o.dtype} {o.row_shape}{cast}" for o, cast in zip((b, a), casts, strict=True))

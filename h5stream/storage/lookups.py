@@ -26,6 +26,20 @@ Key = tuple[int, str]
 """What a field that is looked up is known by: its place in a sample, and what it is of a sparse matrix."""
 
 
+def unlike_widths(first: FieldLayout, other: FieldLayout, where: str = "", before: str = "") -> str:
+    """Say that two sparse matrices have other numbers of columns; nothing if they have as many, or are none."""
+    widths = [0 if one.ragged is None else one.ragged.matrix_width for one in (first, other)]
+    if not all(widths) or widths[0] == widths[1]:
+        return ""
+    names = [repr(one.name.removesuffix("/indices")) for one in (first, other)]
+    name = "the one" if names[0] == names[1] else names[0]
+    has = f"with {widths[1]:,} columns{where}, and {name}{before or ' before it'} has {widths[0]:,}"
+    return (
+        f"field {names[1]} is a sparse matrix {has}; matrices that are read as one have the same columns in the same "
+        "order: write those that all have, as anndata.concat(..., join='inner') does, or make each a dataset of its own"
+    )
+
+
 def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     """Give lookups of the same rows the same arrays, by which they are known to be planned together."""
 
@@ -131,6 +145,9 @@ class LookedUp:
         """Take what a file gives to a batch, which all give alike."""
         self.layouts = self.layouts or list(layouts)
         if [replace(one, name="") for one in layouts] != [replace(one, name="") for one in self.layouts]:
+            for before, one in zip(self.layouts, layouts, strict=False):
+                if why := unlike_widths(before, one):
+                    raise refusal(path, self.name, f": {why}", FieldLengthError)
             said = (", ".join(f"{one.dtype} {one.row_shape}" for one in each) for each in (layouts, self.layouts))
             why = f": field {self.name!r} has rows of {', and before of '.join(said)}; they must agree in all but"
             raise refusal(path, self.name, f"{why} number; ragged='arrays' takes any shapes", FieldLengthError)

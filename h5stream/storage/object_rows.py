@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from h5stream.storage.fallback import fill_element
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
 from h5stream.storage.index import ChunkIndex, cut_extent
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Target
@@ -62,6 +63,30 @@ def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) 
     )
 
 
+def filled(members: Members, k: int, numbers: Ints, path: str, part: DatasetPart) -> tuple[Target, ...]:
+    """Return what one fills that lacks chunks but for those of some numbers, with the value that stands for these.
+
+    A damaged index lists chunks that it does not lead to: its thing is described as whole, and is not to libhdf5.
+    """
+    index = part.chunk_index
+    if len(index.numbers) < index.chunks:
+        return part.targets
+    some = numbers[numbers < index.chunks]
+    stored = replace(
+        index,
+        numbers=some,
+        offset=index.offset[some],
+        nbytes=index.nbytes[some],
+        filter_mask=index.filter_mask[some],
+    )
+    with members.opened(k) as (file, name):
+        element = fill_element(file[inside_of(name, path)], stored)
+    return tuple(
+        target if target.leaf is None or element is None else replace(target, fill=element[target.leaf.places])
+        for target in part.targets
+    )
+
+
 def rows_of_each(
     members: Members, which: Ints, lying: Lying, describe: Callable[[int], DatasetPart], begin: int
 ) -> tuple[list[DatasetPart], Ints]:
@@ -79,6 +104,9 @@ def rows_of_each(
         if (one := next(lacking, None)) is not None:
             # The value that stands for what was never written is known of such a one alone.
             template = describe(int(which[one]))
+            if template.access in (DIRECT, DECODED):
+                numbers = lying.chunks_of(np.array([one]))[1]
+                template = replace(template, targets=filled(members, int(which[one]), numbers, lying.path, template))
         if template.access not in (DIRECT, DECODED):  # each by itself, as libhdf5 reads them
             if members.file is not None:
                 raise UnlikeError(lying.path)

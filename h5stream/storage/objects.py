@@ -27,7 +27,7 @@ from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import Key, LookedUp, counted, forget
 from h5stream.storage.names import Ints, Names
-from h5stream.storage.object_rows import bytes_of_each, part_alike, row_of_each, rows_of_each
+from h5stream.storage.object_rows import bytes_of_each, filled, part_alike, row_of_each, rows_of_each
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
 from h5stream.storage.units import (
@@ -304,7 +304,7 @@ def _targets(wanted: _Wanted, which: Ints, part: DatasetPart, path: str, number:
     members, shape, describe = wanted
     index = part.chunk_index
     lacking = np.flatnonzero(np.bincount(index.numbers // index.columns, minlength=len(which)) < index.columns)
-    for k in which[lacking].tolist():
+    for place, k in zip(lacking.tolist(), which[lacking].tolist(), strict=True):
         with members.opened(k) as (file, _):
             if not members.has(k, file, path):  # the error of what is not there goes through the whole file
                 continue
@@ -312,7 +312,8 @@ def _targets(wanted: _Wanted, which: Ints, part: DatasetPart, path: str, number:
             one = describe(k, shape)[0].parts[number]
             if one.access != part.access:  # h5py has to read it
                 raise UnlikeError(one.path)
-            return one.targets
+            numbers = index.numbers[index.numbers // index.columns == place] % index.columns
+            return filled(members, k, numbers, path, one)
     if not len(lacking):
         return part.targets
     with members.opened(members.first) as (file, name):

@@ -1,6 +1,7 @@
 """What the kernels in C refuse, and what no whole loader shows of them: that against NumPy."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -95,6 +96,56 @@ def test_ranges_are_read_until_one_is_short(tmp_path):
 
 LONGS, PLACES, BYTES, SUMS = np.zeros(3, np.int64), np.zeros(3, np.int32), np.zeros(9, np.uint8), np.zeros((1, 1))
 TO = PLACES, PLACES, PLACES, LONGS, 0, 1
+
+
+def stack_of(edges, piece, batch=PLACES):
+    """Give arguments of `scatter_stack`, of a segment of 1 byte, and of rows that need not be there."""
+    none = np.zeros(len(piece), np.int64)
+    high = none + (len(batch) if batch is not PLACES else 0)
+    return (
+        address_of(BYTES), 3, LONGS[: len(edges) - 1] + 1, np.array([[0, 0, 1]]), np.array(edges), np.array(piece),
+        none, high, PLACES, PLACES[:0], batch, PLACES, LONGS, 0, 1,
+    )  # fmt: skip
+
+
+def objects_of(address=(0, 0, 0), wanted=(0, 0, 0)):
+    failed = np.zeros(3, bool)
+    return 0, 2**20, 8, np.array(address), LONGS, LONGS, np.array(wanted), LONGS, np.zeros(8192, np.uint8), 0, failed
+
+
+def sparse_of(columns):
+    """Give arguments of `add_sparse`, of one row of a matrix of three columns."""
+    return np.ones(3), np.array(columns, np.int32), np.array([0, 3]), np.arange(3, dtype=np.int32), 3, np.zeros((1, 3))
+
+
+ONE_RUN = np.array([[0, 0, 1, 0, 1]]), np.array([[0, 0, 1, 1, 1, 1, 0]]), LONGS[:1], LONGS[:1] + 1
+ONE_AXIS = np.zeros((3, 1), np.int64)
+BEYOND = {  # arguments for three rows, of which some have a batch that has no slot
+    "scatter": lambda batch: (0, 1, np.array([[0, 0, 1]]), PLACES, batch, *TO[2:]),
+    "scatter_spans": lambda batch: (0, 1, np.array([[0, 0, 1]]), PLACES, PLACES, batch, *TO[2:]),
+    "scatter_stack": lambda batch: stack_of(edges=[0, 1], piece=[0], batch=batch),
+    "scatter_planes": lambda batch: (BYTES, LONGS[:2], np.array([[0, 0, 1]]), 1, PLACES, batch, *TO[2:]),
+    "gather_any": lambda batch: (0, PLACES, batch, *TO[2:]),
+    "read_rows": lambda batch: (
+        0, LONGS[:0], LONGS, 1, 1, 0, 1, *ONE_RUN, 0, 8, 0, 0, np.zeros(5, np.int64), PLACES, PLACES[:0], batch, PLACES,
+        LONGS, LONGS[:1], LONGS[:1] + 1,
+    ),
+    "place_rows": lambda batch: (
+        LONGS[:1], 1, *ONE_RUN, PLACES, PLACES[:0], batch, PLACES, LONGS, LONGS[:1], LONGS[:1] + 1
+    ),
+    "place_boxes": lambda batch: (
+        LONGS[:1], *[np.ones((1, 1), np.int64)] * 4, LONGS[:1], LONGS[:1] + 3, ONE_AXIS[:1], LONGS[:1] + 1, LONGS[:1],
+        0, 1, ONE_AXIS, batch, PLACES, LONGS, 0, 1,
+    ),
+    "fill_outside": lambda batch: (
+        0, ONE_AXIS + 1, ONE_AXIS[:1], LONGS[:1] + 1, 1, ONE_AXIS, batch, PLACES, LONGS, 0, 1
+    ),
+    "read_dense": lambda batch: (
+        0, LONGS, 1, LONGS, 1, 0, PLACES, PLACES + 1, batch, PLACES, LONGS, np.zeros(3), PLACES.copy(), PLACES[:1],
+        BYTES[:1] + 1, np.zeros(1), np.zeros(5, np.int64),
+    ),
+}  # fmt: skip
+ANSWERS = {"read_files": 0, "scatter_stack": None}
 WRONG = {
     "too few arguments": ("scatter", (0,), TypeError),
     "a text for a number": ("copy_past_cache", ("0", 0, 0), TypeError),
@@ -116,6 +167,59 @@ WRONG = {
         ValueError,
     ),
     "offsets beyond": ("add_sparse", (np.zeros(3), PLACES, np.array([0, 2**60]), PLACES, 3, SUMS), ValueError),
+    "a part that is named twice": (
+        "deal_groups",
+        (
+            LONGS,
+            np.array([0, 1, 1]),
+            LONGS[:1],
+            np.ones(1, np.int64),
+            np.ones(1),
+            LONGS[:2],
+            1,
+            np.ones((1, 2), np.int64),
+            LONGS.copy(),
+        ),
+        ValueError,
+    ),
+    "chunks whose piece has no segment": ("scatter_stack", stack_of(edges=[0, 1, 1], piece=[1, 1]), None),
+    "segments beyond": ("scatter_stack", stack_of(edges=[0, 1, 2], piece=[1, 1]), ValueError),
+    "a length below 0": ("read_each", (0, LONGS, LONGS - 1, 0), ValueError),
+    "an inflated length below 0": ("inflate_each", (0, 0, 0, LONGS, LONGS - 1, 0, 8), ValueError),
+    "collections that do not ascend": ("read_objects", objects_of(address=[4096, 0, 8192]), ValueError),
+    "values of a length below 0": ("read_objects", objects_of(wanted=[0, -8, 0]), ValueError),
+    "a path beyond the paths": (
+        "read_files",
+        (BYTES, LONGS[:1] + 9, *[LONGS[:1]] * 3, LONGS[:1], *[LONGS[:1]] * 3),
+        None,
+    ),
+    "a column beyond": ("add_sparse", sparse_of([0, 3, 1]), None),
+    "a column below 0": ("add_sparse", sparse_of([0, -1, 1]), None),
+    "a place beyond the row": (
+        "read_dense",
+        (
+            0,
+            LONGS,
+            1,
+            LONGS,
+            1,
+            0,
+            *[PLACES] * 4,
+            LONGS,
+            np.zeros(3),
+            PLACES.copy(),
+            PLACES + 1,
+            BYTES[:3] + 1,
+            np.zeros(1),
+            np.zeros(5, np.int64),
+        ),
+        ValueError,
+    ),
+    **{
+        f"a batch beyond the slots of {name} ({number})": (name, arguments(np.int32([0, number, 0])), ValueError)
+        for name, arguments in BEYOND.items()
+        for number in (3, -1)
+    },
     "few counts": ("count_bytes", (BYTES, np.zeros(255, np.int64)), ValueError),
     "counts that cannot be written to": ("count_bytes", (BYTES, np.frombuffer(bytes(2048), np.int64)), ValueError),
 }
@@ -124,8 +228,41 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_arguments_are_refused(what):
     name, arguments, error = WRONG[what]
+    if error is None:  # what a kernel answers says so
+        columns = arguments[1].tolist() if name == "add_sparse" else []
+        assert native.__dict__[name](*arguments) == next((c for c in columns if not 0 <= c < 3), ANSWERS.get(name))
+        return
     with pytest.raises(error, match="." if error is TypeError else name):
         getattr(native, name)(*arguments)
+
+
+def test_a_read_that_a_signal_interrupts_goes_on(tmp_path):
+    """A library that is loaded first lets every other read fail as by a signal, and makes the others short."""
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no gcc")
+    (tmp_path / "signals.c").write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <errno.h>\n#include <fcntl.h>\n#include <unistd.h>\n"
+        "static int calls;\n"
+        "ssize_t pread(int d, void *to, size_t count, off_t at) {\n"
+        '    ssize_t (*real)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, "pread");\n'
+        "    if (calls++ % 2 == 0) { errno = EINTR; return -1; }\n"
+        "    return real(d, to, count > 3 ? 3 : count, at);\n}\n"
+    )
+    made = tmp_path / "signals.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "signals.c", "-o", made, "-ldl"], check=True)
+    (tmp_path / "bytes").write_bytes(bytes(range(40)))
+    code = (
+        "import sys, numpy as np\nfrom h5stream.compiled import _native as native\n"
+        "target, file = np.zeros(20, np.uint8), open(sys.argv[1], 'rb')\n"
+        "where = target.__array_interface__['data'][0]\n"
+        "assert native.read_each(file.fileno(), np.array([5, 20]), np.array([10, 10]), where) == 2\n"
+        "assert bytes(target) == bytes([*range(5, 15), *range(20, 30)])\n"
+    )
+    environment = os.environ | {"LD_PRELOAD": str(made), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "bytes"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_all_of_them_are_described():
