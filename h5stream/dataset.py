@@ -44,7 +44,7 @@ from h5stream.storage.remote import opened_with
 from h5stream.storage.stores import is_address
 from h5stream.storage.whereabouts import FILES
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
-from h5stream.units import checked_number
+from h5stream.units import check_ordered, checked_number
 
 _log = logging.getLogger("h5stream")
 
@@ -529,6 +529,7 @@ class H5Dataset(Dataset[Any]):
 
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """
+        check_ordered("a batch of indices", indices)
         return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._numpy)
 
     def _several(self, rows: Any) -> Any:

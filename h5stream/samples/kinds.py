@@ -5,13 +5,16 @@ A sequence is known by its *anchor*, a row; each field takes the rows ``anchor +
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Said
-from h5stream.units import whole_number
+from h5stream.units import as_text, check_ordered, names_in, whole_number
 
 Of = str | Sequence[str] | Said | None
 
@@ -182,11 +185,14 @@ class Objects:
     missing: Missing = "error"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.of, Collection):
+        if not isinstance(self.of, Collection) and not hasattr(self.of, "__array__"):
             raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {self.of!r}")
-        if not len(self.of):
+        of = checked_of("Objects", self.of)
+        if not isinstance(of, (str, list)):
+            raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {of!r}")
+        if not of:
             raise OptionError("Objects([]) lists no object; name some, or a pattern such as 'data/*'")
-        checked_of("Objects", self.of)
+        object.__setattr__(self, "of", of)
         one_of("Objects", "missing", self.missing, get_args(Missing))
 
 
@@ -229,6 +235,7 @@ class Rows:
 
 def checked_steps(steps: Any) -> tuple[int, ...]:
     """Turn what a user gave as ``steps=`` into a tuple."""
+    check_ordered("take= (steps=)", steps)
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
         raise OptionError(f"take= (steps=) takes a range or list of integers, range(-1, 15) or [0], not {steps!r}")
     found = tuple(integer(step, "a step") for step in steps)
@@ -247,15 +254,15 @@ def checked_of(kind: str, of: Any) -> Of:
     """Return what a user gave as ``of=``, names as a list; refuse what is none, or names one twice."""
     if of is None or isinstance(of, (str, Said)):
         return of
-    try:
-        names = [name.decode() if isinstance(name, bytes) else name for name in of]
-    except TypeError:
-        names = [of]
+    is_one = isinstance(of, bytes) or not (isinstance(of, Iterable) or hasattr(of, "__array__"))
+    names = [as_text(of)] if is_one else [*names_in(f"{kind}: of=", of)]
+    if isinstance(of, bytes) or (hasattr(of, "__array__") and np.ndim(of) == 0 and isinstance(names[0], str)):
+        return str(names[0])
     wrong = next((name for name in names if not isinstance(name, str)), None)
     if wrong is not None:
         raise OptionError(f"{kind}: of= takes a pattern such as 'data/*', or names of groups, not {wrong!r}")
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = collections.Counter(names).most_common(1)[0][0]
         raise OptionError(f"{kind}: of= names {twice!r} twice; each once")
     return names
 
@@ -276,6 +283,7 @@ def integer(value: Any, name: str) -> int:
 
 def checked_counts(what: str, given: Any, least: int, rule: str, length: int | None = None) -> tuple[int, ...]:
     """Return whole numbers, so many if that is said and none below the least; refuse all else: `what` is `rule`."""
+    check_ordered(what, given)
     numbers = [whole_number(each) for each in given] if isinstance(given, Iterable) else []
     found = tuple(each for each in numbers if each is not None and each >= least)
     if not found or len(found) != (len(numbers) if length is None else length):

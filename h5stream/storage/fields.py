@@ -47,6 +47,7 @@ from h5stream.storage.images import FORMATS, Format
 from h5stream.storage.remote import matches
 from h5stream.storage.rowbox import Columns, Mask, axes_taken
 from h5stream.storage.stores import is_address, parts_of
+from h5stream.units import check_ordered, listed, names_in
 
 
 class OldField(TypedDict, total=False):
@@ -77,6 +78,7 @@ def _scales(scale: Any) -> tuple[Fraction, ...]:
     """Give scales as fractions: a float is taken for the nearest of small numbers."""
     if scale is None:
         return ()
+    check_ordered("Take: scale=", scale)
     try:
         every = tuple(scale) if isinstance(scale, Iterable) else (scale,)
         found = tuple(Fraction(each).limit_denominator(1_000_000) for each in every)
@@ -269,11 +271,13 @@ class Field:
             "_beside": None,
             "name": name,
             "columns": _columns(columns),
-            "members": (members,) if isinstance(members, str) else tuple(members),
+            "members": (members,) if isinstance(members, str) else names_in(f"Field({name!r}): members=", members),
             "dtype": dtype,
             "take": take if isinstance(take, Take) else Take(None if isinstance(take, str) else take),
             "repeat": isinstance(take, str),
-            "file": () if file is None else tuple(path for one in several(file) for path in paths_of(one, None)),
+            "file": ()
+            if file is None
+            else tuple(path for one in several(file, "Field(file=)") for path in paths_of(one, None)),
             "lookup": _lookup(name, lookup),
             "decode": _decode(name, format_, length, ragged),
             "length": length,
@@ -431,7 +435,7 @@ def _lookup(name: str, given: Any) -> Any:
         if is_named:
             why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} takes names"
     elif is_named:
-        given = given if isinstance(given, str) else [one.decode() if isinstance(one, bytes) else one for one in given]
+        given = given if isinstance(given, str) else [*names_in(f"Field({name!r}): lookup=", given)]
         wrong = [one for one in given if not isinstance(one, str) or not one]
         if name.count("{}") != 1:
             why = "lookup= takes one {} in the name, such as 'images/{}'"
@@ -477,6 +481,10 @@ def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, 
     return {key: value if meant[key] is None else meant[key] for key, value in given.items()}
 
 
+def _files(given: Any) -> tuple[str, ...]:
+    return tuple(path for one in several(given, "Field(file=)") for path in paths_of(one, None))
+
+
 def _decode(name: str, decode: Any, length: str, ragged: str | Ragged | None) -> str:
     if decode and decode not in FORMATS:
         raise OptionError(f"Field({name!r}): decode= is {', '.join(map(repr, FORMATS))}, not {decode!r}")
@@ -507,6 +515,7 @@ def _columns(columns: Any) -> Columns:
 
 def _of_axis(given: Any, *, is_one: bool = False) -> Any:
     """Read what is taken of one axis: a slice, columns, a mask of them, or where it `is_one` of several, a number."""
+    check_ordered("columns=", given)
     if isinstance(given, (slice, EllipsisType)):
         return given
     with contextlib.suppress(ValueError, TypeError):  # of unlike lengths, or no numbers
@@ -556,10 +565,10 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
         kind, given = "one", [fields]
     elif isinstance(fields, Mapping):
         kind, given = "dict", [*fields.values()]
-    elif isinstance(fields, (set, frozenset)):
-        raise OptionError(f"fields= is a set, {fields!r}, which has no order; name them in a list: fields=[...]")
-    elif not isinstance(fields, Iterable):
+    elif not isinstance(fields, Iterable) and not _is_array(fields):
         raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
+    else:
+        given = names_in("fields=", fields)
     entries = tuple(Field(one) if isinstance(one, str) or named_by(one) else one for one in given)
     if wrong := [one for one in entries if not isinstance(one, (Field, *FROM_NO_FILE))]:
         raise OptionError(f"a field is a name or h5stream.Field(...), not {wrong[0]!r}")
@@ -580,7 +589,7 @@ class Asked:
 
 def read_request(source: Source, fields: Fields) -> Asked:
     """Read what the user gave as source and as fields."""
-    given = several(source)
+    given = several(source, "a source")
     named = [named_by(one) for one in given]
     paths = [path for one, known in zip(given, named, strict=True) for path in paths_of(one, known)]
     if not paths:
@@ -680,14 +689,16 @@ def checked_path(given: Any) -> str:
     raise OptionError(f"a source is a path, a pattern or several of them, not {repr(given)[:200]}")
 
 
-def several(source: Any) -> list[Any]:
-    """Return the parts of a source: itself, or each of several."""
-    one = isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset)) or _is_array(source)
-    if one or callable(getattr(source, "read", None)) or not isinstance(source, Iterable):
+def several(source: Any, what: str) -> list[Any]:
+    """Return the parts of a source: itself, or each of several, those that an array names too."""
+    one = isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset))
+    if _is_array(source) and not one:
+        one = np.asarray(source).dtype.kind not in "OSUT"
+    if one or callable(getattr(source, "read", None)) or not (isinstance(source, Iterable) or _is_array(source)):
         return [source]
     if isinstance(source, dict):
         raise OptionError(f"a source is a path or several of them, not a dict of {len(source)}. {_WRITE_THEM}")
-    return list(source)
+    return listed(what, source)
 
 
 def _is_array(given: Any) -> bool:
