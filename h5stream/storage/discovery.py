@@ -385,6 +385,18 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     return _read(lambda: owner.attrs[attribute], owner.attrs.get_id(attribute), name, path)
 
 
+def type_once(file: Any, name: str, path: str, guard: Guard) -> np.dtype[Any]:
+    """Return the type of what `once_of` reads."""
+    if is_attribute(file, name, path):
+        where, _, attribute = name.rpartition("@")
+        return np.dtype(file[where.strip("/") or "/"].attrs.get_id(attribute).dtype)
+    dataset, _, member = find_dataset(file, name, path, guard)
+    dtype = dataset.dtype
+    for part in member:
+        dtype = dtype[part]
+    return np.dtype(dtype)
+
+
 def region_rows(thing: Thing, of: Any, name: str, path: str) -> NDArray[np.int64]:
     """Return the first row of each region that a dataset of references names, and the row behind its last one."""
     references = thing.dataset[()]

@@ -366,6 +366,9 @@ def _add_once(found: _Found, asked: Field) -> int:
     value = as_samples_have_it(found.opened.once(asked.name))
     number = _add_value(found, asked.name, value, asked.dtype)
     found.once.append((number, value))
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        meanings = elements.meanings_of(found.opened.once_type(asked.name))
+        found.fields[number] = replace(found.fields[number], meanings=meanings)
     return number
 
 
@@ -785,6 +788,7 @@ def _layout(
         cast=asked.dtype,
         ragged=ragged,
         unit=_unit(base),
+        meanings=elements.meanings_of(base),
         cut_at_nul=base.kind == "S" and elements.ends_at_nul(dataset.id.get_type(), member),
     )
     return layout, elements.leaf_of(stored, member, asked.members) if base.kind != "O" else None
@@ -843,6 +847,10 @@ def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
         listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
         why = f": members= makes one tensor of numbers of one type, but {listing}; make a field for each type"
         raise _refused(found.opened, asked, why)
+    why = elements.joined_meanings((elements.meanings_of(kind), repr(name)) for name, kind in kinds.items())[1]
+    if why:
+        why = f": members= makes one tensor of these enums, and {why}, so a code would not mean the same; make a field"
+        raise _refused(found.opened, asked, f"{why} for each")
 
 
 def _inner_dtype(thing: Thing) -> Any:

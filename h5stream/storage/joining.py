@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import Column, asked_of_each
 from h5stream.samples.space import Along, Space, joined_space
+from h5stream.storage.elements import Meanings, joined_meanings
 from h5stream.storage.extents import Extents
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
-from h5stream.storage.lookups import LookedUp, shared
+from h5stream.storage.lookups import LookedUp, of_two_meanings, shared
 from h5stream.storage.rowbox import column_pieces
 
 
@@ -48,6 +49,22 @@ def check_alike(files: Sequence[FileParts], paths: Sequence[str], labels: Sequen
                 raise FieldLengthError(f"{path!r}: {wrong}", field=b.name, file=path)
         if len(other.fields) != len(first.fields) or other.entries != first.entries:
             raise FieldLengthError(f"{path!r}: its compound members are not those of {paths[0]!r}", file=path)
+
+
+def with_all_meanings(files: Sequence[FileParts], paths: Sequence[str], labels: Sequence[str]) -> list[FileParts]:
+    """Give enums the labels of all files; refuse numbers that stand for one thing in one and for another in another."""
+    first, fields = files[0], list(files[0].fields)
+    unlike = [k for k, file in enumerate(files) if file.fields is not first.fields]
+    for number, field in enumerate(fields):
+        places = dict[Meanings, int]()
+        for k in (0, *unlike):
+            places.setdefault(files[k].fields[number].meanings, k)
+        meanings, why = joined_meanings((each, labels[k]) for each, k in places.items())
+        if why:
+            path = paths[max(places.values())]
+            raise FieldLengthError(f"{path!r}: {of_two_meanings(field.name, why)}", field=field.name, file=path)
+        fields[number] = replace(field, meanings=meanings)
+    return [replace(first, fields=tuple(fields)), *files[1:]]
 
 
 def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_once: bool) -> str:
@@ -168,6 +185,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     labels = [*map(repr, paths)]
     firsts = with_room_for_all(firsts, labels)
     check_alike(firsts, paths, labels)
+    first = replace(first, fields=with_all_meanings(firsts, paths, labels)[0].fields)
     is_grouped = len({tuple(tuple(t.field for t in part.targets) for part in one.parts) for one in firsts}) == 1
     parts, starts, of = list[FileParts](), [0], list[str]()
     for layout, label in zip(moved, labels, strict=True):

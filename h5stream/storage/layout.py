@@ -18,7 +18,7 @@ from h5stream.samples.columns import Column, DrawnRows
 from h5stream.samples.kinds import Draws
 from h5stream.samples.ragged import Normalisation, Ragged
 from h5stream.samples.space import Along, Space
-from h5stream.storage.elements import Leaf
+from h5stream.storage.elements import Leaf, Meanings
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import HeapValues
@@ -77,6 +77,7 @@ class FieldLayout:
     pad: str | float | None = None  # what stands outside; None for what stands there in all fields
     ragged: Ragged | None = None  # of a ragged field, how it comes in a batch
     categories: tuple[str, ...] | None = None  # where its numbers are codes, what they stand for
+    meanings: Meanings = ()  # of an enum, what its numbers stand for, in any of the files
     unit: str = ""  # of dates and times, which come as whole numbers, the NumPy type that says since when and of what
     images: Images | None = None  # where its bytes are encoded images, what is known of these
     normalise: Normalisation | None = None  # what is done to its numbers in a batch

@@ -32,7 +32,14 @@ from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, beside, read_request, sample_shape
 from h5stream.storage.filters import DecodeError
 from h5stream.storage.images import LOOKED_AT, Images, decode_image
-from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_named_shapes, with_room_for_all
+from h5stream.storage.joining import (
+    FileParts,
+    check_alike,
+    with_all_meanings,
+    with_like_strings,
+    with_named_shapes,
+    with_room_for_all,
+)
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
@@ -56,8 +63,9 @@ def open_layout(
     parts = _parts_of(asked, every, samples, allow_external)
     shape, looked_up = parts.shape, parts.looked_up
     files = with_room_for_all(parts.files, parts.labels)
-    check_alike(files, [every.identities[number].path for number, _ in parts.names], parts.labels)
-    files = with_like_strings(files)
+    paths = [every.identities[number].path for number, _ in parts.names]
+    check_alike(files, paths, parts.labels)
+    files = with_like_strings(with_all_meanings(files, paths, parts.labels))
     if parts.rows == 0:
         why = f"has zero rows in {', '.join(shape.keys)}; there is nothing to stream"
         raise FieldLengthError(f"{_named(asked.paths)} {why}", file=asked.paths[0])

@@ -24,7 +24,7 @@ from h5stream.errors import (
 )
 from h5stream.samples.space import Along
 from h5stream.storage import elements, filters
-from h5stream.storage.discovery import Thing, find_dataset, once_of, refusal
+from h5stream.storage.discovery import Thing, find_dataset, once_of, refusal, type_once
 from h5stream.storage.external import Guard, files_behind, without_soft_links
 from h5stream.storage.fallback import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.filters import NBIT, SCALEOFFSET, DecodeError
@@ -136,6 +136,10 @@ class OpenFile:
     def once(self, name: str) -> Any:
         """Return what the file, or a group of it, has once under a name, or a whole dataset."""
         return once_of(self.file, name, self.path, self.guard)
+
+    def once_type(self, name: str) -> np.dtype[Any]:
+        """Return the type of what the file has once, also where NumPy's value has lost the labels of an enum."""
+        return type_once(self.file, name, self.path, self.guard)
 
     def place(self, thing: Thing) -> Place:
         """Follow the links to a dataset, so that it is read as if its own file had been named."""
