@@ -124,6 +124,28 @@ def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
 
 
+def may_be_sorted(dtype: np.dtype[Any]) -> bool:
+    """Tell whether libhdf5 may have sorted the parts of complex numbers, which h5py then takes for a compound."""
+    base = dtype.base
+    if base.names is None:
+        return False
+    return is_parted(base) or any(may_be_sorted(base[name]) for name in base.names)
+
+
+def is_parted(dtype: np.dtype[Any]) -> bool:
+    """Tell whether elements are the parts of complex numbers, the imaginary one first."""
+    return dtype.names == ("i", "r") and dtype["i"] == dtype["r"] and dtype["i"].kind == "f"
+
+
+def as_complex(values: Any) -> Any:
+    """Return complex numbers of their parts, in a field that has such; see `h5stream.storage.handles.dtype_of`."""
+    if values.dtype.names is None or not is_parted(values.dtype):
+        return values
+    whole = np.empty(values.shape, f"c{2 * values.dtype['r'].itemsize}")
+    whole.real, whole.imag = values["r"], values["i"]
+    return whole
+
+
 def vlen_base(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """Return the type of the items of values of variable length; None for strings and everything else."""
     base = h5py.check_vlen_dtype(dtype)

@@ -45,7 +45,7 @@ from h5stream.storage.discovery import (
 from h5stream.storage.elements import as_samples_have_it
 from h5stream.storage.extents import Extents, SampleKind
 from h5stream.storage.fields import Field, SampleShape, Take, check_options, columns_wanted, not_ragged
-from h5stream.storage.handles import DAMAGE
+from h5stream.storage.handles import DAMAGE, dtype_of
 from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
@@ -767,7 +767,7 @@ def _layout(
     name = ":".join((path, *member)) if member else asked.name
     is_value = ragged is not None and asked.lookup is None and not found.are_objects
     items = elements.vlen_base(dtype) if is_value else None
-    dtype, stored = (dtype, elements.plain_dtype(dataset.dtype)) if items is None else (items, items)
+    dtype, stored = (dtype, elements.plain_dtype(dtype_of(dataset))) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
     if ragged is not None and base.kind != "V" and (ragged.form in ("list", STACKED) or base.kind not in "OS"):
@@ -855,7 +855,7 @@ def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
 
 def _inner_dtype(thing: Thing) -> Any:
     """Return the type of a member of a dataset's elements."""
-    dtype: Any = elements.plain_dtype(thing.dataset.dtype)
+    dtype: Any = elements.plain_dtype(dtype_of(thing.dataset))
     for part in thing.member:
         dtype = dtype[part]
     return dtype

@@ -18,7 +18,7 @@ from h5stream.samples.columns import Column, DrawnRows
 from h5stream.samples.kinds import Draws
 from h5stream.samples.ragged import Normalisation, Ragged
 from h5stream.samples.space import Along, Space
-from h5stream.storage.elements import Leaf, Meanings
+from h5stream.storage.elements import Leaf, Meanings, as_complex
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import HeapValues
@@ -122,7 +122,8 @@ class Target:
         """Return the field's values of stored elements, as NumPy has them."""
         for name in self.member:
             elements = elements[name]
-        return np.stack([elements[name] for name in self.stacked], axis=-1) if self.stacked else elements
+        parts = [as_complex(elements[name]) for name in self.stacked]
+        return np.stack(parts, axis=-1) if parts else as_complex(elements)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from h5stream.storage.external import Guard, files_behind, without_soft_links
 from h5stream.storage.fallback import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.filters import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.global_heap import MOST_VALUES, base_of, values_of
-from h5stream.storage.handles import open_file
+from h5stream.storage.handles import dtype_of, open_file
 from h5stream.storage.headers import superblock_of
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, cut_extent, rows_together
@@ -206,14 +206,14 @@ def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row
         pieces=(),
         targets=tuple(replace(t, leaf=None) for t in targets),
         stored_element_nbytes=dataset.id.get_type().get_size(),
-        dtype_text=str(elements.plain_dtype(dataset.dtype)),
+        dtype_text=str(elements.plain_dtype(dtype_of(dataset))),
         shape=tuple(dataset.shape),
     )
 
 
 def _why_h5py(place: Place, pipeline: filters.Pipeline, targets: Sequence[Target]) -> str:
     """Say why a dataset is read through h5py, as far as its type and its way of storing say; empty where it is not."""
-    dataset, dtype = place.dataset, place.dataset.dtype
+    dataset, dtype = place.dataset, dtype_of(place.dataset)
     opaque = dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None  # bytes, whatever they are called
     undone = [f for f in pipeline.filters if f.id in (NBIT, SCALEOFFSET)]
     if dataset.is_virtual:

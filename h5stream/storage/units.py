@@ -21,7 +21,16 @@ from h5stream.errors import FieldLengthError, FieldNotFoundError
 from h5stream.storage import elements
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import dataset_at, is_attribute, is_there, once_of, refusal, thing_at, type_once
-from h5stream.storage.elements import Meanings, as_samples_have_it, joined_meanings, kind_of, meanings_of, same
+from h5stream.storage.elements import (
+    Meanings,
+    as_samples_have_it,
+    joined_meanings,
+    kind_of,
+    may_be_sorted,
+    meanings_of,
+    plain_dtype,
+    same,
+)
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
@@ -317,8 +326,9 @@ class StoredAs(NamedTuple):
 
     def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
-        if other.shape != self.shape or other.type.dtype != self.type.dtype:
-            first, this = (f"{one.type.dtype} {one.shape}" for one in (self, other))
+        dtypes = [plain_dtype(one.type.dtype) for one in (self, other)]
+        if other.shape != self.shape or (dtypes[0] != dtypes[1] and not any(map(may_be_sorted, dtypes))):
+            first, this = (f"{dtype} {one.shape}" for dtype, one in zip(dtypes, (self, other), strict=True))
             why = f": {name!r} holds {this}, and {self.name!r} {first}, but objects must be alike. "
             why += "Field(..., ragged='pad') takes different lengths, and Objects([...]) only those that it names"
             raise refusal(path, name, why, FieldLengthError)
