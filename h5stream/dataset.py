@@ -426,6 +426,19 @@ class H5Dataset(Dataset[Any]):
         layout, asked = self._reopened([shape] * len(self._asked), "one of fields=")
         return self._but(layout=layout, _asked=asked, _cache=BlockCache())
 
+    def _with_columns_of(self, first: H5Dataset) -> H5Dataset:
+        """Return the same dataset with columns by name in the order of another."""
+        columns = first.layout.columns_by_name
+        if not columns or not any(shape.by_name for shape in self._shapes):
+            return self
+        shapes = [shape.with_columns(columns) for shape in self._shapes]
+        layout, asked = self._reopened(shapes, "one of fields=")
+        return self._but(layout=layout, _asked=asked, _cache=BlockCache())
+
+    @property
+    def _shapes(self) -> list[SampleShape]:
+        return [asked.shape for asked, _ in self._asked if asked.shape is not None]
+
     def _reopened(self, shapes: list[SampleShape], what: str) -> tuple[SampleLayout, Any]:
         """Return the layout of the same samples with other fields, and what was asked for it."""
         layouts, opened_as = [], []
@@ -714,6 +727,7 @@ def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
         return known[0]
     if any(part.shares is not None for part in known):
         raise OptionError("a Mixture stands among datasets that are read one behind the other; mix all sources in one")
+    known = [known[0], *(part._with_columns_of(known[0]) for part in known[1:])]
     layout = joined_layout([part.layout for part in known])
     chosen = None
     if any(part.chosen is not None for part in known):

@@ -15,7 +15,7 @@ import os
 import re
 import reprlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import EllipsisType
@@ -45,7 +45,7 @@ from h5stream.samples.table import ROW, Table
 from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.images import FORMATS, Format
 from h5stream.storage.remote import matches
-from h5stream.storage.rowbox import Columns, Mask, axes_taken
+from h5stream.storage.rowbox import ColumnNames, Columns, Mask, axes_taken
 from h5stream.storage.stores import is_address, parts_of
 from h5stream.units import check_ordered, listed, names_in
 
@@ -159,7 +159,10 @@ class Field:
         axes 1, 2 and so on, as in brackets: slices, lists, masks, integers (which remove the axis) and ``...``. A tuple
         of integers alone is refused as ambiguous: ``[0, 1]`` are columns, ``(0, 1, ...)`` is an index into two axes.
         Only the chunks that hold the columns are read; of chunks without a filter only their bytes, and gaps of up to 4
-        KiB between them.
+        KiB between them. If the file names its columns (the index of ``var`` in AnnData, features of 10x, dimension
+        scales of texts), a list of names takes these columns of each file, also of a sparse matrix, and ``"by name"``
+        takes all, in the order of the first file. Without either, columns of other names are not joined; ``"by place"``
+        joins them all the same.
     members : sequence of str, optional, keyword-only
         Members of a compound that make one tensor, whose last axis is that of the members. They must be numbers of one
         type.
@@ -244,7 +247,7 @@ class Field:
         self,
         name: Any,
         *,
-        columns: slice | Sequence[int] | tuple[Any, ...] | None = None,
+        columns: slice | Sequence[int] | Sequence[str] | tuple[Any, ...] | str | None = None,
         members: Sequence[str] = (),
         dtype: Any = None,
         take: Take | Iterable[int] | Literal["all"] | None = None,
@@ -502,8 +505,17 @@ def not_ragged(name: str) -> OptionError:
     return OptionError(f"Field({name!r}): ragged= is for {said}")
 
 
+BY_NAME, BY_PLACE = "by name", "by place"
+
+
 def _columns(columns: Any) -> Columns:
     """Read what is taken of the axes of a row."""
+    if isinstance(columns, str) and columns in (BY_NAME, BY_PLACE):
+        return ColumnNames(by_place=columns == BY_PLACE)
+    if not isinstance(columns, (str, bytes, tuple, slice, dict)) and (names := _column_names(columns)):
+        if len(set(names)) < len(names):
+            raise OptionError(f"columns= names a column twice, of {reprlib.repr(names)}; name each once")
+        return ColumnNames(names)
     if not isinstance(columns, tuple):
         return columns if columns is None else _of_axis(columns)
     if columns and all(isinstance(each, (int, np.integer)) for each in columns):
@@ -511,6 +523,17 @@ def _columns(columns: Any) -> Columns:
         said = f"columns=[{numbers}] takes these columns, and columns=({numbers}, ...) what x[i, {numbers}] is"
         raise OptionError(f"columns={columns!r} is a tuple of numbers, which may mean two things: {said}")
     return tuple(_of_axis(each, is_one=True) for each in columns)
+
+
+def _column_names(columns: Any) -> tuple[str, ...]:
+    """Return columns that are given by name; nothing for numbers and all else."""
+    if not isinstance(columns, Iterable) and not _is_array(columns):
+        return ()
+    check_ordered("columns=", columns)
+    if isinstance(columns, Iterator):
+        return ()
+    names = names_in("columns=", columns) if np.ndim(columns) == 1 or not _is_array(columns) else ()
+    return names if all(isinstance(one, str) for one in names) else ()
 
 
 def _of_axis(given: Any, *, is_one: bool = False) -> Any:
@@ -526,7 +549,10 @@ def _of_axis(given: Any, *, is_one: bool = False) -> Any:
             return operator.index(given)
         if not any(isinstance(one, (bool, np.bool_)) for one in given):
             return [operator.index(one) for one in given]
-    said = "one column is [3], or (3, ...) without its axis, and a tuple has an index for each axis of a row"
+    said = (
+        "one column is [3], or (3, ...) without its axis, and a tuple has an index for each axis of a row. A list of "
+    )
+    said += "texts names columns; 'by name' lines those of several files up, and 'by place' takes them as they are"
     raise OptionError(f"columns= takes a slice or column numbers, not {reprlib.repr(given)}; {said}")
 
 
@@ -548,6 +574,21 @@ class SampleShape:
         """Return the fields of a group under the same keys."""
         inner = (field.inside(group) if isinstance(field, Field) else field for field in self.fields)
         return replace(self, fields=tuple(inner))
+
+    @property
+    def by_name(self) -> list[int]:
+        """The places of fields whose columns are all, in the order of the names in the first file."""
+        every = enumerate(self.fields)
+        return [k for k, one in every if isinstance(one, Field) and one.columns == ColumnNames()]
+
+    def with_columns(self, columns: Mapping[int, tuple[str, ...]]) -> SampleShape:
+        """Return the fields with the columns that are known by name for these."""
+        places = set(self.by_name) & columns.keys()
+        named = (
+            changed(one, columns=ColumnNames(columns[k])) if k in places and isinstance(one, Field) else one
+            for k, one in enumerate(self.fields)
+        )
+        return replace(self, fields=tuple(named))
 
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each entry into the user's structure."""
@@ -752,7 +793,8 @@ def given_to(field: Field) -> set[str]:
     given |= {f"Take({name}=)": getattr(field.take, name) for name in _TOOK}
     given |= {
         "a part of an axis": any(
-            isinstance(one, (slice, list)) for one in (columns if isinstance(columns, tuple) else [columns])
+            isinstance(one, (slice, list, ColumnNames))
+            for one in (columns if isinstance(columns, tuple) else [columns])
         ),
         "lookup= of rows": field.lookup is not None and not field.names_objects,
         _ARRAYS: field.has_own_shape,

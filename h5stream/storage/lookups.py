@@ -15,6 +15,7 @@ from h5stream.samples.columns import DrawnRows, LookupFunction
 from h5stream.samples.ragged import STACKED, Crop
 from h5stream.samples.segments import Bounds, Stretches, stretches_of
 from h5stream.samples.space import Space
+from h5stream.storage.axis_names import unlike_names
 from h5stream.storage.discovery import refusal
 from h5stream.storage.elements import joined_meanings
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
@@ -155,6 +156,8 @@ class LookedUp:
             if why:
                 raise refusal(path, self.name, f": {of_two_meanings(self.name, why)}", FieldLengthError)
             known[k] = other if meanings == other.meanings else replace(other, meanings=meanings)
+            if why := unlike_names(other.axes, one.axes, self.name, ("what was read before", repr(path))):
+                raise refusal(path, self.name, f": {why}", FieldLengthError)
 
     def add_chosen(self, values: NDArray[Any], first: int, rows: int, path: str) -> None:
         """Take which of so many rows of a part a dataset names, counted from row `first` of what is looked up."""

@@ -270,7 +270,12 @@ def groups_alike(
         for part in first.parts
     )
     with contextlib.suppress(UnlikeError, H5StreamError):
-        if all(simple) and not first.once and not any(part.along or not part.targets for part in first.parts):
+        named = any(field.axes for field in first.fields)  # whose names may differ
+        if (
+            all(simple)
+            and not (first.once or named)
+            and not any(part.along or not part.targets for part in first.parts)
+        ):
             columns = [Lying(_path_in(names[number], part, None), len(names)) for part in first.parts]
             from_bytes(members, columns)
             alike = np.logical_and.reduce([one.known & (one.kind == one.kind[number]) for one in columns])

@@ -87,6 +87,8 @@ class Files:
     def __init__(self, paths: tuple[str, ...]) -> None:
         self.identities, self.named = identities_of(paths), len(paths)
         self._numbers: dict[Any, int] = {}
+        # by the place of each field in a sample: the names of the first file's columns, and where these go in a row
+        self.columns: dict[tuple[int, str], tuple[list[str], NDArray[np.int32]]] = {}
 
     def number_of(self, path: str) -> int:
         """Return a file's number; one that was not named is added."""
@@ -185,6 +187,15 @@ def part_of(
         whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
         part = replace(part, along=along, pieces=(whole,))
     return part
+
+
+def part_moved(part: DatasetPart, moved: NDArray[np.int64] | None) -> DatasetPart:
+    """Return columns of a sparse matrix that are replaced by others as they are read, in memory of their own."""
+    if moved is None:
+        return part
+    if part.moved is not None:
+        moved = moved[part.moved]
+    return replace(part, moved=moved, access=DECODED if part.access == DIRECT else part.access)
 
 
 def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row_start: int) -> DatasetPart:
