@@ -211,6 +211,8 @@ class H5Dataset(Dataset[Any]):
         what, space = "rows" if self.layout.space is None else "samples", self.layout.space
         why = "segment(s) or object(s) that give no sample left out"
         short = f"; {space.left_out:,} {why}" if space and space.left_out else ""
+        lack = f"; {self.layout.left_out:,} file(s) or group(s) that lack a field left out"
+        short += lack if self.layout.left_out else ""
         short += f"; {self.layout.asked:,} object(s) were asked of HDF5" if self.layout.asked else ""
         return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.file_sizes)} file(s){short})"
 

@@ -22,6 +22,8 @@ Tail = Literal["drop", "shift"]
 
 Missing = Literal["error", "skip", "fill"]
 
+MissingRows = Literal["error", "skip"]
+
 Draw = Literal["segments", "rows"]
 """By what random samples are drawn: each segment as often as any other, or each start as likely as any other."""
 
@@ -76,6 +78,10 @@ class Sequences:
         What to do with groups or files whose fields have different numbers of rows: ``"equal"`` refuses them;
         ``"shortest"`` leaves out rows after the end of the shortest field, such as the observation after the last
         action.
+    missing : str, optional, keyword-only
+        What to do with a file or a group that lacks a field, or the group of `of`. ``"error"`` raises an error.
+        ``"skip"`` leaves it out; ``print(dataset)`` says how many. By default it is an error, unless a pattern names
+        the files: those of them that have none of the datasets are left out then, with a warning.
 
     Raises
     ------
@@ -100,6 +106,7 @@ class Sequences:
     draw: Draw = "segments"
     axis: int = 0
     lengths: Literal["equal", "shortest"] = "equal"
+    missing: MissingRows | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", checked_of("Sequences", self.of))
@@ -122,6 +129,7 @@ class Sequences:
                 raise OptionError(f"Sequences: {name} must be at least 1, not {count!r}")
         checked_pad("Sequences", self.pad)
         one_of("Sequences", "tail", self.tail, get_args(Tail))
+        checked_missing("Sequences", self.missing)
         if self.tail == "shift" and self.pad is not None:
             raise OptionError("Sequences: tail='shift' pads nothing, it moves the last sequence back; leave pad= out")
         if self.pad_rows is not None:
@@ -208,11 +216,15 @@ class Rows:
     axis : int
         The axis that samples lie along, if it is not the first: -1 for the last. A sample has the other axes, but only
         one index of axis 0 with ``of="rows"``.
+    missing : str, optional
+        What to do with a file or a group that lacks a field, or the group of `of`. ``"error"`` raises an error.
+        ``"skip"`` leaves it out; ``print(dataset)`` says how many. By default it is an error, unless a pattern names
+        the files: those of them that have none of the datasets are left out then, with a warning.
 
     Raises
     ------
     OptionError
-        If neither groups nor an axis are given.
+        If neither groups, nor an axis, nor `missing` are given.
 
     Examples
     --------
@@ -222,6 +234,7 @@ class Rows:
 
     of: str | Sequence[str] | None = None
     axis: int = 0
+    missing: MissingRows | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", checked_of("Rows", self.of))
@@ -229,7 +242,8 @@ class Rows:
             raise OptionError("Rows: of= names groups; where rows end segments says nothing about single rows")
         if self.of == "rows" and self.axis == 0:
             raise OptionError("Rows: of='rows' is for another axis: each index of it, of each row, is a sample")
-        if integer(self.axis, "axis") == 0 and self.of is None:
+        checked_missing("Rows", self.missing)
+        if integer(self.axis, "axis") == 0 and self.of is None and self.missing is None:
             raise OptionError("Rows needs of=, the groups whose rows are samples, or axis=, where these are not axis 0")
 
 
@@ -248,6 +262,14 @@ def one_of(kind: str, name: str, value: Any, options: tuple[str, ...]) -> None:
     """Refuse what is none of some options."""
     if value not in options:
         raise OptionError(f"{kind}: {name}= is {', '.join(map(repr, options[:-1]))} or {options[-1]!r}, not {value!r}")
+
+
+def checked_missing(kind: str, missing: Any) -> None:
+    """Refuse a ``missing=`` of rows that is not known."""
+    if missing == "fill":
+        raise OptionError(f"{kind}: missing='fill' is for Objects; rows of a file that lacks them cannot be counted")
+    if missing is not None:
+        one_of(kind, "missing", missing, get_args(MissingRows))
 
 
 def checked_of(kind: str, of: Any) -> Of:

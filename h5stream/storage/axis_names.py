@@ -125,8 +125,10 @@ def unlike_names(first: Sequence[AxisNames], other: Sequence[AxisNames], field: 
         if len(a) != len(b) or (wrong := _first_unlike(a, b)) is None:
             continue
         here, elsewhere = (names.tolist()[wrong] for names in (a, b))
-        said = f"index {wrong} of axis {ours.axis} of field {field!r} is {elsewhere!r} in {where[1]} ({theirs.path!r}), and"
-        said += f" {here!r} in {where[0]}, so that a column of a joined matrix would have two meanings"
+        said = (
+            f"index {wrong} of axis {ours.axis} of field {field!r} is {elsewhere!r} in {where[1]} ({theirs.path!r}), "
+        )
+        said += f"and {here!r} in {where[0]}, so that a column of a joined matrix would have two meanings"
         if ours.axis == 1 and a.dtype.kind == "O":
             is_same = sorted(a.tolist()) == sorted(b.tolist())
             said += f". Field({field!r}, columns='by name') lines columns up, " * is_same

@@ -626,13 +626,16 @@ class Asked:
     paths: tuple[str, ...]  # the files, in order
     group: str  # the group in which fields are looked up, and whose datasets they are by default; empty for the root
     shape: SampleShape | None  # the fields; None for those by default
+    of_pattern: tuple[bool, ...] = ()  # of each file whether a pattern named it
 
 
 def read_request(source: Source, fields: Fields) -> Asked:
     """Read what the user gave as source and as fields."""
     given = several(source, "a source")
     named = [named_by(one) for one in given]
-    paths = [path for one, known in zip(given, named, strict=True) for path in paths_of(one, known)]
+    every = [(one, known, paths_of(one, known)) for one, known in zip(given, named, strict=True)]
+    paths = [path for *_, some in every for path in some]
+    of_pattern = tuple(known is None and some != [checked_path(one)] for one, known, some in every for _ in some)
     if not paths:
         raise SourceNotFoundError("no file was named: the source is empty")
     (name, is_dataset), *others = {known[1:] if known else ("", False) for known in named}
@@ -642,14 +645,14 @@ def read_request(source: Source, fields: Fields) -> Asked:
     if is_dataset and fields is not None:
         raise OptionError(f"the source is the dataset {name!r}, so it is the field; leave out fields=, or give a file")
     if is_dataset:
-        return Asked(paths=tuple(paths), group="", shape=sample_shape(name))
+        return Asked(paths=tuple(paths), group="", shape=sample_shape(name), of_pattern=of_pattern)
     shape = None if fields is None else sample_shape(fields)
     for one in shape.fields if shape else ():
         of = one._file if isinstance(one, Field) else ""
         if of and not any(os.path.exists(path) and os.path.samefile(of, path) for path in paths):
             said = f"the field {one.name!r} is a dataset of {of!r}, which is not among the files that are opened"
             raise OptionError(f"{said}; all fields come from the source")
-    return Asked(paths=tuple(paths), group=name, shape=shape)
+    return Asked(paths=tuple(paths), group=name, shape=shape, of_pattern=of_pattern)
 
 
 # --- what a user names as a source: paths, patterns, and open h5py objects, which stand for their names

@@ -255,6 +255,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
         first,
         files=tuple(files),
         file_starts=tuple(starts),
+        left_out=sum(layout.left_out for layout in layouts),
         fields=parts[0].fields,
         datasets=(*aligned, *(dataset for dataset, _ in looked_up)),
         lookups=shared([one for _, one in looked_up]),

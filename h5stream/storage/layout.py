@@ -298,6 +298,7 @@ class SampleLayout:
     entries: tuple[Any, ...]
     allow_external: bool  # whether h5py may follow data out of the opened files
     space: Space | None = None  # which samples there are, where these are not the rows
+    left_out: int = 0  # files and groups of rows that lack a field
     columns: tuple[tuple[int, Column], ...] = ()  # by field number, the fields that come from no dataset
     lookups: tuple[Lookup, ...] = ()  # the datasets that are looked up; all behind the others
 

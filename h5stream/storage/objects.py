@@ -232,6 +232,18 @@ def lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) ->
     return False
 
 
+def lacks_all(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
+    """Tell whether a file, or a group of it, has nothing of which each sample would have its own."""
+    named = [
+        one.name.strip("/")
+        for one in shape.inside(group).fields
+        if isinstance(one, Field) and not (one.file or one.repeat or set("@{") & set(one.name))
+    ]
+    for name in named:
+        guard.check_links(file, name, path)
+    return bool(named) and not any(is_there(file, one, path) for name in named for one in (name, name.split(":")[0]))
+
+
 def _columns(
     wanted: _Wanted, first: FileParts, own: dict[Key, LookedUp]
 ) -> tuple[dict[tuple[str, int], Column], dict[Key, Lying]]:
