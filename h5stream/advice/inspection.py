@@ -25,7 +25,7 @@ from h5stream.errors import H5StreamError, OptionError
 from h5stream.executors import carried_out, check_executor
 from h5stream.storage.source import identity_of
 from h5stream.storage.stores import Asked, asked_of_stores
-from h5stream.units import check_ordered
+from h5stream.units import names_in
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
@@ -72,7 +72,6 @@ def inspect_file(
     """Look at a file, or at what another process listed of it, and say what its shuffled batches cost."""
     if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
-    check_ordered("fields=", fields)
     if listing is None:
         listing = list_file(path, most=MOST_DATASETS, allow_external=allow_external)
     before = Asked(*map(operator.sub, asked_of_stores(), listing.asked))  # another process may have listed it
@@ -163,7 +162,7 @@ def _choose_fields(
     entries: Mapping[str, DatasetEntry], named: Sequence[str] | None, kinds: Sequence[Proposal], root: list[str]
 ) -> tuple[str, tuple[str, ...]]:
     if named:
-        return "named", tuple(named)
+        return "named", names_in("fields=", named)
     # What is no sample row by row: parts of sparse matrices, datasets that are a sample each, all groups but one.
     apart = {entry.path for kind in kinds for entry in kind.about if entry not in kind.rows}
     usable = {name: e for name, e in entries.items() if e.access != REFUSED and not e.role and e.rows}

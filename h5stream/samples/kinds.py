@@ -193,9 +193,10 @@ class Objects:
     missing: Missing = "error"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.of, Collection) and not hasattr(self.of, "__array__"):
-            raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {self.of!r}")
-        of = checked_of("Objects", self.of)
+        given: Any = self.of
+        if not isinstance(given, Collection) and not hasattr(given, "__array__"):
+            raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {given!r}")
+        of = checked_of("Objects", given)
         if not isinstance(of, (str, list)):
             raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {of!r}")
         if not of:

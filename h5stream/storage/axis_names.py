@@ -66,7 +66,7 @@ def axis_names(file: Any, path: str, identity: SourceIdentity, width: int = 0) -
     """Find the names of the columns of a dataset, or of a sparse matrix of so many columns."""
     with contextlib.suppress(*DAMAGE):
         thing = file[path]
-        shape = (0, width) if width else thing.shape or ()
+        shape: tuple[int, ...] = (0, width) if width else thing.shape or ()
         for where, member in _candidates(file, path) if len(shape) == 2 else ():
             if _count(file, where) == shape[1]:
                 return (AxisNames(identity, where, member, 1),)

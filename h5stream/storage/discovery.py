@@ -390,12 +390,13 @@ def type_once(file: Any, name: str, path: str, guard: Guard) -> np.dtype[Any]:
     """Return the type of what `once_of` reads."""
     if is_attribute(file, name, path):
         where, _, attribute = name.rpartition("@")
-        return np.dtype(file[where.strip("/") or "/"].attrs.get_id(attribute).dtype)
+        of_attribute: np.dtype[Any] = file[where.strip("/") or "/"].attrs.get_id(attribute).dtype
+        return of_attribute
     dataset, _, member = find_dataset(file, name, path, guard)
     dtype = dtype_of(dataset)
     for part in member:
         dtype = dtype[part]
-    return np.dtype(dtype)
+    return dtype
 
 
 def region_rows(thing: Thing, of: Any, name: str, path: str) -> NDArray[np.int64]:

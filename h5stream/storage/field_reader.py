@@ -238,7 +238,7 @@ def _with_columns(found: _Found, key: Key, asked: Field, there: OpenFile, width:
         why = ": columns= names columns, and the file has no names of them, as the index of var is in AnnData, or a "
         raise _refused(there, asked, f"{why}dimension scale of texts; columns=[0, 1] takes numbers", OptionError)
     names = [*map(str, labels[0].read().tolist())]
-    first, _ = found.opened.files.columns.setdefault((*key, "names"), (names, np.zeros(0, np.int32)))
+    first, _ = found.opened.files.columns.setdefault((key[0], "names"), (names, np.zeros(0, np.int32)))
     try:
         return changed(asked, columns=chosen_by_name(wanted, names, first))
     except OptionError as error:
@@ -482,7 +482,7 @@ def _lined_up(
 
     A last column without a place stands for all that are not wanted. Packed rows have the places for columns.
     """
-    known, moves, place = found.opened.files.columns, list[NDArray[np.int64] | None](), (*key[:1], "places")
+    known, moves, place = found.opened.files.columns, list[NDArray[np.int64] | None](), (key[0], "places")
     for there, width in sources:
         own = columns_wanted(_with_columns(found, key, asked, there, width), width)
         first = own if is_dense else np.arange(own.max(initial=-1) + 1, dtype=np.int32)

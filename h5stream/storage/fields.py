@@ -606,10 +606,10 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
         kind, given = "one", [fields]
     elif isinstance(fields, Mapping):
         kind, given = "dict", [*fields.values()]
-    elif not isinstance(fields, Iterable) and not _is_array(fields):
+    elif not isinstance(given, Iterable) and not _is_array(given):
         raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
     else:
-        given = names_in("fields=", fields)
+        given = names_in("fields=", given)
     entries = tuple(Field(one) if isinstance(one, str) or named_by(one) else one for one in given)
     if wrong := [one for one in entries if not isinstance(one, (Field, *FROM_NO_FILE))]:
         raise OptionError(f"a field is a name or h5stream.Field(...), not {wrong[0]!r}")

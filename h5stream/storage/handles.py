@@ -90,12 +90,12 @@ def dtype_of(dataset: Any) -> np.dtype[Any]:
     libhdf5 sorts the members of an open dataset's type by their places when it first converts elements, for any reader.
     Complex numbers whose real part was declared first, and comes second in an element, are a compound for h5py then.
     """
-    dtype = dataset.dtype
+    dtype: np.dtype[Any] = dataset.dtype
     if not may_be_sorted(dtype) or not dataset.name:
-        return np.dtype(dtype)
+        return dtype
     with contextlib.suppress(*DAMAGE), open_file(os.fsdecode(dataset.file.filename), alone=True) as file:
         dtype = file[dataset.name].dtype
-    return np.dtype(dtype)
+    return dtype
 
 
 def flush_written(path: str, *, opening: bool) -> None:

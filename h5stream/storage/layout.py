@@ -500,8 +500,8 @@ def _pick(entry: Any, values: Sequence[Any]) -> Any:
         rows = values[entry.values]
         if entry.is_dense:
             return rows
-        found = SparseRows(rows.values, values[entry.columns].values, rows.offsets, entry.width)
-        return renumbered(found) if entry.is_renumbered else found
+        matrix = SparseRows(rows.values, values[entry.columns].values, rows.offsets, entry.width)
+        return renumbered(matrix) if entry.is_renumbered else matrix
     if isinstance(entry, dict):
         return {key: _pick(inner, values) for key, inner in entry.items()}
     return values[entry]

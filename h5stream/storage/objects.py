@@ -172,18 +172,21 @@ def _together(wanted: _Wanted, row_start: int, looked_up: dict[Key, LookedUp]) -
         known = looked_up.setdefault(key, LookedUp(name=own[key].name, crop=own[key].crop))
         known.entry, known.is_given = own[key].entry, True
         _add_rows(wanted, which, lying, known, key[0])
-    once = {number: cast(Once, columns["once", number]) for number, _ in first.once}
-    every = enumerate(first.fields)
     return replace(
-        first,
-        fields=tuple(replace(one, meanings=once[k].meanings) if k in once else one for k, one in every),
+        _with_values(first, columns),
         rows=len(which),
         left_out=len(members.names) - len(which),
         parts=tuple(parts),
-        once=tuple((number, one.values) for number, one in once.items()),
         are_objects=True,
         anchors=None if order is None else np.argsort(order),
     )
+
+
+def _with_values(first: FileParts, columns: dict[tuple[str, int], Column]) -> FileParts:
+    """Return what the first has with the values that each has once, and the labels of all where these are enums."""
+    once = {number: cast(Once, columns["once", number]) for number, _ in first.once}
+    fields = (replace(one, meanings=once[k].meanings) if k in once else one for k, one in enumerate(first.fields))
+    return replace(first, fields=tuple(fields), once=tuple((number, one.values) for number, one in once.items()))
 
 
 def _add_rows(wanted: _Wanted, which: Ints, lying: Lying, known: LookedUp, number: int) -> None:

@@ -249,7 +249,7 @@ def _leaves_out(opened: OpenFile, found: _Parts, group: str, asked: Asked, sampl
     is_left_out = _skips(samples)
     may_lack_all = samples is None or (isinstance(samples, Rows | Sequences) and samples.missing is None)
     if may_lack_all and _is_of_pattern(opened, asked):
-        of = None if samples is None else samples.of
+        of = samples.of if isinstance(samples, Rows | Sequences) else None
         is_one = not group or (isinstance(of, str) and not glob.has_magic(of))
         is_left_out = is_one and lacks_all(opened.file, group, found.shape, opened.path, opened.guard)
         found.without += [opened.path] if is_left_out else []

@@ -94,8 +94,8 @@ def renumbered(data: Bytes, dtype: np.dtype[Any], moved: Ints | None) -> Bytes:
         return data
     numbers = data.view(dtype)
     is_there = (numbers >= 0) & (numbers < len(moved))
-    found = np.where(is_there, moved[np.where(is_there, numbers, 0)], np.iinfo(dtype).max).astype(dtype)
-    return found.view(np.uint8)
+    replaced = np.where(is_there, moved[np.where(is_there, numbers, 0)], np.iinfo(dtype).max).astype(dtype)
+    return replaced.view(np.uint8)
 
 
 def _dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, chunks: int) -> Bytes:
