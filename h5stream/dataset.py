@@ -44,7 +44,7 @@ from h5stream.storage.remote import opened_with
 from h5stream.storage.stores import is_address
 from h5stream.storage.whereabouts import FILES
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
-from h5stream.units import checked_number
+from h5stream.units import check_ordered, checked_number
 
 _log = logging.getLogger("h5stream")
 
@@ -211,6 +211,8 @@ class H5Dataset(Dataset[Any]):
         what, space = "rows" if self.layout.space is None else "samples", self.layout.space
         why = "segment(s) or object(s) that give no sample left out"
         short = f"; {space.left_out:,} {why}" if space and space.left_out else ""
+        lack = f"; {self.layout.left_out:,} file(s) or group(s) that lack a field left out"
+        short += lack if self.layout.left_out else ""
         short += f"; {self.layout.asked:,} object(s) were asked of HDF5" if self.layout.asked else ""
         return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.file_sizes)} file(s){short})"
 
@@ -426,6 +428,19 @@ class H5Dataset(Dataset[Any]):
         layout, asked = self._reopened([shape] * len(self._asked), "one of fields=")
         return self._but(layout=layout, _asked=asked, _cache=BlockCache())
 
+    def _with_columns_of(self, first: H5Dataset) -> H5Dataset:
+        """Return the same dataset with columns by name in the order of another."""
+        columns = first.layout.columns_by_name
+        if not columns or not any(shape.by_name for shape in self._shapes):
+            return self
+        shapes = [shape.with_columns(columns) for shape in self._shapes]
+        layout, asked = self._reopened(shapes, "one of fields=")
+        return self._but(layout=layout, _asked=asked, _cache=BlockCache())
+
+    @property
+    def _shapes(self) -> list[SampleShape]:
+        return [asked.shape for asked, _ in self._asked if asked.shape is not None]
+
     def _reopened(self, shapes: list[SampleShape], what: str) -> tuple[SampleLayout, Any]:
         """Return the layout of the same samples with other fields, and what was asked for it."""
         layouts, opened_as = [], []
@@ -529,6 +544,7 @@ class H5Dataset(Dataset[Any]):
 
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """
+        check_ordered("a batch of indices", indices)
         return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._numpy)
 
     def _several(self, rows: Any) -> Any:
@@ -713,6 +729,7 @@ def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
         return known[0]
     if any(part.shares is not None for part in known):
         raise OptionError("a Mixture stands among datasets that are read one behind the other; mix all sources in one")
+    known = [known[0], *(part._with_columns_of(known[0]) for part in known[1:])]
     layout = joined_layout([part.layout for part in known])
     chosen = None
     if any(part.chosen is not None for part in known):

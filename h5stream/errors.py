@@ -312,3 +312,10 @@ class LeakWarning(UserWarning):
 
     Where that is meant: ``warnings.simplefilter("ignore", h5stream.errors.LeakWarning)``.
     """
+
+
+class LeftOutWarning(UserWarning):
+    """Files that a pattern names have none of the datasets that are fields, and were left out.
+
+    Where that is meant: ``samples=Rows(missing="skip")``, or ``missing="skip"`` of `Sequences`.
+    """

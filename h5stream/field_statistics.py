@@ -37,6 +37,7 @@ from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.layout import FieldLayout, SampleLayout, numbers_of
 from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity
+from h5stream.units import check_ordered, names_in
 
 BATCH_NBYTES = 8 << 20
 """Bytes of a batch: the fewer batches, the less Python between them."""
@@ -182,7 +183,7 @@ def _chosen(layout: SampleLayout, names: Any) -> dict[str, list[int]]:
         elif layout.fields[number].dtype.kind == "c":
             unfit[name] = f"field {name!r} is of complex numbers, which have no order"
     fit = [name for name in every if name not in unfit]
-    wanted = fit if names is None else [names] if isinstance(names, str) else list(names)
+    wanted = fit if names is None else [names] if isinstance(names, str) else [*names_in("statistics: fields=", names)]
     for name in wanted:
         if name not in every:
             raise FieldNotFoundError(
@@ -207,6 +208,7 @@ def _axes(layout: SampleLayout, chosen: Mapping[str, list[int]], axis: Any) -> d
 
 
 def _checked_axes(name: str, field: FieldLayout, given: Any) -> tuple[int, ...]:
+    check_ordered("statistics: axis=", given)
     axes = () if given is None else tuple(given) if isinstance(given, Sequence) else (given,)
     if not all(isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in axes):
         raise OptionError(f"statistics: axis= is a number, several, or a dict of them by field, not {given!r}")

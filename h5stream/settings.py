@@ -25,7 +25,7 @@ from h5stream.errors import OptionError
 from h5stream.order.users import Balanced, GivenOrder, OrderFactory, Ranks, Sized, Weighted, checked_drawn
 from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
-from h5stream.units import checked_number
+from h5stream.units import check_ordered, checked_number
 from h5stream.workers.processes import checked_method
 
 DEFAULT_BATCH_ROWS = 8192
@@ -240,6 +240,7 @@ class Settings(SimpleNamespace):
                 "samples= has starts='random' and draws its samples anew for each epoch: leave out the sampler"
             )
         source = batched = self.sampler if self.batch_sampler is None else self.batch_sampler
+        check_ordered("sampler= or batch_sampler=", source)
         if self.batch_rows is not None:
             batched = BatchSampler(source, self.batch_rows, bool(self.drop_last))
         is_single = self.batch_rows is None and self.batch_sampler is None

@@ -153,6 +153,19 @@ def in_form(values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[n
     return torch.nested.nested_tensor_from_jagged(values, bounds) if form == "nested" else Packed(values, bounds)
 
 
+def renumbered(rows: SparseRows) -> SparseRows:
+    """Return rows with ascending columns, without those of a number that the matrix does not have."""
+    count = len(rows.offsets) - 1
+    columns = rows.columns[: rows.values.shape[0]].to(torch.int64)
+    numbers = torch.arange(count, device=columns.device)
+    row = torch.repeat_interleave(numbers, rows.offsets.diff(), output_size=len(columns))
+    is_wanted = columns < rows.width
+    order = torch.argsort((row * (rows.width + 1) + columns)[is_wanted], stable=True)
+    counts = torch.bincount(row[is_wanted], minlength=count)
+    offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(rows.offsets.dtype)
+    return SparseRows(rows.values[is_wanted][order], rows.columns[is_wanted][order], offsets, rows.width)
+
+
 RAGGED = (Packed, Padded, SparseRows)
 
 

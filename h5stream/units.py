@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Iterable, KeysView, Reversible, Sequence, Set
 from typing import Any
+
+import numpy as np
 
 from h5stream.errors import OptionError
 
@@ -66,6 +69,40 @@ def text_of_bytes(nbytes: float | None, per: str = "") -> str:
             break
     digits = 2 if abs(size) < 9.995 else 1 if abs(size) < 99.95 else 0
     return f"{size:.{digits}f} {unit}{per}"
+
+
+def check_ordered(what: str, given: Any) -> None:
+    """Refuse a set where several things are named: `what` takes them in an order, and each process has its own."""
+    is_set = isinstance(given, Set) and not isinstance(given, (Reversible, KeysView))
+    if is_set or isinstance(given, type(iter(set()))):
+        shown = f"a set of {len(given)}, {reprlib.repr(given)}," if is_set else "an iterator over a set,"
+        raise OptionError(
+            f"{what} takes several in an order, and {shown} has no order: it differs between processes, such as ranks. "
+            "Write sorted(...), or a list"
+        )
+
+
+def listed(what: str, given: Any) -> list[Any]:
+    """Return several things that a user names as a list, in their order; those of an array are Python's objects."""
+    check_ordered(what, given)
+    if not hasattr(given, "__array__"):
+        if not isinstance(given, Iterable):
+            raise OptionError(f"{what} takes several in a list, not {given!r:.200}")
+        return list(given)
+    array = np.asarray(given)
+    if array.ndim > 1:
+        raise OptionError(f"{what} takes names in an array of one axis, not of shape {array.shape}: reshape(-1)")
+    return list(array.reshape(-1).tolist())
+
+
+def as_text(name: Any) -> Any:
+    """Return a name that is bytes, as h5py and NumPy have some, as text; anything else as it is."""
+    return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
+
+
+def names_in(what: str, given: Any) -> tuple[Any, ...]:
+    """Return several names in their order, those that are bytes as texts; see `listed`."""
+    return tuple(map(as_text, listed(what, given)))
 
 
 def whole_number(value: Any) -> int | None:

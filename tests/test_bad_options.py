@@ -67,7 +67,7 @@ TWICE = {"sample_transform": len, "batch_transform": len, "sample_workers": 2}
         ({"batch_sampler": [[0]], "batch_size": 32}, "batch_sampler= decides everything"),
         ({"batch_size": None, "drop_last": True}, "batch_size=None gives single samples, so drop_last="),
         ({"fields": 3}, "fields= takes a name, a Field, a sequence or a mapping of them, not 3"),
-        ({"fields": {"x"}}, "fields= is a set, .* name them in a list"),
+        ({"fields": {"x"}}, "fields= takes several in an order, .* Write sorted"),
         ({"samples": 16}, r"samples= takes Sequences\(...\), .*not 16"),
         ({"samples": Sequences}, r"samples= takes Sequences\(...\), .*not <class"),
         ({"fields": [Values(range(9))]}, "none of the fields 'values' says how many samples there are"),

@@ -25,6 +25,7 @@ from h5stream.errors import H5StreamError, OptionError
 from h5stream.executors import carried_out, check_executor
 from h5stream.storage.source import identity_of
 from h5stream.storage.stores import Asked, asked_of_stores
+from h5stream.units import names_in
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
@@ -161,7 +162,7 @@ def _choose_fields(
     entries: Mapping[str, DatasetEntry], named: Sequence[str] | None, kinds: Sequence[Proposal], root: list[str]
 ) -> tuple[str, tuple[str, ...]]:
     if named:
-        return "named", tuple(named)
+        return "named", names_in("fields=", named)
     # What is no sample row by row: parts of sparse matrices, datasets that are a sample each, all groups but one.
     apart = {entry.path for kind in kinds for entry in kind.about if entry not in kind.rows}
     usable = {name: e for name, e in entries.items() if e.access != REFUSED and not e.role and e.rows}

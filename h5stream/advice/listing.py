@@ -23,6 +23,7 @@ from h5stream.storage.elements import plain_dtype
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import Field
 from h5stream.storage.filters import pipeline_of
+from h5stream.storage.handles import dtype_of
 from h5stream.storage.images import format_of
 from h5stream.storage.opening import open_layout
 from h5stream.storage.parts import open_hdf5
@@ -340,7 +341,7 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
     access, reason, stored_chunks = _access(path, name, allow_external, image)
     creation = dataset.id.get_create_plist()
     cache_chunks, cache_nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
-    dtype: Any = _or(None, lambda: plain_dtype(dataset.dtype))
+    dtype: Any = _or(None, lambda: plain_dtype(dtype_of(dataset)))
     nbytes, shape, chunk = int(dataset.id.get_type().get_size()), dataset.shape, dataset.chunks or ()
     across = math.prod(-(-n // c) for n, c in zip((shape or ())[1:], chunk[1:], strict=False))
     entry = DatasetEntry(

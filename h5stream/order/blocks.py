@@ -14,6 +14,7 @@ from h5stream.order.places import Places, is_ascending, new_array, pieces, place
 from h5stream.samples.segments import Ints
 from h5stream.samples.space import Space
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Lookup, SampleLayout
+from h5stream.units import check_ordered
 
 _MAX_BLOCKS = 1 << 26
 
@@ -169,6 +170,7 @@ def select_rows(selection: Any, total: int) -> Ints | None:
 
 def numbers(index: Any, count: int, *, axis: int) -> Ints:
     """Return the numbers that a slice, a list, an array or a mask names along an axis of `count` places; unchecked."""
+    check_ordered("an index", index)
     what = "rows are" if axis == 0 else f"places on axis {axis} are"
     if isinstance(index, slice):
         return np.arange(*index.indices(count), dtype=np.int64)
@@ -189,6 +191,7 @@ def numbers(index: Any, count: int, *, axis: int) -> Ints:
 
 def row_numbers(selection: Any, total: int) -> Ints:
     """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named."""
+    check_ordered("the selection of rows", selection)
     chosen: Any = selection if isinstance(selection, slice) else np.asarray(selection)
     is_list = not isinstance(selection, slice) and chosen.dtype != bool
     rows = numbers(chosen.reshape(-1) if is_list else chosen, total, axis=0)

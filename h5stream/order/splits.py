@@ -22,6 +22,7 @@ from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Grid
 from h5stream.storage.layout import SampleLayout
 from h5stream.storage.source import FilesIdentity
+from h5stream.units import check_ordered
 
 BY = ("segment", "file", "block")
 """What groups may be by, besides values."""
@@ -32,6 +33,8 @@ LARGE_SHARE = 10
 
 def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
     """Return the samples of each part; those of fractions end where their sum falls, rounded to the nearest sample."""
+    for share in shares:
+        check_ordered("split", share)
     kinds = {np.asarray(share).dtype.kind if np.ndim(share) == 0 else "O" for share in shares}
     if not (kinds == {"f"} or kinds in ({"i"}, {"u"}, {"i", "u"})) or not all(0 <= share < np.inf for share in shares):
         raise OptionError(

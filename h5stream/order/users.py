@@ -16,7 +16,7 @@ from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import Order, Window
 from h5stream.order.places import is_ascending, narrowed
-from h5stream.units import checked_number, whole_number
+from h5stream.units import check_ordered, checked_number, whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,6 +425,7 @@ class ListedOrder:
             yield rows, checksum
 
     def _checked(self, batch: Rows) -> NDArray[np.int64]:
+        check_ordered("a batch of the sampler", batch)
         try:
             given = np.asarray(batch if hasattr(batch, "__array__") else list(batch)).reshape(-1)
         except (TypeError, ValueError):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from h5stream.errors import OptionError
+from h5stream.units import names_in
 
 _COMPRESSIONS = ("none", "lz4", "zstd", "gzip")
 _LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 30
@@ -42,7 +43,12 @@ class Recipe:
     def of(cls, *, fields: str | Sequence[str] | None = None, **options: Any) -> Recipe:
         """Return a recipe with one field or several."""
         return cls(
-            fields=(fields,) if isinstance(fields, str) else None if fields is None else tuple(fields), **options
+            fields=(fields,)
+            if isinstance(fields, str)
+            else None
+            if fields is None
+            else names_in("repack: fields=", fields),
+            **options,
         )
 
     def to_text(self) -> str:

@@ -42,7 +42,7 @@ from h5stream.filesystem import check_fits, explained, flush_folder, give_name, 
 from h5stream.order.users import ListedOrder
 from h5stream.repacking import Recipe, survey
 from h5stream.storage.external import needed_elsewhere
-from h5stream.storage.fields import checked_path
+from h5stream.storage.fields import checked_path, several
 from h5stream.storage.remote import fetched_ahead, opened_with
 from h5stream.storage.source import absolute, identity_of
 from h5stream.storage.stores import SCHEMES, is_address
@@ -206,8 +206,9 @@ def repack(
     check_executor(executor)
     if executor is not None and progress is not None:
         raise OptionError("progress= hears of chunks in this process, and executor= works in others; leave one out")
-    many = isinstance(source, (list, tuple))
-    pairs = _targets(source, target, overwrite) if isinstance(source, (list, tuple)) else [(source, target)]
+    sources = several(source, "repack")
+    many = not (len(sources) == 1 and sources[0] is source)
+    pairs = _targets(sources, target, overwrite) if many else [(sources[0], target)]
     jobs = [(str(old), _repacked, (old, new, recipe, overwrite, progress)) for old, new in pairs]
     with opened_with(storage_options):
         results = tuple(carried_out(jobs, executor))

@@ -14,11 +14,13 @@ from h5stream.samples.kinds import (
     DRAWS,
     Draw,
     Draws,
+    MissingRows,
     Of,
     Pad,
     Rows,
     Sequences,
     checked_counts,
+    checked_missing,
     checked_of,
     checked_pad,
     integer,
@@ -73,6 +75,9 @@ class Boxes:
         How many boxes are tried for a sample before it is an error.
     of : str or sequence of str, optional, keyword-only
         The groups that hold volumes, as in `Rows`; by default each file is a volume.
+    missing : str, keyword-only
+        What to do with a file or a group that lacks a field, or the group of `of`: ``"error"`` raises an error,
+        ``"skip"`` leaves it out, so that it has no number as a volume.
 
     Raises
     ------
@@ -97,8 +102,10 @@ class Boxes:
     accept_on: str | int | None = None
     tries: int = 500
     of: Of = None
+    missing: MissingRows = "error"
 
     def __post_init__(self) -> None:
+        checked_missing("Boxes", self.missing)
         for name, least in (("shape", 1), ("stride", 1), ("halo", 0)):
             if (given := getattr(self, name)) is not None or name == "shape":
                 rule = f"one number for each axis, at least {least}, such as (32, 64, 64)"

@@ -13,6 +13,7 @@ from h5stream.errors import OptionError
 from h5stream.samples.kinds import checked_steps
 from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Space, Steps
+from h5stream.units import check_ordered
 
 LookupFunction = Callable[[Ints, int, int], Any]
 """Gives a row for each of some samples, by their numbers, the epoch and the seed."""
@@ -150,6 +151,7 @@ class Column:
 
 def _in_memory(values: Any) -> Any:
     """Turn what a user gave into an array of numbers, else into a list."""
+    check_ordered("Values", values)
     if isinstance(values, Sequence) and any(isinstance(value, (str, bytes)) for value in values[:1]):
         return list(values)
     try:

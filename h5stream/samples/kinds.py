@@ -5,19 +5,24 @@ A sequence is known by its *anchor*, a row; each field takes the rows ``anchor +
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Said
-from h5stream.units import whole_number
+from h5stream.units import as_text, check_ordered, names_in, whole_number
 
 Of = str | Sequence[str] | Said | None
 
 Tail = Literal["drop", "shift"]
 
 Missing = Literal["error", "skip", "fill"]
+
+MissingRows = Literal["error", "skip"]
 
 Draw = Literal["segments", "rows"]
 """By what random samples are drawn: each segment as often as any other, or each start as likely as any other."""
@@ -73,6 +78,10 @@ class Sequences:
         What to do with groups or files whose fields have different numbers of rows: ``"equal"`` refuses them;
         ``"shortest"`` leaves out rows after the end of the shortest field, such as the observation after the last
         action.
+    missing : str, optional, keyword-only
+        What to do with a file or a group that lacks a field, or the group of `of`. ``"error"`` raises an error.
+        ``"skip"`` leaves it out; ``print(dataset)`` says how many. By default it is an error, unless a pattern names
+        the files: those of them that have none of the datasets are left out then, with a warning.
 
     Raises
     ------
@@ -97,6 +106,7 @@ class Sequences:
     draw: Draw = "segments"
     axis: int = 0
     lengths: Literal["equal", "shortest"] = "equal"
+    missing: MissingRows | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", checked_of("Sequences", self.of))
@@ -119,6 +129,7 @@ class Sequences:
                 raise OptionError(f"Sequences: {name} must be at least 1, not {count!r}")
         checked_pad("Sequences", self.pad)
         one_of("Sequences", "tail", self.tail, get_args(Tail))
+        checked_missing("Sequences", self.missing)
         if self.tail == "shift" and self.pad is not None:
             raise OptionError("Sequences: tail='shift' pads nothing, it moves the last sequence back; leave pad= out")
         if self.pad_rows is not None:
@@ -182,11 +193,15 @@ class Objects:
     missing: Missing = "error"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.of, Collection):
-            raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {self.of!r}")
-        if not len(self.of):
+        given: Any = self.of
+        if not isinstance(given, Collection) and not hasattr(given, "__array__"):
+            raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {given!r}")
+        of = checked_of("Objects", given)
+        if not isinstance(of, (str, list)):
+            raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {of!r}")
+        if not of:
             raise OptionError("Objects([]) lists no object; name some, or a pattern such as 'data/*'")
-        checked_of("Objects", self.of)
+        object.__setattr__(self, "of", of)
         one_of("Objects", "missing", self.missing, get_args(Missing))
 
 
@@ -202,11 +217,15 @@ class Rows:
     axis : int
         The axis that samples lie along, if it is not the first: -1 for the last. A sample has the other axes, but only
         one index of axis 0 with ``of="rows"``.
+    missing : str, optional
+        What to do with a file or a group that lacks a field, or the group of `of`. ``"error"`` raises an error.
+        ``"skip"`` leaves it out; ``print(dataset)`` says how many. By default it is an error, unless a pattern names
+        the files: those of them that have none of the datasets are left out then, with a warning.
 
     Raises
     ------
     OptionError
-        If neither groups nor an axis are given.
+        If neither groups, nor an axis, nor `missing` are given.
 
     Examples
     --------
@@ -216,6 +235,7 @@ class Rows:
 
     of: str | Sequence[str] | None = None
     axis: int = 0
+    missing: MissingRows | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", checked_of("Rows", self.of))
@@ -223,12 +243,14 @@ class Rows:
             raise OptionError("Rows: of= names groups; where rows end segments says nothing about single rows")
         if self.of == "rows" and self.axis == 0:
             raise OptionError("Rows: of='rows' is for another axis: each index of it, of each row, is a sample")
-        if integer(self.axis, "axis") == 0 and self.of is None:
+        checked_missing("Rows", self.missing)
+        if integer(self.axis, "axis") == 0 and self.of is None and self.missing is None:
             raise OptionError("Rows needs of=, the groups whose rows are samples, or axis=, where these are not axis 0")
 
 
 def checked_steps(steps: Any) -> tuple[int, ...]:
     """Turn what a user gave as ``steps=`` into a tuple."""
+    check_ordered("take= (steps=)", steps)
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
         raise OptionError(f"take= (steps=) takes a range or list of integers, range(-1, 15) or [0], not {steps!r}")
     found = tuple(integer(step, "a step") for step in steps)
@@ -243,19 +265,27 @@ def one_of(kind: str, name: str, value: Any, options: tuple[str, ...]) -> None:
         raise OptionError(f"{kind}: {name}= is {', '.join(map(repr, options[:-1]))} or {options[-1]!r}, not {value!r}")
 
 
+def checked_missing(kind: str, missing: Any) -> None:
+    """Refuse a ``missing=`` of rows that is not known."""
+    if missing == "fill":
+        raise OptionError(f"{kind}: missing='fill' is for Objects; rows of a file that lacks them cannot be counted")
+    if missing is not None:
+        one_of(kind, "missing", missing, get_args(MissingRows))
+
+
 def checked_of(kind: str, of: Any) -> Of:
     """Return what a user gave as ``of=``, names as a list; refuse what is none, or names one twice."""
     if of is None or isinstance(of, (str, Said)):
         return of
-    try:
-        names = [name.decode() if isinstance(name, bytes) else name for name in of]
-    except TypeError:
-        names = [of]
+    is_one = isinstance(of, bytes) or not (isinstance(of, Iterable) or hasattr(of, "__array__"))
+    names = [as_text(of)] if is_one else [*names_in(f"{kind}: of=", of)]
+    if isinstance(of, bytes) or (hasattr(of, "__array__") and np.ndim(of) == 0 and isinstance(names[0], str)):
+        return str(names[0])
     wrong = next((name for name in names if not isinstance(name, str)), None)
     if wrong is not None:
         raise OptionError(f"{kind}: of= takes a pattern such as 'data/*', or names of groups, not {wrong!r}")
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = collections.Counter(names).most_common(1)[0][0]
         raise OptionError(f"{kind}: of= names {twice!r} twice; each once")
     return names
 
@@ -276,6 +306,7 @@ def integer(value: Any, name: str) -> int:
 
 def checked_counts(what: str, given: Any, least: int, rule: str, length: int | None = None) -> tuple[int, ...]:
     """Return whole numbers, so many if that is said and none below the least; refuse all else: `what` is `rule`."""
+    check_ordered(what, given)
     numbers = [whole_number(each) for each in given] if isinstance(given, Iterable) else []
     found = tuple(each for each in numbers if each is not None and each >= least)
     if not found or len(found) != (len(numbers) if length is None else length):

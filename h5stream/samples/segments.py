@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+from h5stream.units import check_ordered
 
 Ints = NDArray[np.int64]
 Edges = Ints
@@ -23,6 +24,7 @@ Edges = Ints
 
 def as_array(values: Any) -> NDArray[Any]:
     """Return an array of what a user gave: this room knows no torch, but tensors come here, from any device."""
+    check_ordered("an array of values", values)
     found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     is_listed = found.dtype.kind == "f" and isinstance(values, list | tuple) and bool(values)
     if is_listed and all(isinstance(one, int) for one in values):

@@ -13,6 +13,7 @@ from h5stream.errors import OptionError
 from h5stream.samples.kinds import Pad, checked_pad, integer
 from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Space, Steps, space_of_rows
+from h5stream.units import as_text, check_ordered
 
 GROUP, FILE, ROW, START = "group", "file", "row", "start"
 
@@ -144,14 +145,15 @@ def _named(columns: Any) -> dict[str, Any]:
 
 
 def _column(name: str, values: Any) -> Any:
+    check_ordered(f"Table: column {name!r}", values)
     found = as_array(values)
     if found.ndim != 1:
         raise OptionError(
             f"Table: column {name!r} has one value for each sample, not the shape {found.shape}; what is no column is "
             "length=, pad= or axis="
         )
-    if found.dtype.kind in "OUS":
-        texts = [text.decode() if isinstance(text, bytes) else text for text in found.tolist()]
+    if found.dtype.kind in "OUST":
+        texts = [as_text(text) for text in found.tolist()]
         if not all(isinstance(text, str) for text in texts):
             return texts  # of no use here, as other columns of an index are
         return [text.strip("/") if name == GROUP else text for text in texts]

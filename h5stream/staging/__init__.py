@@ -28,7 +28,7 @@ from h5stream.repacking import Recipe
 from h5stream.staging.copying import OBJECT_THREADS, combine, default_threads, digest_of_block
 from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, is_of, pids_of, sessions_of
 from h5stream.staging.run import ProgressCallback, StagedFiles, StagingProgress, StagingRun
-from h5stream.storage.fields import paths_of
+from h5stream.storage.fields import paths_of, several
 from h5stream.storage.remote import ObjectIdentity, opened_with, opening
 from h5stream.storage.source import FileIdentity, FilesIdentity
 from h5stream.storage.stores import SCHEMES, is_address
@@ -198,7 +198,7 @@ def _stage(files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] |
     folder = StagingFolder.of(to)
     if folder.path.exists() and not folder.path.is_dir():
         raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))
-    paths = [path for one in _several(files) for path in paths_of(one, None)]
+    paths = [path for one in several(files, "stage") for path in paths_of(one, None)]
     from_stores = [path for path in paths if is_address(path)]
     if follow and from_stores:
         raise OptionError(
@@ -209,10 +209,6 @@ def _stage(files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] |
     threads = asked.pop("threads", None) or (OBJECT_THREADS if from_stores else default_threads())
     recipe = None if repack is None else Recipe.of(**repack)
     return StagingRun(folder=folder, recipe=recipe, threads=threads, **asked).run(paths, follow)
-
-
-def _several(files: Paths) -> Iterable[PathLike]:
-    return [files] if isinstance(files, str | os.PathLike) else files
 
 
 def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Callable[[], None]]:
@@ -478,7 +474,7 @@ def remove_staged(
             return RemovedFiles(removed=(), bytes_freed=0, notices=())
         raise StagingError(f"nothing was staged to {place.path}", folder=str(place.path))
     with place.locked() as listed:
-        paths = () if files is None else _several(files)
+        paths = () if files is None else several(files, "remove_staged")
         names = list(dict.fromkeys(_name(place, listed, path) for path in paths)) if files is not None else list(listed)
         place.reclaim(listed)
         names = [name for name in names if name in listed]

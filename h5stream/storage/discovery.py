@@ -28,9 +28,9 @@ from h5stream.errors import (
     UnsupportedFieldError,
 )
 from h5stream.storage import elements
-from h5stream.storage.elements import holds_reference, in_stored_byte_order
+from h5stream.storage.elements import holds_reference, in_stored_byte_order, may_be_sorted
 from h5stream.storage.external import Guard
-from h5stream.storage.handles import DAMAGE
+from h5stream.storage.handles import DAMAGE, dtype_of
 
 _log = logging.getLogger("h5stream")
 
@@ -280,7 +280,7 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
     else:
         raise _not_found(file, name, path)
     dataset, member = file[dataset_path], tuple(parts[cut:])
-    current: Any = dataset.dtype if member else None
+    current: Any = dtype_of(dataset) if member else None
     for part in member:
         names = current.names or ()
         if part not in names:
@@ -351,7 +351,7 @@ def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
     for name, dataset in datasets.items():
         yield name
         with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
-            yield from member_names(name, dataset.dtype)
+            yield from member_names(name, dtype_of(dataset))
 
 
 def member_names(name: str, dtype: Any) -> Iterator[str]:
@@ -371,7 +371,8 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     where, _, attribute = name.rpartition("@")
     if not is_attribute(file, name, path):
         dataset, _, member = find_dataset(file, name, path, guard)
-        values = _read(lambda: dataset[()], dataset, name, path)
+        whole = dataset.astype(dtype_of(dataset)) if may_be_sorted(dataset.dtype) else dataset
+        values = _read(lambda: whole[()], dataset, name, path)
         for part in member:
             values = values[part]
         return values
@@ -383,6 +384,19 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
         hint = did_you_mean(attribute, [] if owner is None else list(owner.attrs))
         raise refusal(path, name, f": {what}{hint}", FieldNotFoundError)
     return _read(lambda: owner.attrs[attribute], owner.attrs.get_id(attribute), name, path)
+
+
+def type_once(file: Any, name: str, path: str, guard: Guard) -> np.dtype[Any]:
+    """Return the type of what `once_of` reads."""
+    if is_attribute(file, name, path):
+        where, _, attribute = name.rpartition("@")
+        of_attribute: np.dtype[Any] = file[where.strip("/") or "/"].attrs.get_id(attribute).dtype
+        return of_attribute
+    dataset, _, member = find_dataset(file, name, path, guard)
+    dtype = dtype_of(dataset)
+    for part in member:
+        dtype = dtype[part]
+    return dtype
 
 
 def region_rows(thing: Thing, of: Any, name: str, path: str) -> NDArray[np.int64]:

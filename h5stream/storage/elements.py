@@ -8,7 +8,7 @@ its NumPy dtype goes through h5py, which converts it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,10 +124,76 @@ def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
 
 
+def may_be_sorted(dtype: np.dtype[Any]) -> bool:
+    """Tell whether libhdf5 may have sorted the parts of complex numbers, which h5py then takes for a compound."""
+    base = dtype.base
+    if base.names is None:
+        return False
+    return is_parted(base) or any(may_be_sorted(base[name]) for name in base.names)
+
+
+def is_parted(dtype: np.dtype[Any]) -> bool:
+    """Tell whether elements are the parts of complex numbers, the imaginary one first."""
+    return dtype.names == ("i", "r") and dtype["i"] == dtype["r"] and dtype["i"].kind == "f"
+
+
+def as_complex(values: Any) -> Any:
+    """Return complex numbers of their parts, in a field that has such; see `h5stream.storage.handles.dtype_of`."""
+    if values.dtype.names is None or not is_parted(values.dtype):
+        return values
+    whole = np.empty(values.shape, f"c{2 * values.dtype['r'].itemsize}")
+    whole.real, whole.imag = values["r"], values["i"]
+    return whole
+
+
 def vlen_base(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """Return the type of the items of values of variable length; None for strings and everything else."""
     base = h5py.check_vlen_dtype(dtype)
     return base if isinstance(base, np.dtype) else None
+
+
+Meanings = tuple[tuple[int, str], ...]
+"""The numbers of an enum, ascending, with their labels; empty for other types."""
+
+
+def meanings_of(dtype: np.dtype[Any]) -> Meanings:
+    """Return what the numbers of an enum stand for, also of arrays or values of variable length of one."""
+    items = vlen_base(dtype)
+    labels = h5py.check_enum_dtype((dtype if items is None else items).base)
+    return tuple(sorted((int(number), str(label)) for label, number in labels.items())) if labels else ()
+
+
+def joined_meanings(several: Iterable[tuple[Meanings, str]]) -> tuple[Meanings, str]:
+    """Return what the numbers of enums of several places stand for, and in which two of these one has two meanings.
+
+    An enum may have numbers and labels that another lacks, and plain numbers contradict none.
+    """
+    numbers, labels = dict[int, tuple[str, str]](), dict[str, tuple[int, str]]()
+    for meanings, place in several:
+        for number, label in meanings:
+            first, where = numbers.setdefault(number, (label, place))
+            if first != label:
+                return (), f"number {number} stands for {first!r} in {where}, and for {label!r} in {place}"
+            other, where = labels.setdefault(label, (number, place))
+            if other != number:
+                return (), f"{label!r} is the number {other} in {where}, and {number} in {place}"
+    return tuple(sorted((number, label) for number, (label, _) in numbers.items())), ""
+
+
+def enums_in(dtype: np.dtype[Any], path: str = "") -> Iterator[tuple[str, Meanings]]:
+    """Yield each enum of a type, with the path of its member."""
+    for name in dtype.base.names or ():
+        yield from enums_in(dtype.base[name], f"{path}:{name}")
+    if meanings := meanings_of(dtype):
+        yield path, meanings
+
+
+def why_not_joined(a: np.dtype[Any], b: np.dtype[Any], places: tuple[str, str]) -> str:
+    """Say in which number enums of two types contradict one another; empty if in none."""
+    others = dict(enums_in(b))
+    pairs = ((path, [(mine, places[0]), (others.get(path, ()), places[1])]) for path, mine in enums_in(a))
+    every = ((path, joined_meanings(pair)[1]) for path, pair in pairs)
+    return next((f"enum {path.lstrip(':') or 'of its elements'}: {why}" for path, why in every if why), "")
 
 
 def is_text(dtype: np.dtype[Any]) -> bool:

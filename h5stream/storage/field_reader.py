@@ -12,6 +12,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.errors import (
     CorruptChunkError,
@@ -28,6 +29,7 @@ from h5stream.samples.segments import Between, Bounds, Stretches, in_memory
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
+from h5stream.storage.axis_names import AxisNames, axis_names, chosen_by_name, moved, unlike_names
 from h5stream.storage.discovery import (
     Thing,
     categories_of,
@@ -45,15 +47,15 @@ from h5stream.storage.discovery import (
 from h5stream.storage.elements import as_samples_have_it
 from h5stream.storage.extents import Extents, SampleKind
 from h5stream.storage.fields import Field, SampleShape, Take, check_options, columns_wanted, not_ragged
-from h5stream.storage.handles import DAMAGE
+from h5stream.storage.handles import DAMAGE, dtype_of
 from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
-from h5stream.storage.lookups import Key, LookedUp, unlike_widths
+from h5stream.storage.lookups import Key, LookedUp, counted, unlike_widths
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
-from h5stream.storage.parts import OpenFile, Place, part_of
-from h5stream.storage.rowbox import ColumnPiece, selected_shape
+from h5stream.storage.parts import OpenFile, Place, part_moved, part_of
+from h5stream.storage.rowbox import ColumnNames, ColumnPiece, axes_taken, selected_shape
 from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, UnlikeError, asked_of, find, inside_of
 from h5stream.storage.whereabouts import RawFile
@@ -198,6 +200,8 @@ def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
     group = _group_named(found, asked)
     if is_matrix(group):
         return _add_matrix(found, key, asked, group)
+    if isinstance(asked.columns, ColumnNames) and not (asked.file and asked.lookup is not None):
+        asked = _with_columns(found, key, asked, next(_sources(found, asked)))
     if (categories := categories_of(group)) is not None:
         entry = _add(found, key, changed(asked, name=f"{asked.name}/codes"))
         found.fields[entry] = replace(found.fields[entry], name=asked.name, categories=categories)
@@ -217,6 +221,47 @@ def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
     return _add_rows(found, asked)
 
 
+def _with_columns(found: _Found, key: Key, asked: Field, there: OpenFile, width: int = 0) -> Field:
+    """Return a field with the numbers of columns that a user names; a sparse matrix has so many columns."""
+    wanted = asked.columns
+    if not isinstance(wanted, ColumnNames):
+        return asked
+    if wanted.by_place:
+        return changed(asked, columns=(Ellipsis,))
+    thing = None if width else there.find(asked.name)
+    if thing is not None and _inner_dtype(thing).names:  # they would be its members
+        why = ": columns= names columns of an array, and this is a compound; members=[...] names its members"
+        raise _refused(there, asked, why, OptionError)
+    where = axis_names(there.file, asked.name.strip("/") if thing is None else thing.path, there.identity, width)
+    labels = [one for one in where if one.axis == 1]
+    if not labels:
+        why = ": columns= names columns, and the file has no names of them, as the index of var is in AnnData, or a "
+        raise _refused(there, asked, f"{why}dimension scale of texts; columns=[0, 1] takes numbers", OptionError)
+    names = [*map(str, labels[0].read().tolist())]
+    first, _ = found.opened.files.columns.setdefault((key[0], "names"), (names, np.zeros(0, np.int32)))
+    try:
+        return changed(asked, columns=chosen_by_name(wanted, names, first))
+    except OptionError as error:
+        raise _refused(there, asked, f": {error}", OptionError) from None
+
+
+def _axes(
+    found: _Found, asked: Field, thing: Thing, there: OpenFile, along: tuple[Along, ...]
+) -> tuple[AxisNames, ...]:
+    """Return where the columns that a field takes of a dataset have names; none of a field by place, and of objects."""
+    if found.are_objects or asked.columns == (Ellipsis,) or thing.member or len(thing.dataset.shape) < 2:
+        return ()
+    named = axis_names(there.file, thing.path, there.identity)
+    if along:
+        return tuple(
+            replace(one, taken=tuple(along[one.axis].offsets)) for one in named if along[one.axis].origin is None
+        )
+    if asked.columns is None or not named:
+        return named
+    taken = [tuple(numbers.tolist()) for numbers, _ in axes_taken(thing.dataset.shape[1:], asked.columns)]
+    return tuple(replace(one, taken=taken[one.axis - 1]) for one in named)
+
+
 def _add_rows(found: _Found, asked: Field) -> Any:
     """Add a field of which each sample takes its own row, or several, or a part of a volume."""
     (there,) = _sources(found, asked)
@@ -233,6 +278,8 @@ def _add_rows(found: _Found, asked: Field) -> Any:
     else:
         along, shape = found.extents.take(thing.dataset.shape, asked, there.path)
     entry, layouts, targets = _described(found, asked, thing, shape, steps)
+    if len(layouts) == 1:
+        layouts = [replace(layouts[0], axes=_axes(found, asked, thing, there, along))]
     found.fields += layouts
     key = (where.number, thing.path, columns, steps, at, asked.take.pad, along, asked.decode, asked.length)
     found.read.setdefault(key, (where, asked, along, []))[-1].extend(targets)
@@ -366,6 +413,9 @@ def _add_once(found: _Found, asked: Field) -> int:
     value = as_samples_have_it(found.opened.once(asked.name))
     number = _add_value(found, asked.name, value, asked.dtype)
     found.once.append((number, value))
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        meanings = elements.meanings_of(found.opened.once_type(asked.name))
+        found.fields[number] = replace(found.fields[number], meanings=meanings)
     return number
 
 
@@ -384,25 +434,86 @@ def _add_matrix(found: _Found, key: Key, asked: Field, group: Any) -> SparseEntr
     form = None if asked.ragged is None else asked.ragged.form
     if found.are_objects:
         why = "whose rows are samples: samples=Rows(of=...) takes those of many groups"
-    elif form not in ("packed", DENSE) or (asked.columns is not None and form != DENSE):
+    elif form not in ("packed", DENSE) or not (
+        asked.columns is None or form == DENSE or isinstance(asked.columns, ColumnNames)
+    ):
         why = f"so write Field({asked.name!r}, ragged='dense'), rows of which columns= takes some, or ragged='packed'"
     if why:
         raise _refused(found.opened, asked, f" is a sparse matrix, {why}")
-    width = shape_of(group, name, found.path)[1]
-    places = columns_wanted(asked, width) if form == DENSE else None
+    is_dense, is_named = form == DENSE, isinstance(asked.columns, ColumnNames) and not asked.columns.by_place
+    sources = [(there, shape_of(there.file[name], name, there.path)[1]) for there in _sources(found, asked)]
+    width, moves, axes = sources[0][1], list[NDArray[np.int64] | None](), tuple[AxisNames, ...]()
+    places = columns_wanted(_with_columns(found, key, asked, *sources[0]), width) if is_dense or is_named else None
+    if is_named:
+        places, moves = _lined_up(found, key, asked, sources, is_dense=is_dense)
+        width = len(places)
+    if not (isinstance(asked.columns, ColumnNames) and asked.columns.by_place):
+        axes = _axes_of_matrix(found, key, asked, sources)
     plain = changed(asked, columns=None, normalise=None)
-    values = changed(plain, name=f"{name}/data", ragged=changed(Ragged(form or "packed"), places=places))
-    number = _add_looked_up(found, (key[0], "data"), values, f"{name}/indptr")
+    of_values = changed(Ragged(form or "packed"), places=places if is_dense else None)
+    before = counted(found.looked_up).get((key[0], "indices"), (0,))[0]
+    number = _add_looked_up(
+        found, (key[0], "data"), changed(plain, name=f"{name}/data", ragged=of_values), f"{name}/indptr"
+    )
     indices = changed(plain, name=f"{name}/indices", dtype=None, ragged=changed(Ragged(), width=width))
     columns = _add_looked_up(found, (key[0], "indices"), indices, f"{name}/indptr")
-    _check_widths(found, asked, found.fields[columns])
-    found.fields[number] = replace(found.fields[number], name=asked.name)
+    if not is_named:
+        _check_widths(found, asked, found.fields[columns])
+    found.fields[number] = replace(found.fields[number], name=asked.name, axes=axes)
+    parts = found.looked_up[key[0], "indices"].parts
+    for k, table in enumerate(moves[: len(parts) - before], before):
+        parts[k] = part_moved(parts[k], table)
+    if is_named and found.fields[columns].dtype.kind in "iu" and width > np.iinfo(found.fields[columns].dtype).max:
+        why = f"whose columns are {found.fields[columns].dtype}, too narrow to be named; write them as int32"
+        raise _refused(found.opened, asked, f" is a sparse matrix {why}")
     if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
         why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"
         raise _refused(found.opened, asked, f" is a sparse matrix {why}")
     if form == DENSE and (kind := found.fields[number].dtype).str[1:] in ("f2", "f16", "c32"):
         raise _refused(found.opened, asked, f" is a sparse matrix of {kind}, which ragged='packed' gives, 'dense' not")
-    return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
+    width -= is_named
+    return SparseEntry(
+        values=number, columns=columns, width=width, is_dense=is_dense, is_renumbered=is_named and not is_dense
+    )
+
+
+def _lined_up(
+    found: _Found, key: Key, asked: Field, sources: list[tuple[OpenFile, int]], *, is_dense: bool
+) -> tuple[NDArray[np.int32], list[NDArray[np.int64] | None]]:
+    """Return the place in a row of each column of the first file, and by what to replace the columns of these files.
+
+    A last column without a place stands for all that are not wanted. Packed rows have the places for columns.
+    """
+    known, moves, place = found.opened.files.columns, list[NDArray[np.int64] | None](), (key[0], "places")
+    for there, width in sources:
+        own = columns_wanted(_with_columns(found, key, asked, there, width), width)
+        first = own if is_dense else np.arange(own.max(initial=-1) + 1, dtype=np.int32)
+        _, reference = known.setdefault(place, ([], np.append(first, np.int32(-1))))
+        moves.append(moved(own, reference))
+    return reference, moves
+
+
+def _axes_of_matrix(
+    found: _Found, key: Key, asked: Field, sources: list[tuple[OpenFile, int]]
+) -> tuple[AxisNames, ...]:
+    """Return where the wanted columns of a sparse matrix have names; refuse files in which these differ."""
+    every = list[tuple[AxisNames, ...]]()
+    for there, width in sources:
+        own = columns_wanted(_with_columns(found, key, asked, there, width), width)
+        taken = (
+            None
+            if asked.columns is None
+            else tuple(np.argsort(np.where(own < 0, width, own), kind="stable")[: own.max(initial=-1) + 1].tolist())
+        )
+        every.append(
+            tuple(
+                replace(one, taken=taken)
+                for one in axis_names(there.file, asked.name.strip("/"), there.identity, width)
+            )
+        )
+        if why := unlike_names(every[0], every[-1], asked.name, (repr(sources[0][0].path), repr(there.path))):
+            raise _refused(there, asked, f": {why}", FieldLengthError)
+    return every[0]
 
 
 def _check_widths(found: _Found, asked: Field, columns: FieldLayout) -> None:
@@ -433,7 +544,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
     if not asked.file or said is None or is_first:
         for there in _sources(found, asked):
             first = known.rows
-            _add_part(found, known, asked, there)
+            _add_part(found, known, _with_columns(found, key, asked, there), there)
             if indptr:
                 edges = np.asarray(there.once(indptr))
                 known.add_stretches(Bounds(indptr), [edges], len(edges) - 1, first, repr(there.path))
@@ -608,6 +719,8 @@ def _add_part(found: _Found, known: LookedUp, asked: Field, there: OpenFile, thi
     if asked.ragged is not None and isinstance(entry, dict):
         why = f"each member of a ragged one is a field of its own, {f'{asked.name}:{next(iter(entry))}'!r}"
         raise _refused(there, asked, f" is a compound, and {why}, or members=[...] makes one matrix")
+    if len(layouts) == 1:
+        layouts = [replace(layouts[0], axes=_axes(found, asked, thing, there, ()))]
     part = _part(found, there.place(thing), asked, (), targets, start=known.rows)
     known.add_part(part, entry, layouts, there.path)
 
@@ -779,7 +892,7 @@ def _layout(
     name = ":".join((path, *member)) if member else asked.name
     is_value = ragged is not None and asked.lookup is None and not found.are_objects
     items = elements.vlen_base(dtype) if is_value else None
-    dtype, stored = (dtype, elements.plain_dtype(dataset.dtype)) if items is None else (items, items)
+    dtype, stored = (dtype, elements.plain_dtype(dtype_of(dataset))) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
     if ragged is not None and base.kind != "V" and (ragged.form in ("list", STACKED) or base.kind not in "OS"):
@@ -800,6 +913,7 @@ def _layout(
         cast=asked.dtype,
         ragged=ragged,
         unit=_unit(base),
+        meanings=elements.meanings_of(base),
         cut_at_nul=base.kind == "S" and elements.ends_at_nul(dataset.id.get_type(), member),
     )
     return layout, elements.leaf_of(stored, member, asked.members) if base.kind != "O" else None
@@ -858,11 +972,15 @@ def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
         listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
         why = f": members= makes one tensor of numbers of one type, but {listing}; make a field for each type"
         raise _refused(found.opened, asked, why)
+    why = elements.joined_meanings((elements.meanings_of(kind), repr(name)) for name, kind in kinds.items())[1]
+    if why:
+        why = f": members= makes one tensor of these enums, and {why}, so a code would not mean the same; make a field"
+        raise _refused(found.opened, asked, f"{why} for each")
 
 
 def _inner_dtype(thing: Thing) -> Any:
     """Return the type of a member of a dataset's elements."""
-    dtype: Any = elements.plain_dtype(thing.dataset.dtype)
+    dtype: Any = elements.plain_dtype(dtype_of(thing.dataset))
     for part in thing.member:
         dtype = dtype[part]
     return dtype

@@ -15,7 +15,7 @@ import os
 import re
 import reprlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import EllipsisType
@@ -45,8 +45,9 @@ from h5stream.samples.table import ROW, Table
 from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.images import FORMATS, Format
 from h5stream.storage.remote import matches
-from h5stream.storage.rowbox import Columns, Mask, axes_taken
+from h5stream.storage.rowbox import ColumnNames, Columns, Mask, axes_taken
 from h5stream.storage.stores import is_address, parts_of
+from h5stream.units import check_ordered, listed, names_in
 
 
 class OldField(TypedDict, total=False):
@@ -77,6 +78,7 @@ def _scales(scale: Any) -> tuple[Fraction, ...]:
     """Give scales as fractions: a float is taken for the nearest of small numbers."""
     if scale is None:
         return ()
+    check_ordered("Take: scale=", scale)
     try:
         every = tuple(scale) if isinstance(scale, Iterable) else (scale,)
         found = tuple(Fraction(each).limit_denominator(1_000_000) for each in every)
@@ -157,7 +159,10 @@ class Field:
         axes 1, 2 and so on, as in brackets: slices, lists, masks, integers (which remove the axis) and ``...``. A tuple
         of integers alone is refused as ambiguous: ``[0, 1]`` are columns, ``(0, 1, ...)`` is an index into two axes.
         Only the chunks that hold the columns are read; of chunks without a filter only their bytes, and gaps of up to 4
-        KiB between them.
+        KiB between them. If the file names its columns (the index of ``var`` in AnnData, features of 10x, dimension
+        scales of texts), a list of names takes these columns of each file, also of a sparse matrix, and ``"by name"``
+        takes all, in the order of the first file. Without either, columns of other names are not joined; ``"by place"``
+        joins them all the same.
     members : sequence of str, optional, keyword-only
         Members of a compound that make one tensor, whose last axis is that of the members. They must be numbers of one
         type.
@@ -242,7 +247,7 @@ class Field:
         self,
         name: Any,
         *,
-        columns: slice | Sequence[int] | tuple[Any, ...] | None = None,
+        columns: slice | Sequence[int] | Sequence[str] | tuple[Any, ...] | str | None = None,
         members: Sequence[str] = (),
         dtype: Any = None,
         take: Take | Iterable[int] | Literal["all"] | None = None,
@@ -269,11 +274,13 @@ class Field:
             "_beside": None,
             "name": name,
             "columns": _columns(columns),
-            "members": (members,) if isinstance(members, str) else tuple(members),
+            "members": (members,) if isinstance(members, str) else names_in(f"Field({name!r}): members=", members),
             "dtype": dtype,
             "take": take if isinstance(take, Take) else Take(None if isinstance(take, str) else take),
             "repeat": isinstance(take, str),
-            "file": () if file is None else tuple(path for one in several(file) for path in paths_of(one, None)),
+            "file": ()
+            if file is None
+            else tuple(path for one in several(file, "Field(file=)") for path in paths_of(one, None)),
             "lookup": _lookup(name, lookup),
             "decode": _decode(name, format_, length, ragged),
             "length": length,
@@ -431,7 +438,7 @@ def _lookup(name: str, given: Any) -> Any:
         if is_named:
             why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} takes names"
     elif is_named:
-        given = given if isinstance(given, str) else [one.decode() if isinstance(one, bytes) else one for one in given]
+        given = given if isinstance(given, str) else [*names_in(f"Field({name!r}): lookup=", given)]
         wrong = [one for one in given if not isinstance(one, str) or not one]
         if name.count("{}") != 1:
             why = "lookup= takes one {} in the name, such as 'images/{}'"
@@ -477,6 +484,10 @@ def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, 
     return {key: value if meant[key] is None else meant[key] for key, value in given.items()}
 
 
+def _files(given: Any) -> tuple[str, ...]:
+    return tuple(path for one in several(given, "Field(file=)") for path in paths_of(one, None))
+
+
 def _decode(name: str, decode: Any, length: str, ragged: str | Ragged | None) -> str:
     if decode and decode not in FORMATS:
         raise OptionError(f"Field({name!r}): decode= is {', '.join(map(repr, FORMATS))}, not {decode!r}")
@@ -494,8 +505,17 @@ def not_ragged(name: str) -> OptionError:
     return OptionError(f"Field({name!r}): ragged= is for {said}")
 
 
+BY_NAME, BY_PLACE = "by name", "by place"
+
+
 def _columns(columns: Any) -> Columns:
     """Read what is taken of the axes of a row."""
+    if isinstance(columns, str) and columns in (BY_NAME, BY_PLACE):
+        return ColumnNames(by_place=columns == BY_PLACE)
+    if not isinstance(columns, (str, bytes, tuple, slice, dict)) and (names := _column_names(columns)):
+        if len(set(names)) < len(names):
+            raise OptionError(f"columns= names a column twice, of {reprlib.repr(names)}; name each once")
+        return ColumnNames(names)
     if not isinstance(columns, tuple):
         return columns if columns is None else _of_axis(columns)
     if columns and all(isinstance(each, (int, np.integer)) for each in columns):
@@ -505,8 +525,20 @@ def _columns(columns: Any) -> Columns:
     return tuple(_of_axis(each, is_one=True) for each in columns)
 
 
+def _column_names(columns: Any) -> tuple[str, ...]:
+    """Return columns that are given by name; nothing for numbers and all else."""
+    if not isinstance(columns, Iterable) and not _is_array(columns):
+        return ()
+    check_ordered("columns=", columns)
+    if isinstance(columns, Iterator):
+        return ()
+    names = names_in("columns=", columns) if np.ndim(columns) == 1 or not _is_array(columns) else ()
+    return names if all(isinstance(one, str) for one in names) else ()
+
+
 def _of_axis(given: Any, *, is_one: bool = False) -> Any:
     """Read what is taken of one axis: a slice, columns, a mask of them, or where it `is_one` of several, a number."""
+    check_ordered("columns=", given)
     if isinstance(given, (slice, EllipsisType)):
         return given
     with contextlib.suppress(ValueError, TypeError):  # of unlike lengths, or no numbers
@@ -517,7 +549,10 @@ def _of_axis(given: Any, *, is_one: bool = False) -> Any:
             return operator.index(given)
         if not any(isinstance(one, (bool, np.bool_)) for one in given):
             return [operator.index(one) for one in given]
-    said = "one column is [3], or (3, ...) without its axis, and a tuple has an index for each axis of a row"
+    said = (
+        "one column is [3], or (3, ...) without its axis, and a tuple has an index for each axis of a row. A list of "
+    )
+    said += "texts names columns; 'by name' lines those of several files up, and 'by place' takes them as they are"
     raise OptionError(f"columns= takes a slice or column numbers, not {reprlib.repr(given)}; {said}")
 
 
@@ -540,6 +575,21 @@ class SampleShape:
         inner = (field.inside(group) if isinstance(field, Field) else field for field in self.fields)
         return replace(self, fields=tuple(inner))
 
+    @property
+    def by_name(self) -> list[int]:
+        """The places of fields whose columns are all, in the order of the names in the first file."""
+        every = enumerate(self.fields)
+        return [k for k, one in every if isinstance(one, Field) and one.columns == ColumnNames()]
+
+    def with_columns(self, columns: Mapping[int, tuple[str, ...]]) -> SampleShape:
+        """Return the fields with the columns that are known by name for these."""
+        places = set(self.by_name) & columns.keys()
+        named = (
+            changed(one, columns=ColumnNames(columns[k])) if k in places and isinstance(one, Field) else one
+            for k, one in enumerate(self.fields)
+        )
+        return replace(self, fields=tuple(named))
+
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each entry into the user's structure."""
         if self.kind == "one":
@@ -556,10 +606,10 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
         kind, given = "one", [fields]
     elif isinstance(fields, Mapping):
         kind, given = "dict", [*fields.values()]
-    elif isinstance(fields, (set, frozenset)):
-        raise OptionError(f"fields= is a set, {fields!r}, which has no order; name them in a list: fields=[...]")
-    elif not isinstance(fields, Iterable):
+    elif not isinstance(given, Iterable) and not _is_array(given):
         raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
+    else:
+        given = names_in("fields=", given)
     entries = tuple(Field(one) if isinstance(one, str) or named_by(one) else one for one in given)
     if wrong := [one for one in entries if not isinstance(one, (Field, *FROM_NO_FILE))]:
         raise OptionError(f"a field is a name or h5stream.Field(...), not {wrong[0]!r}")
@@ -576,13 +626,16 @@ class Asked:
     paths: tuple[str, ...]  # the files, in order
     group: str  # the group in which fields are looked up, and whose datasets they are by default; empty for the root
     shape: SampleShape | None  # the fields; None for those by default
+    of_pattern: tuple[bool, ...] = ()  # of each file whether a pattern named it
 
 
 def read_request(source: Source, fields: Fields) -> Asked:
     """Read what the user gave as source and as fields."""
-    given = several(source)
+    given = several(source, "a source")
     named = [named_by(one) for one in given]
-    paths = [path for one, known in zip(given, named, strict=True) for path in paths_of(one, known)]
+    every = [(one, known, paths_of(one, known)) for one, known in zip(given, named, strict=True)]
+    paths = [path for *_, some in every for path in some]
+    of_pattern = tuple(known is None and some != [checked_path(one)] for one, known, some in every for _ in some)
     if not paths:
         raise SourceNotFoundError("no file was named: the source is empty")
     (name, is_dataset), *others = {known[1:] if known else ("", False) for known in named}
@@ -592,14 +645,14 @@ def read_request(source: Source, fields: Fields) -> Asked:
     if is_dataset and fields is not None:
         raise OptionError(f"the source is the dataset {name!r}, so it is the field; leave out fields=, or give a file")
     if is_dataset:
-        return Asked(paths=tuple(paths), group="", shape=sample_shape(name))
+        return Asked(paths=tuple(paths), group="", shape=sample_shape(name), of_pattern=of_pattern)
     shape = None if fields is None else sample_shape(fields)
     for one in shape.fields if shape else ():
         of = one._file if isinstance(one, Field) else ""
         if of and not any(os.path.exists(path) and os.path.samefile(of, path) for path in paths):
             said = f"the field {one.name!r} is a dataset of {of!r}, which is not among the files that are opened"
             raise OptionError(f"{said}; all fields come from the source")
-    return Asked(paths=tuple(paths), group=name, shape=shape)
+    return Asked(paths=tuple(paths), group=name, shape=shape, of_pattern=of_pattern)
 
 
 # --- what a user names as a source: paths, patterns, and open h5py objects, which stand for their names
@@ -680,14 +733,16 @@ def checked_path(given: Any) -> str:
     raise OptionError(f"a source is a path, a pattern or several of them, not {repr(given)[:200]}")
 
 
-def several(source: Any) -> list[Any]:
-    """Return the parts of a source: itself, or each of several."""
-    one = isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset)) or _is_array(source)
-    if one or callable(getattr(source, "read", None)) or not isinstance(source, Iterable):
+def several(source: Any, what: str) -> list[Any]:
+    """Return the parts of a source: itself, or each of several, those that an array names too."""
+    one = isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset))
+    if _is_array(source) and not one:
+        one = np.asarray(source).dtype.kind not in "OSUT"
+    if one or callable(getattr(source, "read", None)) or not (isinstance(source, Iterable) or _is_array(source)):
         return [source]
     if isinstance(source, dict):
         raise OptionError(f"a source is a path or several of them, not a dict of {len(source)}. {_WRITE_THEM}")
-    return list(source)
+    return listed(what, source)
 
 
 def _is_array(given: Any) -> bool:
@@ -741,7 +796,8 @@ def given_to(field: Field) -> set[str]:
     given |= {f"Take({name}=)": getattr(field.take, name) for name in _TOOK}
     given |= {
         "a part of an axis": any(
-            isinstance(one, (slice, list)) for one in (columns if isinstance(columns, tuple) else [columns])
+            isinstance(one, (slice, list, ColumnNames))
+            for one in (columns if isinstance(columns, tuple) else [columns])
         ),
         "lookup= of rows": field.lookup is not None and not field.names_objects,
         _ARRAYS: field.has_own_shape,

@@ -13,11 +13,15 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import Column, asked_of_each
+from h5stream.samples.ragged import changed
 from h5stream.samples.space import Along, Space, joined_space
+from h5stream.storage.axis_names import moved, unlike_names
+from h5stream.storage.elements import Meanings, joined_meanings
 from h5stream.storage.extents import Extents
 from h5stream.storage.identity import SourceIdentity
-from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
-from h5stream.storage.lookups import LookedUp, shared, unlike_widths
+from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout, SparseEntry
+from h5stream.storage.lookups import LookedUp, of_two_meanings, shared, unlike_widths
+from h5stream.storage.parts import part_moved
 from h5stream.storage.rowbox import column_pieces
 
 
@@ -44,10 +48,30 @@ def check_alike(files: Sequence[FileParts], paths: Sequence[str], labels: Sequen
     for other, path, label in zip(files[1:], paths[1:], labels[1:], strict=True):
         where = "" if label == repr(path) else f" in {label}"
         for number, (a, b) in enumerate(zip(first.fields, other.fields, strict=False)):
-            if a is not b and (wrong := _difference(a, b, labels[0], where, is_once=number in once)):
+            if a is b:
+                continue
+            wrong = _difference(a, b, labels[0], where, is_once=number in once)
+            wrong = wrong or unlike_names(a.axes, b.axes, b.name, (labels[0], label))
+            if wrong:
                 raise FieldLengthError(f"{path!r}: {wrong}", field=b.name, file=path)
         if len(other.fields) != len(first.fields) or other.entries != first.entries:
             raise FieldLengthError(f"{path!r}: its compound members are not those of {paths[0]!r}", file=path)
+
+
+def with_all_meanings(files: Sequence[FileParts], paths: Sequence[str], labels: Sequence[str]) -> list[FileParts]:
+    """Give enums the labels of all files; refuse numbers that stand for one thing in one and for another in another."""
+    first, fields = files[0], list(files[0].fields)
+    unlike = [k for k, file in enumerate(files) if file.fields is not first.fields]
+    for number, field in enumerate(fields):
+        places = dict[Meanings, int]()
+        for k in (0, *unlike):
+            places.setdefault(files[k].fields[number].meanings, k)
+        meanings, why = joined_meanings((each, labels[k]) for each, k in places.items())
+        if why:
+            path = paths[max(places.values())]
+            raise FieldLengthError(f"{path!r}: {of_two_meanings(field.name, why)}", field=field.name, file=path)
+        fields[number] = replace(field, meanings=meanings)
+    return [replace(first, fields=tuple(fields)), *files[1:]]
 
 
 def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_once: bool) -> str:
@@ -65,8 +89,7 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_on
     if a.categories != b.categories:
         said = f"the categories of {b.name!r} are not those of {first}, so a code would not mean the same"
         return f"{said}; name {b.name + '/codes'!r} to take them as numbers"
-    ours, theirs = (np.asarray(None if one.ragged is None else one.ragged.places) for one in (a, b))
-    is_like = a.ragged == b.ragged and np.array_equal(ours, theirs)
+    is_like = a.ragged == b.ragged and (a.ragged is None or b.ragged is None or a.ragged.wanted == b.ragged.wanted)
     agreed = (
         ("takes other rows of a sample", "take=", (a.steps, a.at, a.pad) == (b.steps, b.at, b.pad)),
         ("is normalised otherwise", "normalise=", a.normalise == b.normalise),
@@ -153,11 +176,55 @@ def with_like_strings(files: list[FileParts]) -> list[FileParts]:
 # --- whole layouts, one behind the other
 
 
+def _with_like_columns(layouts: Sequence[SampleLayout]) -> Sequence[SampleLayout]:
+    """Let the wanted columns of sparse matrices be those of the first, whatever their order and number in each."""
+    for k in range(len(layouts[0].entries)):
+        entries = [layout.entries[k] for layout in layouts if k < len(layout.entries)]
+        if len(entries) < len(layouts) or not all(isinstance(one, SparseEntry) and one.is_dense for one in entries):
+            continue
+        every = [_places(layout, one) for layout, one in zip(layouts, entries, strict=True)]
+        reference = every[0] if every[0][-1:] == -1 else np.append(every[0], np.int32(-1))
+        is_one = all(np.array_equal(places, every[0]) for places in every)
+        if not is_one and len({int(places.max(initial=-1)) for places in every}) == 1:
+            layouts = [_with_places(layout, k, reference) for layout in layouts]
+    return layouts
+
+
+def _places(layout: SampleLayout, entry: SparseEntry) -> NDArray[np.int32]:
+    """Return where each column of a matrix goes in a row of a batch."""
+    ragged = layout.fields[entry.values].ragged
+    assert ragged is not None
+    assert ragged.places is not None
+    return ragged.places
+
+
+def _with_places(layout: SampleLayout, k: int, reference: NDArray[np.int32]) -> SampleLayout:
+    """Return a layout whose entry `k`, a sparse matrix, has the columns of another one; the last is not wanted."""
+    entry, fields, width = layout.entries[k], list(layout.fields), len(reference)
+    if width > np.iinfo(fields[entry.columns].dtype).max:
+        said = f"the columns of field {fields[entry.values].name!r} are {fields[entry.columns].dtype}, too narrow for"
+        raise OptionError(f"{said} datasets that take other columns of theirs; write them as int32")
+    table = moved(_places(layout, entry), reference)
+    for number, change in ((entry.values, {"places": reference}), (entry.columns, {"width": width})):
+        ragged = fields[number].ragged
+        assert ragged is not None
+        fields[number] = replace(fields[number], ragged=changed(ragged, **change))
+    datasets = (
+        tuple(part_moved(part, table) for part in parts)
+        if [one.field for one in parts[0].targets] == [entry.columns]
+        else parts
+        for parts in layout.datasets
+    )
+    entries = (replace(one, width=width) if n == k else one for n, one in enumerate(layout.entries))
+    return replace(layout, fields=tuple(fields), datasets=tuple(datasets), entries=tuple(entries))
+
+
 def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     """Return the layout of the rows of all layouts, in turn; they must give samples of one form.
 
     A field keeps the name that it has in the first: in groups of one file its path differs from group to group.
     """
+    layouts = _with_like_columns(layouts)
     first, files = layouts[0], dict[SourceIdentity, int]()
     for number, other in enumerate(layouts[1:], 1):
         _check_structure(first, other, number)
@@ -170,6 +237,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     labels = [*map(repr, paths)]
     firsts = with_room_for_all(firsts, labels)
     check_alike(firsts, paths, labels)
+    first = replace(first, fields=with_all_meanings(firsts, paths, labels)[0].fields)
     is_grouped = len({tuple(tuple(t.field for t in part.targets) for part in one.parts) for one in firsts}) == 1
     parts, starts, of = list[FileParts](), [0], list[str]()
     for layout, label in zip(moved, labels, strict=True):
@@ -189,6 +257,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
         first,
         files=tuple(files),
         file_starts=tuple(starts),
+        left_out=sum(layout.left_out for layout in layouts),
         fields=parts[0].fields,
         datasets=(*aligned, *(dataset for dataset, _ in looked_up)),
         lookups=shared([one for _, one in looked_up]),

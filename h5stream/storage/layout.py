@@ -18,7 +18,8 @@ from h5stream.samples.columns import Column, DrawnRows
 from h5stream.samples.kinds import Draws
 from h5stream.samples.ragged import Normalisation, Ragged
 from h5stream.samples.space import Along, Space
-from h5stream.storage.elements import Leaf
+from h5stream.storage.axis_names import AxisNames
+from h5stream.storage.elements import Leaf, Meanings, as_complex
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import HeapValues
@@ -27,7 +28,7 @@ from h5stream.storage.images import Images
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.rowbox import ColumnPiece, Columns
 from h5stream.storage.stores import is_address
-from h5stream.structure import SparseRows
+from h5stream.structure import SparseRows, renumbered
 
 DIRECT = "direct"
 """Stored without filters: bytes go from the file straight to the batch."""
@@ -54,8 +55,10 @@ class SparseEntry:
 
     values: int  # values, columns: the numbers of the fields that its values and their columns are
     columns: int
-    width: int  # columns of the matrix
+    width: int  # columns of the matrix, or those that are wanted of it
     is_dense: bool  # whether the values come as rows of a dense matrix
+    # whether columns are numbered as they were named: they do not ascend then, and number `width` is not wanted
+    is_renumbered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,8 @@ class FieldLayout:
     pad: str | float | None = None  # what stands outside; None for what stands there in all fields
     ragged: Ragged | None = None  # of a ragged field, how it comes in a batch
     categories: tuple[str, ...] | None = None  # where its numbers are codes, what they stand for
+    axes: tuple[AxisNames, ...] = dataclasses.field(default=(), compare=False)  # where its columns have names
+    meanings: Meanings = ()  # of an enum, what its numbers stand for, in any of the files
     unit: str = ""  # of dates and times, which come as whole numbers, the NumPy type that says since when and of what
     images: Images | None = None  # where its bytes are encoded images, what is known of these
     normalise: Normalisation | None = None  # what is done to its numbers in a batch
@@ -121,7 +126,8 @@ class Target:
         """Return the field's values of stored elements, as NumPy has them."""
         for name in self.member:
             elements = elements[name]
-        return np.stack([elements[name] for name in self.stacked], axis=-1) if self.stacked else elements
+        parts = [as_complex(elements[name]) for name in self.stacked]
+        return np.stack(parts, axis=-1) if parts else as_complex(elements)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +160,7 @@ class DatasetPart:
     object_rows: NDArray[np.int64] | None = None
     behind: tuple[int, ...] = ()  # other files that libhdf5 reads it from, as far as they are watched
     heap: HeapValues | None = None  # where its values lie, if they are of variable length
+    moved: NDArray[np.int64] | None = None  # of columns of a sparse matrix, by what numbers to replace theirs
     lengths: NDArray[np.int64] | None = None  # of rows that are images filled up to one length, the bytes of each
     # the first element of a chunk that does not decode, which was to say where values of variable length lie
     damaged: tuple[int, ...] | None = None
@@ -291,6 +298,7 @@ class SampleLayout:
     entries: tuple[Any, ...]
     allow_external: bool  # whether h5py may follow data out of the opened files
     space: Space | None = None  # which samples there are, where these are not the rows
+    left_out: int = 0  # files and groups of rows that lack a field
     columns: tuple[tuple[int, Column], ...] = ()  # by field number, the fields that come from no dataset
     lookups: tuple[Lookup, ...] = ()  # the datasets that are looked up; all behind the others
 
@@ -431,6 +439,17 @@ class SampleLayout:
         return listed + ragged + dense + sum(field.row_nbytes for field in self.fields)
 
     @property
+    def columns_by_name(self) -> dict[int, tuple[str, ...]]:
+        """The names of columns, in their order, of fields that go by them, by the place of each in a sample."""
+        named = dict[int, tuple[str, ...]]()
+        for k in self.shape.by_name:
+            entry = self.entries[k]
+            number = entry.values if isinstance(entry, SparseEntry) else entry
+            for one in self.fields[number].axes if isinstance(number, int) else ():
+                named |= {k: tuple(map(str, one.read().tolist()))} if one.axis == 1 else {}
+        return named
+
+    @property
     def laid_dense(self) -> set[int]:
         """The numbers of fields that say where the values of a dense matrix go, which no batch holds."""
         return {entry.columns for entry in self.entries if isinstance(entry, SparseEntry) and entry.is_dense}
@@ -481,7 +500,8 @@ def _pick(entry: Any, values: Sequence[Any]) -> Any:
         rows = values[entry.values]
         if entry.is_dense:
             return rows
-        return SparseRows(rows.values, values[entry.columns].values, rows.offsets, entry.width)
+        matrix = SparseRows(rows.values, values[entry.columns].values, rows.offsets, entry.width)
+        return renumbered(matrix) if entry.is_renumbered else matrix
     if isinstance(entry, dict):
         return {key: _pick(inner, values) for key, inner in entry.items()}
     return values[entry]

@@ -15,7 +15,9 @@ from h5stream.samples.columns import DrawnRows, LookupFunction
 from h5stream.samples.ragged import STACKED, Crop
 from h5stream.samples.segments import Bounds, Stretches, stretches_of
 from h5stream.samples.space import Space
+from h5stream.storage.axis_names import unlike_names
 from h5stream.storage.discovery import refusal
+from h5stream.storage.elements import joined_meanings
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
 
 APART = 4
@@ -103,6 +105,14 @@ def aligned(lookups: Sequence[Lookup], crops: Sequence[Crop | None]) -> list[Loo
     return found
 
 
+def of_two_meanings(name: str, why: str) -> str:
+    """Say that an enum cannot be read as one field, and what to do instead."""
+    return (
+        f"field {name!r} is an enum whose {why}, so a code would not mean the same; write the files with one enum, or "
+        "read them as datasets of their own"
+    )
+
+
 @dataclass(slots=True)
 class LookedUp:
     """What is known so far of a field that is looked up, while files are opened."""
@@ -143,14 +153,28 @@ class LookedUp:
 
     def check_alike(self, layouts: list[FieldLayout], path: str) -> None:
         """Take what a file gives to a batch, which all give alike."""
-        self.layouts = self.layouts or list(layouts)
-        if [replace(one, name="") for one in layouts] != [replace(one, name="") for one in self.layouts]:
-            for before, one in zip(self.layouts, layouts, strict=False):
-                if why := unlike_widths(before, one):
+        known = self.layouts = self.layouts or list(layouts)
+        mine, before = ([replace(one, name="", meanings=()) for one in each] for each in (layouts, known))
+        if mine != before:
+            for other, one in zip(before, mine, strict=False):
+                if why := unlike_widths(other, one):
                     raise refusal(path, self.name, f": {why}", FieldLengthError)
-            said = (", ".join(f"{one.dtype} {one.row_shape}" for one in each) for each in (layouts, self.layouts))
-            why = f": field {self.name!r} has rows of {', and before of '.join(said)}; they must agree in all but"
+            texts = [", ".join(f"{one.unit or one.dtype} {one.row_shape}" for one in each) for each in (mine, before)]
+            if texts[0] == texts[1]:
+                nul = [any(one.cut_at_nul for one in each) for each in (mine, before)]
+                ends = "texts that end at a NUL", "texts that do not end at a NUL", "another form"
+                texts = [
+                    f"{text} ({ends[2 if nul[0] == nul[1] else not k]})" for text, k in zip(texts, nul, strict=True)
+                ]
+            why = f": field {self.name!r} has rows of {', and before of '.join(texts)}; they must agree in all but"
             raise refusal(path, self.name, f"{why} number; ragged='arrays' takes any shapes", FieldLengthError)
+        for k, (one, other) in enumerate(zip(layouts, known, strict=True)):
+            meanings, why = joined_meanings([(other.meanings, "what was read before"), (one.meanings, repr(path))])
+            if why:
+                raise refusal(path, self.name, f": {of_two_meanings(self.name, why)}", FieldLengthError)
+            known[k] = other if meanings == other.meanings else replace(other, meanings=meanings)
+            if why := unlike_names(other.axes, one.axes, self.name, ("what was read before", repr(path))):
+                raise refusal(path, self.name, f": {why}", FieldLengthError)
 
     def add_chosen(self, values: NDArray[Any], first: int, rows: int, path: str) -> None:
         """Take which of so many rows of a part a dataset names, counted from row `first` of what is looked up."""

@@ -173,14 +173,20 @@ def _together(wanted: _Wanted, row_start: int, looked_up: dict[Key, LookedUp]) -
         known.entry, known.is_given = own[key].entry, True
         _add_rows(wanted, which, lying, known, key[0])
     return replace(
-        first,
+        _with_values(first, columns),
         rows=len(which),
         left_out=len(members.names) - len(which),
         parts=tuple(parts),
-        once=tuple((number, cast(Once, columns["once", number]).values) for number, _ in first.once),
         are_objects=True,
         anchors=None if order is None else np.argsort(order),
     )
+
+
+def _with_values(first: FileParts, columns: dict[tuple[str, int], Column]) -> FileParts:
+    """Return what the first has with the values that each has once, and the labels of all where these are enums."""
+    once = {number: cast(Once, columns["once", number]) for number, _ in first.once}
+    fields = (replace(one, meanings=once[k].meanings) if k in once else one for k, one in enumerate(first.fields))
+    return replace(first, fields=tuple(fields), once=tuple((number, one.values) for number, one in once.items()))
 
 
 def _add_rows(wanted: _Wanted, which: Ints, lying: Lying, known: LookedUp, number: int) -> None:
@@ -229,6 +235,18 @@ def lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) ->
     return False
 
 
+def lacks_all(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
+    """Tell whether a file, or a group of it, has nothing of which each sample would have its own."""
+    named = [
+        one.name.strip("/")
+        for one in shape.inside(group).fields
+        if isinstance(one, Field) and not (one.file or one.repeat or set("@{") & set(one.name))
+    ]
+    for name in named:
+        guard.check_links(file, name, path)
+    return bool(named) and not any(is_there(file, one, path) for name in named for one in (name, name.split(":")[0]))
+
+
 def _columns(
     wanted: _Wanted, first: FileParts, own: dict[Key, LookedUp]
 ) -> tuple[dict[tuple[str, int], Column], dict[Key, Lying]]:
@@ -267,7 +285,12 @@ def groups_alike(
         for part in first.parts
     )
     with contextlib.suppress(UnlikeError, H5StreamError):
-        if all(simple) and not first.once and not any(part.along or not part.targets for part in first.parts):
+        named = any(field.axes for field in first.fields)  # whose names may differ
+        if (
+            all(simple)
+            and not (first.once or named)
+            and not any(part.along or not part.targets for part in first.parts)
+        ):
             columns = [Lying(_path_in(names[number], part, None), len(names)) for part in first.parts]
             from_bytes(members, columns)
             alike = np.logical_and.reduce([one.known & (one.kind == one.kind[number]) for one in columns])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import itertools
 import warnings
@@ -14,16 +15,23 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError, UnsupportedFieldError
-from h5stream.samples.boxes import ROWS, FieldSteps, axis_space
+from h5stream.errors import (
+    FieldLengthError,
+    FieldNotFoundError,
+    H5StreamError,
+    LeftOutWarning,
+    OptionError,
+    UnsupportedFieldError,
+)
+from h5stream.samples.boxes import ROWS, Boxes, FieldSteps, axis_space
 from h5stream.samples.columns import Column, Padding, SampleNumber, SourceNumber, Values
-from h5stream.samples.kinds import Objects, Sequences
+from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE
 from h5stream.samples.segments import Said, edges_over, in_memory
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
 from h5stream.samples.table import GROUP, ROW, Table, groups_in, table_space
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import default_fields, refusal
+from h5stream.storage.discovery import default_fields, is_there, refusal
 from h5stream.storage.elements import held_dtype
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.external import Guard
@@ -32,15 +40,32 @@ from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, beside, read_request, sample_shape
 from h5stream.storage.filters import DecodeError
 from h5stream.storage.images import LOOKED_AT, Images, decode_image
-from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_named_shapes, with_room_for_all
+from h5stream.storage.joining import (
+    FileParts,
+    check_alike,
+    with_all_meanings,
+    with_like_strings,
+    with_named_shapes,
+    with_room_for_all,
+)
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
-from h5stream.storage.objects import attributes_of, files_of, groups_alike, kept_or_anew, lacks, objects_of
+from h5stream.storage.objects import (
+    attributes_of,
+    files_of,
+    groups_alike,
+    kept_or_anew,
+    lacks,
+    lacks_all,
+    objects_of,
+)
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.remote import opening
 from h5stream.storage.source import FilesIdentity
 from h5stream.storage.whereabouts import FILES, RawFile, edges_in, groups_of
+from h5stream.units import counted as counted_text
+from h5stream.units import names_text
 
 _KINDS = "Sequences(...), Rows(...), Objects(...), Table(...) or Boxes(...)"
 
@@ -56,8 +81,9 @@ def open_layout(
     parts = _parts_of(asked, every, samples, allow_external)
     shape, looked_up = parts.shape, parts.looked_up
     files = with_room_for_all(parts.files, parts.labels)
-    check_alike(files, [every.identities[number].path for number, _ in parts.names], parts.labels)
-    files = with_like_strings(files)
+    paths = [every.identities[number].path for number, _ in parts.names]
+    check_alike(files, paths, parts.labels)
+    files = with_like_strings(with_all_meanings(files, paths, parts.labels))
     if parts.rows == 0:
         why = f"has zero rows in {', '.join(shape.keys)}; there is nothing to stream"
         raise FieldLengthError(f"{_named(asked.paths)} {why}", file=asked.paths[0])
@@ -70,6 +96,7 @@ def open_layout(
         entries=files[0].entries,
         allow_external=allow_external,
         space=_space(samples, parts, asked.paths, files[0].fields),
+        left_out=0 if isinstance(samples, Objects) else parts.left_out,
     )
     _check_padding(layout)
     numbered = enumerate(looked_up.values(), len(files[0].parts))
@@ -116,6 +143,8 @@ class _Parts:
     starts: list[int] = field(default_factory=lambda: [0])  # where its rows begin
     edges: list[NDArray[np.int64]] = field(default_factory=list)  # of its segments
     left_out: int = 0
+    lacking: FieldNotFoundError | None = None  # the error of the first that lacks a field
+    without: list[str] = field(default_factory=list)  # files of a pattern that are left out without being asked
 
     @property
     def rows(self) -> int:
@@ -160,20 +189,19 @@ def _with_places(asked: Asked, samples: SampleKind | None) -> Asked:
 def _one_by_one(asked: Asked, every: Files, samples: SampleKind | None, guard: Guard) -> _Parts:
     """Open one file, or group, after the other and find the fields in it; groups stored alike by the first of them."""
     assert asked.shape is not None
-    found, lacking = _Parts(asked.shape), None
+    found = _Parts(asked.shape)
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
             opened, alike = OpenFile(file, number, every, guard, linked), None
-            groups = _groups(file, asked, samples, number, guard)
+            groups = _groups_that_are_there(opened, found, asked, samples)
             for k, (group, name) in enumerate(groups):
                 part = None if alike is None else alike(k, found.rows)
                 try:
-                    part = part or _opened_group(opened, found, group, samples, lacking)
+                    part = part or _opened_group(opened, found, group, samples)
                 except FieldNotFoundError as error:
-                    if not isinstance(samples, Objects) or samples.missing != "skip":
+                    if not _leaves_out(opened, found, group, asked, samples):
                         raise _of_each_group(error, samples) from None
-                    lacking = lacking or error
-                    found.left_out += 1
+                    found.lacking = found.lacking or error
                     continue
                 if isinstance(samples, Sequences) and part.volume is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
@@ -183,20 +211,70 @@ def _one_by_one(asked: Asked, every: Files, samples: SampleKind | None, guard: G
                     alike = groups_alike(opened, raw, [one for one, _ in groups], part, k, cuts=cuts)
                 found.add(part, number, name, f"group {group!r} of {path!r}" if samples and group else repr(path))
     if not found.files:
-        raise FieldNotFoundError(f"each of {found.left_out:,} objects lacks a field: {lacking}", field="")
+        what = "objects" if isinstance(samples, Objects) else "files or groups"
+        raise FieldNotFoundError(f"each of {found.left_out:,} {what} lacks a field: {found.lacking}", field="")
+    _warn_of_files(found.without)
     return found
+
+
+def _groups_that_are_there(
+    opened: OpenFile, found: _Parts, asked: Asked, samples: SampleKind | None
+) -> list[tuple[str, str]]:
+    """Return the groups of a file that hold rows, as `_groups` does; without those that it lacks, if that may be."""
+    try:
+        return _groups(opened.file, asked, samples, opened.number, opened.guard)
+    except FieldNotFoundError as error:
+        if not isinstance(samples, Rows | Sequences | Boxes):
+            raise
+        above, names = f"{asked.group}/" if asked.group else "", samples.of if isinstance(samples.of, list) else []
+        there = [one for one in names if is_there(opened.file, above + one.strip("/"), opened.path)]
+        of_pattern = samples.missing is None and _is_of_pattern(opened, asked) and not there
+        if samples.missing != "skip" and not of_pattern:
+            raise
+        found.lacking, found.left_out = found.lacking or error, found.left_out + 1
+        found.without += [opened.path] if of_pattern else []
+        return _groups(opened.file, asked, replace(samples, of=there), opened.number, opened.guard) if there else []
+
+
+def _skips(samples: SampleKind | None) -> bool:
+    return isinstance(samples, Objects | Rows | Sequences | Boxes) and samples.missing == "skip"
+
+
+def _is_of_pattern(opened: OpenFile, asked: Asked) -> bool:
+    return opened.number < len(asked.of_pattern) and asked.of_pattern[opened.number]
+
+
+def _leaves_out(opened: OpenFile, found: _Parts, group: str, asked: Asked, samples: SampleKind | None) -> bool:
+    """Tell whether a file, or a group of it, that lacks a field is left out, and note that it is."""
+    is_left_out = _skips(samples)
+    may_lack_all = samples is None or (isinstance(samples, Rows | Sequences) and samples.missing is None)
+    if may_lack_all and _is_of_pattern(opened, asked):
+        of = samples.of if isinstance(samples, Rows | Sequences) else None
+        is_one = not group or (isinstance(of, str) and not glob.has_magic(of))
+        is_left_out = is_one and lacks_all(opened.file, group, found.shape, opened.path, opened.guard)
+        found.without += [opened.path] if is_left_out else []
+    found.left_out += is_left_out
+    return is_left_out
+
+
+def _warn_of_files(paths: Sequence[str]) -> None:
+    """Warn, once, of the files of a pattern that are left out."""
+    if paths:
+        said = f"{counted_text(len(paths), 'file')} of the pattern without any of the fields left out: "
+        said += (
+            f"{names_text([*map(repr, paths)])}. If that is meant, write samples=Rows(missing='skip'), or missing= of "
+        )
+        warnings.warn(f"{said}Sequences or Rows(of=); missing='error' refuses it", LeftOutWarning, stacklevel=6)
 
 
 _FEW = 8
 """Groups that are opened one by one: looking at the headers of all takes as long as opening some."""
 
 
-def _opened_group(
-    opened: OpenFile, found: _Parts, group: str, samples: SampleKind | None, lacking: FieldNotFoundError | None
-) -> FileParts:
-    """Find the fields in a file, or in a group of it; `lacking` is the error of one that lacks a field."""
-    if lacking and lacks(opened.file, group, found.shape, opened.identity.path, opened.guard):
-        raise lacking
+def _opened_group(opened: OpenFile, found: _Parts, group: str, samples: SampleKind | None) -> FileParts:
+    """Find the fields in a file, or in a group of it."""
+    if found.lacking and _skips(samples) and lacks(opened.file, group, found.shape, opened.identity.path, opened.guard):
+        raise found.lacking
     before, inside = counted(found.looked_up), found.shape.inside(group)
     try:
         return read_fields(opened, inside, group if samples else "", samples, found.rows, found.looked_up)
@@ -347,7 +425,7 @@ def _space(
     volumes = [file.volume for file in parts.files if file.volume is not None]
     if volumes:
         space = volumes[0].space(volumes, parts.labels, numbers, paths)
-        return replace(space, left_out=parts.left_out or space.left_out)
+        return replace(space, left_out=parts.left_out) if isinstance(samples, Objects) and parts.left_out else space
     if isinstance(samples, Table):
         steps = [(field.at or ROW, field.steps) for field in fields]
         return table_space(samples, np.array(parts.starts), numbers, paths, steps)

@@ -24,12 +24,12 @@ from h5stream.errors import (
 )
 from h5stream.samples.space import Along
 from h5stream.storage import elements, filters
-from h5stream.storage.discovery import Thing, find_dataset, once_of, refusal
+from h5stream.storage.discovery import Thing, find_dataset, once_of, refusal, type_once
 from h5stream.storage.external import Guard, files_behind, without_soft_links
 from h5stream.storage.fallback import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.filters import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.global_heap import MOST_VALUES, base_of, values_of
-from h5stream.storage.handles import open_file
+from h5stream.storage.handles import dtype_of, open_file
 from h5stream.storage.headers import superblock_of
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, cut_extent, rows_together
@@ -87,6 +87,8 @@ class Files:
     def __init__(self, paths: tuple[str, ...]) -> None:
         self.identities, self.named = identities_of(paths), len(paths)
         self._numbers: dict[Any, int] = {}
+        # by the place of each field in a sample: the names of the first file's columns, and where these go in a row
+        self.columns: dict[tuple[int, str], tuple[list[str], NDArray[np.int32]]] = {}
 
     def number_of(self, path: str) -> int:
         """Return a file's number; one that was not named is added."""
@@ -137,6 +139,10 @@ class OpenFile:
         """Return what the file, or a group of it, has once under a name, or a whole dataset."""
         return once_of(self.file, name, self.path, self.guard)
 
+    def once_type(self, name: str) -> np.dtype[Any]:
+        """Return the type of what the file has once, also where NumPy's value has lost the labels of an enum."""
+        return type_once(self.file, name, self.path, self.guard)
+
     def place(self, thing: Thing) -> Place:
         """Follow the links to a dataset, so that it is read as if its own file had been named."""
         here = Place(self.number, self.identity, thing.dataset, thing.path)
@@ -183,6 +189,15 @@ def part_of(
     return part
 
 
+def part_moved(part: DatasetPart, moved: NDArray[np.int64] | None) -> DatasetPart:
+    """Return columns of a sparse matrix that are replaced by others as they are read, in memory of their own."""
+    if moved is None:
+        return part
+    if part.moved is not None:
+        moved = moved[part.moved]
+    return replace(part, moved=moved, access=DECODED if part.access == DIRECT else part.access)
+
+
 def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row_start: int) -> DatasetPart:
     """Describe a dataset as h5py reads it; its reason is empty where h5stream may read it itself."""
     dataset, row_shape = place.dataset, place.dataset.shape[1:]
@@ -202,14 +217,14 @@ def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row
         pieces=(),
         targets=tuple(replace(t, leaf=None) for t in targets),
         stored_element_nbytes=dataset.id.get_type().get_size(),
-        dtype_text=str(elements.plain_dtype(dataset.dtype)),
+        dtype_text=str(elements.plain_dtype(dtype_of(dataset))),
         shape=tuple(dataset.shape),
     )
 
 
 def _why_h5py(place: Place, pipeline: filters.Pipeline, targets: Sequence[Target]) -> str:
     """Say why a dataset is read through h5py, as far as its type and its way of storing say; empty where it is not."""
-    dataset, dtype = place.dataset, place.dataset.dtype
+    dataset, dtype = place.dataset, dtype_of(place.dataset)
     opaque = dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None  # bytes, whatever they are called
     undone = [f for f in pipeline.filters if f.id in (NBIT, SCALEOFFSET)]
     if dataset.is_virtual:

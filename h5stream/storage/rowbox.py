@@ -20,7 +20,16 @@ from h5stream.errors import OptionError
 Part = slice | int | list[int] | EllipsisType
 """What is taken of one axis; an integer takes the axis away, and ``...`` stands for all axes that are not named."""
 
-Columns = slice | list[int] | tuple[Part, ...] | None
+
+@dataclass(frozen=True, slots=True)
+class ColumnNames:
+    """Columns that a user names; without names all, in the order of the first file, or by their places."""
+
+    names: tuple[str, ...] = ()
+    by_place: bool = False
+
+
+Columns = slice | list[int] | tuple[Part, ...] | ColumnNames | None
 """Of the first axis of a row, or for several axes of it."""
 
 
@@ -68,6 +77,7 @@ def columns_of(rows: NDArray[Any], columns: Columns) -> NDArray[Any]:
 
 def axes_taken(row_shape: tuple[int, ...], columns: Columns) -> list[tuple[NDArray[np.int64], bool]]:
     """Return for each axis of a row which of it is taken, and whether the axis stays."""
+    assert not isinstance(columns, ColumnNames)  # those are numbers by now
     parts: list[Any] = list(columns) if isinstance(columns, tuple) else [columns]
     if not row_shape:
         raise OptionError("columns= needs rows with columns, but this field has one number a row; leave it out")

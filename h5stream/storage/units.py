@@ -20,8 +20,17 @@ import numpy as np
 from h5stream.errors import FieldLengthError, FieldNotFoundError
 from h5stream.storage import elements
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import dataset_at, is_attribute, is_there, once_of, refusal, thing_at
-from h5stream.storage.elements import as_samples_have_it, kind_of, same
+from h5stream.storage.discovery import dataset_at, is_attribute, is_there, once_of, refusal, thing_at, type_once
+from h5stream.storage.elements import (
+    Meanings,
+    as_samples_have_it,
+    joined_meanings,
+    kind_of,
+    may_be_sorted,
+    meanings_of,
+    plain_dtype,
+    same,
+)
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
@@ -317,12 +326,16 @@ class StoredAs(NamedTuple):
 
     def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
-        if other.shape != self.shape or not other.type.equal(self.type):
-            first, this = (f"{one.type.dtype} {one.shape}" for one in (self, other))
+        dtypes = [plain_dtype(one.type.dtype) for one in (self, other)]
+        if other.shape != self.shape or (dtypes[0] != dtypes[1] and not any(map(may_be_sorted, dtypes))):
+            first, this = (f"{dtype} {one.shape}" for dtype, one in zip(dtypes, (self, other), strict=True))
             why = f": {name!r} holds {this}, and {self.name!r} {first}, but objects must be alike. "
             why += "Field(..., ragged='pad') takes different lengths, and Objects([...]) only those that it names"
             raise refusal(path, name, why, FieldLengthError)
         if self.differs(other):
+            if why := elements.why_not_joined(self.type.dtype, other.type.dtype, (repr(self.name), repr(name))):
+                why = f": {name!r} and {self.name!r} have the same numbers, but of its {why}, so a code would not mean"
+                raise refusal(path, name, f"{why} the same; write them with one enum", FieldLengthError)
             raise UnlikeError(name)
 
 
@@ -512,6 +525,7 @@ class Once(_Column):
         self.attribute, self.label = attribute, f"value {given.name}"
         self._given, self._first, self._guard = given, value, guard
         self._stored = _stored_type(file, first, self._is_attribute) if is_array else None
+        self.meanings = self._meanings_at(file, first)  # if it is an enum, of all that libhdf5 was asked for
 
     @property
     def values(self) -> Any:
@@ -543,6 +557,11 @@ class Once(_Column):
         one, first = value_of(file, name, self._guard, is_attribute=self._is_attribute), self._first
         is_array = isinstance(first, np.ndarray)
         if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
+            several = (self.meanings, "the objects before"), (self._meanings_at(file, name), repr(name))
+            self.meanings, why = joined_meanings(several)
+            if why:
+                why = f": {name!r} is an enum whose {why}, so a code would not mean the same; write them with one enum"
+                raise refusal(file.filename, name, why, FieldLengthError)
             return one
         why = (
             f": {name!r} is {_shown(one)}, and that of the first object is {_shown(first)}, but objects must be alike. "
@@ -551,6 +570,11 @@ class Once(_Column):
             "Objects([...]) takes only those that you name, and Values([...]) values of your own, one for each object"
         )
         raise refusal(file.filename, name, why, FieldLengthError)
+
+    def _meanings_at(self, file: Any, name: str) -> Meanings:
+        if not isinstance(self._first, np.ndarray) or self._first.dtype.kind not in "iu":
+            return ()
+        return meanings_of(type_once(file, name, file.filename, self._guard))
 
     def ask(self, k: int, file: Any, name: str) -> None:
         """Read one; refuse one of another type or shape than the first."""

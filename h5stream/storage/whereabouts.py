@@ -28,6 +28,7 @@ from h5stream.storage.headers import ASK, Alike, looked_up, raw_of, read_headers
 from h5stream.storage.names import Names
 from h5stream.storage.source import identity_of
 from h5stream.storage.templates import GROUP, NOWHERE, Ints
+from h5stream.units import as_text
 
 _log = logging.getLogger("h5stream")
 
@@ -185,7 +186,7 @@ def groups_of(
 
 
 def _checked_name(name: Any, said: str) -> str:
-    text = name.decode() if isinstance(name, bytes) else name
+    text = as_text(name)
     if not isinstance(text, str):
         raise OptionError(f"{said.format('...')} takes a pattern, or names of groups, not {name!r}")
     return text

@@ -66,8 +66,11 @@ class Program:
         self.strides = np.array([piece.row_elements * leaf.nbytes for piece in part.pieces], dtype=np.int64)
         # For each piece, whether unshuffle and scatter are done as one, and one row of the fill value.
         may_fuse = leaf.units == 1 and leaf.unit_nbytes in FUSED_NBYTES
+        self.moved = part.moved
+        may_fuse = may_fuse and self.moved is None
         self.fused = [may_fuse and int(each[:, 2].min()) >= FUSE_ELEMENTS for each in self.segments]
-        self.fill_rows = [np.tile(target.fill, piece.row_elements) for piece in part.pieces]
+        fill = renumbered(target.fill, leaf.dtype, self.moved)
+        self.fill_rows = [np.tile(fill, piece.row_elements) for piece in part.pieces]
 
 
 def programs_of(part: DatasetPart) -> tuple[Program, ...]:
@@ -76,7 +79,27 @@ def programs_of(part: DatasetPart) -> tuple[Program, ...]:
 
 
 def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, chunks: int = 1) -> Bytes:
-    """Return a leaf's bytes of every element of chunks, one behind the other, in native byte order."""
+    """Return a leaf's bytes of every element of chunks, one behind the other, as a batch has them."""
+    dense = _dense_leaf(program, data, shuffled, scratch, chunks)
+    if program.moved is None:
+        return dense
+    numbers = scratch.buffer("moved", dense.nbytes)  # which stays while its address is used
+    numbers[:] = renumbered(dense, program.leaf.dtype, program.moved)
+    return numbers
+
+
+def renumbered(data: Bytes, dtype: np.dtype[Any], moved: Ints | None) -> Bytes:
+    """Return column numbers of a sparse matrix with others in their place; those that it does not have stay wrong."""
+    if moved is None:
+        return data
+    numbers = data.view(dtype)
+    is_there = (numbers >= 0) & (numbers < len(moved))
+    replaced = np.where(is_there, moved[np.where(is_there, numbers, 0)], np.iinfo(dtype).max).astype(dtype)
+    return replaced.view(np.uint8)
+
+
+def _dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, chunks: int) -> Bytes:
+    """Return a leaf's bytes of every element, as the file has them, in native byte order."""
     leaf, nbytes = program.leaf, data.nbytes // chunks
     if shuffled and shuffled != leaf.stored_nbytes:  # its elements are not the dataset's own
         planes = np.arange(shuffled, dtype=np.int64) * (nbytes // shuffled)
@@ -391,6 +414,7 @@ def plan_through_h5py(
                     destination.put(target.field, wanted, (rows[row - first] for row in wanted.rows.tolist()))
                     continue
                 dense = np.ascontiguousarray(target.taken(rows), dtype=layout.dtype).reshape(-1).view(np.uint8)
+                dense = renumbered(dense, layout.dtype, part.moved)
                 there = replace(wanted, rows=wanted.rows - first)
                 destination.scatter_whole(target.field, there, dense, layout.placed_nbytes)
             tools.tally.scattered(since)
