@@ -314,5 +314,5 @@ class MappedCollection(Program):
 
         cells = [len(h5py.File(folder / f"cells_{k}.h5ad")["obs/cell_type/codes"]) for k in range(2)]
         file = Values(np.repeat(range(2), cells))
-        fields = {"x": Field("X", ragged="packed"), "cell_type": "obs/cell_type", "file": file}
+        fields = {"x": Field("X", columns="by place", ragged="packed"), "cell_type": "obs/cell_type", "file": file}
         return H5StreamLoader(f"{folder}/cells_*.h5ad", fields=fields, batch_transform=joined, **options)

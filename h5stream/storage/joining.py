@@ -89,7 +89,8 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_on
     if a.categories != b.categories:
         said = f"the categories of {b.name!r} are not those of {first}, so a code would not mean the same"
         return f"{said}; name {b.name + '/codes'!r} to take them as numbers"
-    is_like = a.ragged == b.ragged and (a.ragged is None or b.ragged is None or a.ragged.wanted == b.ragged.wanted)
+    mine, others = (np.asarray(None if one.ragged is None else one.ragged.places) for one in (a, b))
+    is_like = a.ragged == b.ragged and np.array_equal(mine, others)
     agreed = (
         ("takes other rows of a sample", "take=", (a.steps, a.at, a.pad) == (b.steps, b.at, b.pad)),
         ("is normalised otherwise", "normalise=", a.normalise == b.normalise),
@@ -177,11 +178,13 @@ def with_like_strings(files: list[FileParts]) -> list[FileParts]:
 
 
 def _with_like_columns(layouts: Sequence[SampleLayout]) -> Sequence[SampleLayout]:
-    """Let the wanted columns of sparse matrices be those of the first, whatever their order and number in each."""
+    """Let the wanted columns of sparse matrices be those of the first, by their names, whatever their order in each."""
     for k in range(len(layouts[0].entries)):
         entries = [layout.entries[k] for layout in layouts if k < len(layout.entries)]
         if len(entries) < len(layouts) or not all(isinstance(one, SparseEntry) and one.is_dense for one in entries):
             continue
+        if not all(layout.fields[one.values].axes for layout, one in zip(layouts, entries, strict=True)):
+            continue  # nothing says whether they are the same
         every = [_places(layout, one) for layout, one in zip(layouts, entries, strict=True)]
         reference = every[0] if every[0][-1:] == -1 else np.append(every[0], np.int32(-1))
         is_one = all(np.array_equal(places, every[0]) for places in every)
