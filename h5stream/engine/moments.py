@@ -2,8 +2,8 @@
 
 Floats are summed as float64 distances from their mean so far, batch by batch, and batches are merged as Chan, Golub and
 LeVeque do (1979, "Updating formulae and a pairwise algorithm for computing sample variances"), so that a large offset
-costs no digits. Whole numbers are summed exactly. If squares would leave the range of float64, the numbers are divided by
-a power of two first, which costs no digits either.
+costs no digits. Whole numbers are summed exactly. If squares would leave the range of float64, numbers are divided by a
+power of two first, which costs no digits either.
 """
 
 from __future__ import annotations
