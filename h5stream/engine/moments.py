@@ -195,7 +195,8 @@ class Moments:
         """The square root of each channel's mean squared distance from its mean."""
         if not self.is_whole:
             with np.errstate(invalid="ignore", divide="ignore"):
-                return np.ldexp(np.sqrt(self._spread / self.count), self._exponent)
+                deviation: NDArray[np.float64] = np.ldexp(np.sqrt(self._spread / self.count), self._exponent)
+            return deviation
         every = zip(self._sum, self._squares, self.count.tolist(), strict=True)
         return np.array([((q * n - s * s) / (n * n)) ** 0.5 if n else np.nan for s, q, n in every])
 
