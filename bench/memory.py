@@ -32,6 +32,9 @@ ROWS = {
 }
 """Kind of rows -> how many, elements of a row, their type, and rows of a chunk."""
 
+VALUES = {"vlen_list": (200_000, None), "ragged": (200_000, "packed")}
+"""Kind of samples of 20 to 60 float32 each -> how many, and the form in which batches have them."""
+
 CASES = {
     "auto": {},
     "auto, gzip": {"compression": True},
@@ -54,6 +57,8 @@ def make_file(folder: Path, kind: str, *, compression: bool = False, rows: int |
     import h5py
     import numpy as np
 
+    if kind in VALUES:
+        return _file_of_values(folder / "values.h5", rows or VALUES[kind][0])
     all_rows, width, dtype, chunk_rows = ROWS[kind]
     rows = rows or all_rows
     path = folder / f"{kind.replace(' ', '')}-{rows}{'-gzip' * compression}.h5"
@@ -67,6 +72,22 @@ def make_file(folder: Path, kind: str, *, compression: bool = False, rows: int |
             count = min(step, rows - start)
             x[start : start + count] = np.resize(np.arange(251, dtype=dtype), (count, *shape[1:]))
         file.create_dataset("y", data=np.arange(rows, dtype="i8") % 100, chunks=(min(rows, 8192),), **filters)
+    return path
+
+
+def _file_of_values(path: Path, rows: int) -> Path:
+    import h5py
+    import numpy as np
+
+    if not path.exists():
+        lengths = np.random.default_rng(0).integers(20, 61, rows)
+        with h5py.File(path, "w") as file:
+            x = file.create_dataset("x", (rows,), h5py.vlen_dtype("f4"))
+            for start in range(0, rows, 10_000):
+                x[start : start + 10_000] = np.array(
+                    [np.arange(n, dtype="f4") for n in lengths[start:][:10_000]], object
+                )
+            file["y"] = np.arange(rows) % 100
     return path
 
 
@@ -103,14 +124,15 @@ def warmed(folder: Path) -> int:
 def _loader_of(path: Path, case: dict, batch_size: int, budget: int):
     import numpy as np
 
-    from h5stream import Balanced, H5Dataset, H5StreamLoader, Weighted
+    from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, Weighted
     from h5stream.errors import BudgetError
 
     given = ("window", "rank", "world_size", "persistent_workers")
     options = {name: case[name] for name in given if name in case}
     if "draw" in case:
         options["draw"] = (Weighted if case["draw"] == "Weighted" else Balanced)("y")
-    dataset = H5Dataset(path)
+    fields = {"x": Field("x", ragged=case["ragged"]), "y": "y"} if case.get("ragged") else None
+    dataset = H5Dataset(path, fields)
     if case.get("subset"):
         dataset = dataset.subset(np.arange(0, len(dataset), 2))
         forget_peak()  # choosing rows is not the loader's business; holding them is
@@ -141,12 +163,15 @@ def measure_here(path: Path, case: dict, batch_size: int, budget: int, most_batc
                 break
     del _batch
     peak = resident_nbytes("VmHWM")
+    size, threads = loader.window_size, loader.num_workers
+    loader.close()
+    del loader
     gc.collect()
     return {
         "budget": budget,
-        "says": loader.window_size.needed_nbytes,
-        "window_rows": loader.window_size.window_rows,
-        "threads": loader.num_workers,
+        "says": size.needed_nbytes,
+        "window_rows": size.window_rows,
+        "threads": threads,
         "batches": batches,
         "made": made,
         "grew": peak - baseline,
@@ -172,7 +197,7 @@ def batch_size_of(kind: str, case: dict) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=int, default=256, help="MiB")
-    parser.add_argument("--kind", choices=list(ROWS))
+    parser.add_argument("--kind", choices=[*ROWS, *VALUES])
     parser.add_argument("--case", choices=list(CASES))
     parser.add_argument("--folder", type=Path, help="where files lie; a temporary one by default")
     parser.add_argument("--out", type=Path)
@@ -188,9 +213,9 @@ def main() -> None:
         print(
             f"{'rows':>6} {'case':<20} {'window':>12} {'budget':>7} {'says':>7} {'grew':>7} {'in all':>7} {'after':>7}"
         )
-        for kind in [given.kind] if given.kind else ROWS:
-            for name in [given.case] if given.case else CASES:
-                case = CASES[name]
+        for kind in [given.kind] if given.kind else [*ROWS, *VALUES]:
+            for name in [given.case] if given.case else ["auto"] if kind in VALUES else CASES:
+                case = CASES[name] | ({"ragged": VALUES[kind][1]} if kind in VALUES else {})
                 path = make_file(folder, kind, compression=bool(case.get("compression")))
                 result = measure(path, case, batch_size=batch_size_of(kind, case), budget=given.budget * MIB)
                 found.append({"rows": kind, "case": name, **result})

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from collections.abc import Iterator
@@ -83,3 +84,12 @@ def _meminfo_bytes(name: str) -> int:
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
     return 1 << 62
+
+
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def return_freed_memory() -> None:
+    """Return what was freed to the system: of each of many threads, glibc would keep what it ever had at a time."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)

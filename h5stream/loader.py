@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import torch
 from torch.utils.data import Dataset
 
+from h5stream.allowance import return_freed_memory
 from h5stream.arguments import OLD, OldNames, with_new_names
 from h5stream.cursor import Cursor
 from h5stream.device.cuda import backend_for
@@ -506,6 +507,7 @@ class H5StreamLoader:
             iterator.close()
         self._iterations.close()
         self._give_back()
+        return_freed_memory()
 
     def __enter__(self) -> H5StreamLoader:
         """Close the loader when the block ends."""

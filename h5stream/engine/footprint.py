@@ -57,7 +57,8 @@ AT_ONCE_NBYTES = 8 * 1024 * 1024
 CHUNK_PLAN_NBYTES = 160  # for each chunk of a window that is planned: eight numbers, twice as they are sorted
 SPAN_PLAN_NBYTES = 64  # for each span that is planned
 BLOCK_NBYTES = 72  # for each block of the data, in the lines of two epochs
-OBJECT_NBYTES = 72  # for a value of variable length, at the least
+OBJECT_NBYTES = 144  # for a value of variable length: an array over the bytes that were read, and its place in a list
+TENSOR_NBYTES = 800  # for each of these in a batch that is handed over: a tensor of its own, beside its numbers
 OPEN_NBYTES = 640  # for a batch that is filled or waits: the batch, its slot, arrays of its memory
 SAMPLER_ROW_NBYTES = 48  # for each row of a sampler's window: which, where it goes, and both sorted by batch
 CUT_NBYTES = 40  # for each sample of a line that is cut by their lengths, most of it for a moment
@@ -236,7 +237,8 @@ class Shape:
     def held_nbytes(self, batch_size: int, window_rows: int) -> int:
         """Return the bytes of what the training loop holds: the largest batch of a window, and the next one, padded."""
         largest = sum(one.largest(batch_size, window_rows // batch_size) - one.of(batch_size) for one in self.ragged)
-        return 2 * (self.batch_nbytes(batch_size) + largest + sum(one.padded(batch_size) for one in self.ragged))
+        largest += self.objects * TENSOR_NBYTES * batch_size + sum(one.padded(batch_size) for one in self.ragged)
+        return 2 * (self.batch_nbytes(batch_size) + largest)
 
     def batches_of(self, window_rows: int, batch_size: int) -> int:
         """Return the batches that a window of so many rows may touch: no more than an epoch has, if they are alike."""

@@ -2,8 +2,8 @@
 
 Floats are summed as float64 distances from their mean so far, batch by batch, and batches are merged as Chan, Golub and
 LeVeque do (1979, "Updating formulae and a pairwise algorithm for computing sample variances"), so that a large offset
-costs no digits. Whole numbers are summed exactly. If squares would leave the range of float64, the numbers are divided by
-a power of two first, which costs no digits either.
+costs no digits. Whole numbers are summed exactly. If squares would leave the range of float64, numbers are divided by a
+power of two first, which costs no digits either.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ class Moments:
         """The square root of each channel's mean squared distance from its mean."""
         if not self.is_whole:
             with np.errstate(invalid="ignore", divide="ignore"):
-                return np.ldexp(np.sqrt(self._spread / self.count), self._exponent)
+                deviation: NDArray[np.float64] = np.ldexp(np.sqrt(self._spread / self.count), self._exponent)
+            return deviation
         every = zip(self._sum, self._squares, self.count.tolist(), strict=True)
         return np.array([((q * n - s * s) / (n * n)) ** 0.5 if n else np.nan for s, q, n in every])
 

@@ -8,7 +8,6 @@ import concurrent.futures
 import contextlib
 import contextvars
 import copy
-import ctypes
 import fnmatch
 import functools
 import io
@@ -24,6 +23,7 @@ from operator import itemgetter
 from typing import Any
 from urllib.parse import urlsplit
 
+from h5stream.allowance import return_freed_memory
 from h5stream.errors import OptionError, SourceError, SourceNotFoundError
 from h5stream.storage.identity import ByteSource, SourceIdentity
 from h5stream.storage.object_cache import CachedBytes, ObjectCache
@@ -119,15 +119,6 @@ class Opening:
             future.cancel()
         _trim(HELD_NBYTES // _KEPT_SHARE)
         return_freed_memory()
-
-
-_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-
-def return_freed_memory() -> None:
-    """Return what was freed to the system: of each of many threads, glibc would keep what it ever had at a time."""
-    if _malloc_trim is not None:
-        _malloc_trim(0)
 
 
 _opening: contextvars.ContextVar[Opening | None] = contextvars.ContextVar("opening", default=None)

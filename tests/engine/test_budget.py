@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from inner import memory_available, processors
-from making import make_file, write_datasets
+from making import make_file, vlen, write_datasets
 
 from h5stream import H5StreamLoader
 from h5stream.engine import footprint
@@ -28,6 +28,14 @@ def test_a_window_that_a_budget_has_no_room_for_is_smaller_and_that_is_said(tmp_
     assert (
         "memory_budget=200,000 bytes. Rows come in another order than with memory_budget=2147483648; " in small.notice
     )
+
+
+def test_lists_count_with_the_arrays_and_tensors_that_they_are(tmp_path, small_tasks):
+    rows, batch_size = 4000, 500
+    write_datasets(tmp_path / "a.h5", x=vlen("f4", [np.arange(3)] * rows))
+    with H5StreamLoader(tmp_path / "a.h5", batch_size, shuffle=True, window="all", num_workers=1) as loader:
+        arrays, tensors = rows * (12 + 136), 2 * batch_size * 800  # resident memory, measured
+        assert loader.window_size.needed_nbytes > arrays + tensors
 
 
 @pytest.mark.parametrize("window", ["auto", "all", 500])
