@@ -44,6 +44,7 @@ from h5stream.samples.segments import Stretches, as_array, renamed
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.images import FORMATS, Format
+from h5stream.storage.names import Within, as_pattern, braces_in, parted, tokens_of, unquoted
 from h5stream.storage.remote import matches
 from h5stream.storage.rowbox import Columns, Mask, axes_taken
 from h5stream.storage.stores import is_address, parts_of
@@ -326,12 +327,12 @@ class Field:
     @property
     def names_objects(self) -> bool:
         """Whether `lookup` names an object for each sample, and not rows of a dataset."""
-        return self.lookup is not None and "{}" in self.name
+        return isinstance(self.lookup, str | list) and braces_in(self.name) > 0
 
     @property
     def is_numbered(self) -> bool:
         """Whether its rows are objects with numbers in their names."""
-        return self.lookup is None and "{}" in self.name
+        return self.lookup is None and braces_in(self.name) > 0
 
     @property
     def has_own_shape(self) -> bool:
@@ -368,9 +369,12 @@ class Field:
         stays = self._beside is None and (self._file or self.file or self.name.startswith("/") or self.names_objects)
 
         def here(name: str) -> str:
+            literal, written = parted(name)
             if name.startswith("/"):
                 return name if self._beside is None else self._beside.put(name, group)
-            return f"{group}{name[1:]}" if name == "." or name.startswith(".:") else f"{group}/{name}"
+            if name == "." or name.startswith((".:", ".@")):
+                return Within(group, name[1:])
+            return Within(f"{group}/{literal}", written)
 
         lookup = self.lookup
         if isinstance(lookup, (str, Stretches)):
@@ -386,29 +390,38 @@ class Beside(NamedTuple):
     path: str  # the field's own, with a * for the last step of the object's path; empty where that is not all
     name: str  # the field's, as the user wrote it
 
-    def put(self, name: str, group: str) -> str:
+    def put(self, name: str, group: str) -> Within:
         """Return a name with what its * stand for in a group."""
-        found = self.of.fullmatch(group)
-        stood = iter(found.groups() if found else ())
-        return re.sub(r"\*", lambda star: next(stood, star[0]), name)
+        known = self.of.fullmatch(group)
+        stood = iter(known.groups() if known else ())
+        *before, last = [*tokens_of(name, r"\*"), ""] if name.endswith("*") else tokens_of(name, r"\*")
+        literal = "".join(next(stood, "*") if one == "*" else unquoted(one) for one in before)
+        return Within(literal, last)
 
 
 def beside(field: Field, of: str | Sequence[str], root: str) -> Field:
     """Return a field that knows what the * of its name stand for beside the objects of a pattern, or those named."""
-    if "*" not in field.name or not field.name.startswith("/") or field.names_objects:
+    count = tokens_of(field.name, r"\*").count("*")
+    if not count or not field.name.startswith("/") or field.names_objects:
         return field
-    pattern = of.strip("/") if isinstance(of, str) else "*"
-    pieces = re.findall(r"\[[^]]+\]|\*|[^*[]+|\[", pattern)
-    text = "".join("([^/]*)" if one == "*" else fnmatch.translate(one)[4:-3] for one in pieces)
+    pattern = "/".join(one for one in of.split("/") if one not in ("", ".")) if isinstance(of, str) else "*"
+    pieces = re.findall(r"\[[^]]+\]|\*|\\.|[^*[\\]+|.", pattern, re.DOTALL)
+    text = "".join("([^/]*)" if one == "*" else _as_it_is_or_matched(one) for one in pieces)
     known = re.compile((re.escape(f"{root}/") if root else "") + text if isinstance(of, str) else f"(?:.*/)?{text}")
-    if field.name.count("*") > known.groups:
+    if count > known.groups:
         said = f"a * of its name stands for what that of of= stood for, and {reprlib.repr(of)} has {known.groups}"
-        raise OptionError(f"Field({field.name!r}): {said}; with names in a list there is one, the last step of each")
+        said += "; with names in a list there is one, the last step of each. \\* is a * of a name itself"
+        raise OptionError(f"Field({field.name!r}): {said}")
     steps, last = re.split("[:@]", field.name)[0].split("/"), pattern.rpartition("/")[2]
     path = "/".join("*" if step == last else step for step in steps)
     is_all = last == "*" or ("*" in last and path.count("*") == path.split("/").count("*"))
-    is_all = is_all and known.groups == 1
+    is_all = is_all and known.groups == 1 and "\\" not in path
     return changed(field, _beside=Beside(known, path if is_all else "", field.name))
+
+
+def _as_it_is_or_matched(piece: str) -> str:
+    """Return a regular expression of what a piece of a pattern matches, or of its characters as they are."""
+    return f"(?:{fnmatch.translate(as_pattern(piece))[4:-3]}|{re.escape(piece)})"
 
 
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
@@ -424,17 +437,17 @@ def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
 
 def _lookup(name: str, given: Any) -> Any:
     """Check what says which row, which rows or which object each sample has."""
-    if given is None or (isinstance(given, str) and "{}" not in name):
+    if given is None or (isinstance(given, str) and not braces_in(name)):
         return given
-    is_named, why = "{}" in name, ""
+    is_named, why, itself = braces_in(name) > 0, "", r"; \{} is a {} of the name itself"
     if callable(given) or isinstance(given, Stretches):
         if is_named:
-            why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} takes names"
+            why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} takes names" + itself
     elif is_named:
         given = given if isinstance(given, str) else [one.decode() if isinstance(one, bytes) else one for one in given]
         wrong = [one for one in given if not isinstance(one, str) or not one]
-        if name.count("{}") != 1:
-            why = "lookup= takes one {} in the name, such as 'images/{}'"
+        if braces_in(name) > 1:
+            why = "lookup= takes one {} in the name, such as 'images/{}'" + itself
         elif wrong or not given:
             why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0] if wrong else 'none'!r}"
     else:
