@@ -269,7 +269,7 @@ def _add_numbered(found: _Found, key: Key, asked: Field) -> Any:
 def _numbered(asked: Field, there: OpenFile) -> tuple[list[int], list[Within]]:
     """Return the numbers of objects that a name with {} in it names, ascending, and their names."""
     for template in templates(asked.name):
-        (above, _, stem), (tail, _, below) = template.before.strip("/").rpartition("/"), template.behind.partition("/")
+        (above, _, stem), (tail, _, below) = template.before.lstrip("/").rpartition("/"), template.behind.partition("/")
         there.guard.check_links(there.file, above, there.path)
         group, like = there.file.get(above or "/"), re.compile(rf"{re.escape(stem)}(\d+){re.escape(tail)}", re.ASCII)
         every = [like.fullmatch(name) for name in group] if isinstance(group, h5py.Group) else []
@@ -393,8 +393,8 @@ def _add_matrix(found: _Found, key: Key, asked: Field, group: Any, where: str) -
     plain = changed(asked, columns=None, normalise=None)
     values = changed(plain, name=data, ragged=changed(Ragged(form or "packed"), places=places))
     number = _add_looked_up(found, (key[0], "data"), values, indptr)
-    places = changed(plain, name=indices, dtype=None, ragged=changed(Ragged(), width=width))
-    columns = _add_looked_up(found, (key[0], "indices"), places, indptr)
+    others = changed(plain, name=indices, dtype=None, ragged=changed(Ragged(), width=width))
+    columns = _add_looked_up(found, (key[0], "indices"), others, indptr)
     found.fields[number] = replace(found.fields[number], name=asked.name)
     if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
         why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"

@@ -6,7 +6,6 @@ and a backslash takes the character after it as it is. A million names take 30 M
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import itertools
 import re
@@ -35,8 +34,8 @@ class Within(str):
 
     literal: str
 
-    def __getnewargs__(self) -> tuple[str, str]:
-        return self.literal, self[len(self.literal) :]
+    def __reduce__(self) -> tuple[type[Within], tuple[str, str]]:
+        return Within, (self.literal, self[len(self.literal) :])
 
 
 def parted(name: str) -> tuple[str, str]:

@@ -235,7 +235,8 @@ def _columns(
     """Return what is looked for in each: by numbers of parts and of values, and of ragged fields by their places."""
     members, shape, _ = wanted
     columns, count, guard = dict[tuple[str, int], Column](), len(members.names), members.guard
-    named = {entry: f for entry, f in zip(first.entries, shape.fields, strict=True) if type(entry) is int}
+    each = zip(first.entries, shape.fields, strict=True)
+    named = {entry: one for entry, one in each if type(entry) is int and isinstance(one, Field)}
     with members.opened(members.first) as (file, name):
         ragged = {key: Lying(_path_in(name, known.parts[0], shape), count) for key, known in own.items()}
         for number, part in enumerate(first.parts):

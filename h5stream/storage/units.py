@@ -551,7 +551,9 @@ class Once(_Column):
     def _asked(self, file: Any, name: str) -> Any:
         path, mark = inside_of(name, self.path), "@" if self.attribute else ":" if self._is_member else ""
         name = self._given.inside(name).name
-        meaning = Reading(path, mark, (self.attribute,)) if self.is_inside else means(file, name, file.filename, self._guard)
+        meaning = (
+            Reading(path, mark, (self.attribute,)) if self.is_inside else means(file, name, file.filename, self._guard)
+        )
         one, first = value_of(file, name, meaning, self._guard), self._first
         is_array = isinstance(first, np.ndarray)
         if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):

@@ -252,7 +252,11 @@ def _matching(root: str, of: str, path: str, kind: Any, raw: RawFile) -> Names:
 
     Where a part of the pattern is a name that is there, this name is meant, and nothing else that the part matches.
     """
-    above, dead, levels = f"{root}/" if root else "", list[str](), [one for one in of.split("/") if one not in ("", ".")]
+    above, dead, levels = (
+        f"{root}/" if root else "",
+        list[str](),
+        [one for one in of.split("/") if one not in ("", ".")],
+    )
     pieces: dict[tuple[bool, ...], list[Names]] = {}
     for are_literal, found in _linked(raw.file[root or "/"], levels, above, path, raw, dead):
         pieces.setdefault(are_literal, []).append(found)
@@ -326,7 +330,10 @@ def _matches(links: Names, pattern: str) -> Iterator[tuple[bool, NDArray[np.int6
     if pattern == "*" and not ((links.text > 127) | (links.text == ord("*"))).any():
         yield False, np.arange(len(links))
         return
-    literal, match = pattern.encode("utf-8", "surrogateescape"), re.compile(fnmatch.translate(as_pattern(pattern))).match
+    literal, match = (
+        pattern.encode("utf-8", "surrogateescape"),
+        re.compile(fnmatch.translate(as_pattern(pattern))).match,
+    )
     same, found = array("q"), array("q")
     for k, name in enumerate(links.encoded()):
         with contextlib.suppress(UnicodeDecodeError):
