@@ -31,7 +31,7 @@ from h5stream.storage import elements
 from h5stream.storage.elements import holds_reference, in_stored_byte_order
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
-from h5stream.storage.names import Reading, member_in, parted, readings, spelled
+from h5stream.storage.names import Reading, member_in, parted, quoted_member, readings
 
 _log = logging.getLogger("h5stream")
 
@@ -390,7 +390,7 @@ def member_names(name: str, dtype: Any, rivals: Sequence[str] = ()) -> Iterator[
             plain = ":".join((name, *every))
             is_rival = any(plain == rival or plain.startswith(f"{rival}:") for rival in rivals)
             read = member_in(dtype, Reading(name, ":", tuple(":".join(every).split(":"))))
-            yield spelled(name, every) if is_rival or read != every else plain
+            yield quoted_member(name, every) if is_rival or read != every else plain
             yield from inside(inner.fields[member][0], every)
 
     return inside(dtype, ())

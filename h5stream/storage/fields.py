@@ -659,12 +659,30 @@ def paths_of(given: Any, known: Named | None) -> list[str]:
         return [known[0]]
     path = checked_path(given)
     is_far = is_address(path)
-    if not glob.has_magic(path) or (not is_far and os.path.exists(path)):
+    if not (glob.has_magic(path) or "\\" in path) or (not is_far and os.path.exists(path)):
         return [path]
-    found = matches(path) if is_far else sorted(glob.glob(path, recursive=True))
-    if not found:
+    every = matches(path) if is_far else sorted(glob.glob(_as_glob(path), recursive=True))
+    if not every and glob.has_magic(as_pattern(path)):
         raise SourceNotFoundError(f"no {'object' if is_far else 'file'} matches {path!r}", file=path)
-    return found
+    return every or [path]
+
+
+def _as_glob(path: str) -> str:
+    """Return a pattern of local files for `glob`: a folder in it whose name is there is taken as it is."""
+    done, *steps = path.split("/")
+    is_literal = os.path.lexists(done) if done else True
+    done = glob.escape(done) if is_literal else as_pattern(done)
+    for step in steps:
+        plain, below = f"{done}/{glob.escape(step)}", f"{done}/{as_pattern(step)}"
+        # Names that are no classes of characters match themselves below folders that are not known yet.
+        if plain == below or step in ("", "**"):
+            done = below
+        elif is_literal:
+            is_literal = bool(glob.glob(plain))
+            done = plain if is_literal else below
+        else:
+            done = plain if "[" in step and glob.glob(plain, recursive=True) else below
+    return done
 
 
 def checked_path(given: Any) -> str:

@@ -107,7 +107,7 @@ def member_in(dtype: np.dtype[Any], reading: Reading) -> tuple[str, ...] | None:
     return among(dtype, reading.rest)
 
 
-def spelled(path: str, member: Sequence[str]) -> str:
+def quoted_member(path: str, member: Sequence[str]) -> str:
     """Write a member as a field's name with a backslash before its last part, so that nothing else is read first."""
     *above, last = (quoted(text, ":@") for text in (path, *member))
     return ":".join((*above, last if last.startswith("\\") else f"\\{last}"))
