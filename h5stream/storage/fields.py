@@ -695,6 +695,11 @@ def checked_path(given: Any) -> str:
                 others = "" if path.startswith("http") else f", or a pattern such as '{inside}*.h5'"
                 said = f"{path!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'"
                 raise OptionError(said + others)
+            if {"", ".", ".."} & {*parts_of(path)[1].removeprefix("/").split("/")}:
+                said = (
+                    f"{path!r} has an empty name between its slashes, or '.' or '..', by which obstore reads no object"
+                )
+                raise OptionError(f"{said}; copy it under another key")
             return path
         address = _ADDRESS.match(path)
         if address and not os.path.exists(path):

@@ -157,7 +157,9 @@ def _with_places(asked: Asked, samples: SampleKind | None, guard: Guard) -> Aske
     if asked.shape is None or of is None or is_word or isinstance(of, Said | np.ndarray):
         return asked
     fields = [*asked.shape.fields]
-    starred = [k for k, one in enumerate(fields) if isinstance(one, Field) and "*" in one.name[1:] and one.name[0] == "/"]
+    starred = [
+        k for k, one in enumerate(fields) if isinstance(one, Field) and "*" in one.name[1:] and one.name[0] == "/"
+    ]
     if not starred:
         return asked
     path = asked.paths[0]
