@@ -174,6 +174,8 @@ def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
 
 def pattern_of(given: list[str]) -> str:
     """Return the pattern that stands for all files that are given, which may be a folder; empty where there is none."""
+    from h5stream.storage.names import as_pattern
+
     (one, *others) = given
     if others or (os.path.isfile(one) or not (os.path.isdir(one) or glob.has_magic(as_pattern(one)))):
         return ""

@@ -193,10 +193,10 @@ def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
     """Add what one entry of a sample holds; return the number of its field, or a dict of numbers."""
     if not isinstance(asked, Field):
         return _add_column(found, asked)
-    group, where = _group_named(found, asked)
-    if is_matrix(group):
-        return _add_matrix(found, key, asked, group, where)
-    if (categories := categories_of(group)) is not None:
+    thing, where = _object_named(found, asked)
+    if is_matrix(thing):
+        return _add_matrix(found, key, asked, thing, where)
+    if (categories := categories_of(thing)) is not None:
         entry = _add(found, key, changed(asked, name=Within(f"{where}/codes", "")))
         found.fields[entry] = replace(found.fields[entry], name=asked.name, categories=categories)
         return entry
@@ -212,14 +212,15 @@ def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
         return _add_ragged(found, key, asked)
     if asked.repeat or found.opened.is_attribute(asked.name):
         return _add_once(found, asked)
+    is_shared = asked.name.startswith("/") and not asked.file and isinstance(thing, h5py.Dataset) and thing.shape == ()
+    if is_shared or (found.extents is not None and found.extents.has_once(thing)):
+        return _add_once(found, asked)
     return _add_rows(found, asked)
 
 
 def _add_rows(found: _Found, asked: Field) -> Any:
     """Add a field of which each sample takes its own row, or several, or a part of a volume."""
     (there,) = _sources(found, asked)
-    if found.extents is not None and found.extents.has_once(_group_named(found, asked)[0]):
-        return _add_once(found, asked)
     thing = _thing(there, asked.name)
     name = asked.name if not asked.file else f"{asked.name} of {there.path}"
     found.lengths[name] = thing.dataset.shape[0] if found.extents is None else 1
@@ -646,11 +647,12 @@ def _thing(there: OpenFile, name: str) -> Thing:
     if not thing.dataset.shape:
         what = "empty (a null dataspace)" if thing.dataset.shape is None else "a single value"
         why = f": {name!r} is {what}, so it has no rows; a field's first axis are the samples"
+        why += "; Field(..., take='all') is a value that all samples have" * (what == "a single value")
         raise refusal(there.path, name, why)
     return thing
 
 
-def _group_named(found: _Found, asked: Field) -> tuple[Any, str]:
+def _object_named(found: _Found, asked: Field) -> tuple[Any, str]:
     """Return the object that a name leads to in its file, and its path; None for what is no object."""
     if asked.name in ("", "/") or asked.names_objects or isinstance(asked.lookup, Stretches):
         return None, ""

@@ -446,9 +446,7 @@ def _lookup(name: str, given: Any) -> Any:
     elif is_named:
         given = given if isinstance(given, str) else [one.decode() if isinstance(one, bytes) else one for one in given]
         wrong = [one for one in given if not isinstance(one, str) or not one]
-        if braces_in(name) > 1:
-            why = "lookup= takes one {} in the name, such as 'images/{}'" + itself
-        elif wrong or not given:
+        if wrong or not given:
             why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0] if wrong else 'none'!r}"
     else:
         given = as_array(given)
