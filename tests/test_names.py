@@ -81,9 +81,8 @@ def test_a_name_that_is_there_wins_over_a_pattern_and_a_backslash_decides(tmp_pa
 
 
 def test_the_names_that_messages_and_inspect_show_are_fields(path, tmp_path):
-    with pytest.raises(errors.FieldNotFoundError, match=r"has no member 'a:c'|has no member 'a'") as refused:
-        H5Dataset(path, "c:a:c")
-    assert "Did you mean 'c:" in str(refused.value)
+    with pytest.raises(errors.FieldNotFoundError, match=r"has no member 'a/c'.* Did you mean .*'c:in:a/b'"):
+        H5Dataset(path, "c:in:a/c")
     rivals, compound = tmp_path / "r.h5", np.zeros(2, [("b", [("c", "i4")]), ("b:c", "i4"), ("d", "i4")])
     compound["b"]["c"], compound["b:c"], compound["d"] = 1, 2, 3
     with h5py.File(rivals, "w") as file:
@@ -153,7 +152,11 @@ def test_a_value_that_all_samples_share_comes_with_each(tmp_path, x, samples):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         for k in range(3):
-            file[f"t/{k}"], file[f"u/{k}"], file[f"frame_{k}"] = np.full((5, 3), k), np.full((5 + k, 3), k), np.full(4, k)
+            file[f"t/{k}"], file[f"u/{k}"], file[f"frame_{k}"] = (
+                np.full((5, 3), k),
+                np.full((5 + k, 3), k),
+                np.full(4, k),
+            )
             file[f"g/{k}/x"], file[f"g/{k}/fs"] = np.full(3, k), 1.0
         file["x"], file["fs"], file["channels"], file.attrs["id"] = np.arange(3), 250.0, np.arange(3), 3
         file["meta"] = np.array((1.5, 7), [("rate", "f8"), ("n", "i4")])
@@ -176,7 +179,14 @@ def test_files_and_folders_are_taken_as_they_are_and_so_are_keys_of_stores(tmp_p
             file["x"] = [k]
         obstore.put(store, f"run/{name}", (tmp_path / name).read_bytes())
     wanted = {name: [k] for k, name in enumerate(names)}
-    wanted |= {"f[1]/*.h5": [6], r"f\[1\]/z.h5": [6], r"a\[*.h5": [0], "a[0-9].h5": [1], "f[0-9]/*.h5": [7], "a*.h5": [1, 0]}
+    wanted |= {
+        "f[1]/*.h5": [6],
+        r"f\[1\]/z.h5": [6],
+        r"a\[*.h5": [0],
+        "a[0-9].h5": [1],
+        "f[0-9]/*.h5": [7],
+        "a*.h5": [1, 0],
+    }
     for place, options in ((str(tmp_path), None), ("memory://here/run", store)):
         for name, values in wanted.items():
             assert H5Dataset(f"{place}/{name}", "x", storage_options=options)[:].tolist() == values, (place, name)
@@ -186,8 +196,8 @@ def test_files_and_folders_are_taken_as_they_are_and_so_are_keys_of_stores(tmp_p
 
 def test_commands_take_names_with_commas_and_other_marks(path):
     output = printed("statistics", path, "--fields", r"d/a\,b,c:a/b")
-    assert "a,b" in output
-    assert "c:a/b" in output
+    assert "7.5" in output
+    assert "17.5" in output
 
 
 def test_a_field_of_the_numbers_of_one_group_is_none_of_a_group_of_that_name(tmp_path):

@@ -374,24 +374,25 @@ def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
     for name, dataset in datasets.items():
         yield name
         with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
-            yield from member_names(name, dataset.dtype, rivals)
+            yield from (text for text, _ in members_of(name, dataset.dtype, rivals))
 
 
-def member_names(name: str, dtype: Any, rivals: Sequence[str] = ()) -> Iterator[str]:
-    """Name the members of a compound as fields are named, those of compounds inside it too; none of other types.
+def members_of(name: str, dtype: Any, rivals: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a compound and their types, named as fields are, those of compounds inside it too.
 
     A name that would be read as one of some other datasets, or as another member, has a backslash.
     """
     rivals = [rival for rival in rivals if rival.startswith(f"{name}:")]
 
-    def inside(inner: Any, above: tuple[str, ...]) -> Iterator[str]:
+    def inside(inner: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         for member in inner.names or ():
             every = *above, member
             plain = ":".join((name, *every))
             is_rival = any(plain == rival or plain.startswith(f"{rival}:") for rival in rivals)
             read = member_in(dtype, Reading(name, ":", tuple(":".join(every).split(":"))))
-            yield quoted_member(name, every) if is_rival or read != every else plain
-            yield from inside(inner.fields[member][0], every)
+            below = inner.fields[member][0]
+            yield quoted_member(name, every) if is_rival or read != every else plain, below
+            yield from inside(below, every)
 
     return inside(dtype, ())
 

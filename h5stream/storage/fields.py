@@ -152,7 +152,8 @@ class Field:
         in front begins at the file's root; a ``*`` in it stands for the text that the ``*`` of ``of=`` matches:
         ``"/scores/*"`` with ``of="data/*"``. If ``of=`` is a list of names, the ``*`` is the last step of each. ``{}``
         stands for numbers: with ``"frame_{}_x"``, each object (``frame_0_x``, ``frame_1_x``, ...) is a row, in the
-        order of the numbers; all must have the same shape and type.
+        order of the numbers; all must have the same shape and type. A name that is in the file is taken as it is,
+        whatever characters it has, and a backslash takes the next character as it is.
     columns : slice, list or array of int, mask, or a tuple of them, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order, or a mask of all columns. A tuple says what to take of
         axes 1, 2 and so on, as in brackets: slices, lists, masks, integers (which remove the axis) and ``...``. A tuple
@@ -178,7 +179,8 @@ class Field:
         files. Without it, those of an array count through all files, and those of a dataset from 0 in each file or
         group. ``Bounds("offsets")``, ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each
         sample as many rows as they say. If `name` contains ``{}``, `lookup` is a list of names of objects that replace
-        it, one for each sample, or the path of a dataset of names; objects of different lengths need `ragged`. A
+        it, one for each sample, or the path of a dataset of names; objects of different lengths need `ragged`.
+        ``"hits/{}:energy"`` is a member of each. A
         function ``lookup(samples, epoch, seed)`` gets an array of sample numbers and returns a row for each, in each
         epoch anew; `h5stream.order.fractions` gives it random numbers.
     ragged : str or Ragged, optional, keyword-only
