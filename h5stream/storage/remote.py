@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from h5stream.errors import OptionError, SourceError, SourceNotFoundError
 from h5stream.storage.identity import ByteSource, SourceIdentity
-from h5stream.storage.names import as_pattern, unquoted
+from h5stream.storage.names import as_pattern, tokens_of, unquoted
 from h5stream.storage.object_cache import CachedBytes, ObjectCache
 from h5stream.storage.stores import (
     count_requests,
@@ -566,13 +566,14 @@ def matches(pattern: str) -> list[str]:
     """List the addresses that a pattern matches, sorted by name; one that is there as it is written is meant alone."""
     base, path = parts_of(pattern)
     word = word_of(base, opening().options)
-    if "*" not in path or base.startswith("http"):  # it is asked for, so that no list of a large bucket is needed
+    is_starred, is_web = "*" in tokens_of(path, r"\*"), base.startswith("http")
+    if not is_starred:  # it is asked for, so that no list of a large bucket is needed
         for one in dict.fromkeys((path, unquoted(path))):
             with contextlib.suppress(SourceNotFoundError), told(f"{base}/{one}", "asking for"):
                 count_requests()
                 the_library().head(stores[word], one)
                 return [f"{base}/{one}"]
-    if base.startswith("http"):
+    if is_web:
         raise OptionError(f"{pattern!r}: a web server has no list of its files; name them: ['https://.../a.h5', ...]")
     # Where folders before the first star are there as they are written, nothing else has to be listed.
     folders = (re.split(marks, path, maxsplit=1)[0].rpartition("/")[0] for marks in ("[*]", r"[*?\[\\]"))
