@@ -359,7 +359,7 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
         cache_chunks=int(cache_chunks),
         access=access,
         reason=reason,
-        members=() if dtype is None else tuple(_members(name, dtype)),
+        members=() if dtype is None else tuple(_members(dataset, name, dtype)),
         role=_role(dataset, name),
         matlab_class=_attribute(dataset, "MATLAB_class").decode("ascii", "replace"),
         attributes=_attributes(dataset),
@@ -378,10 +378,12 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
     return replace(entry, ratio=(entry.stored_nbytes and entry.written_nbytes / entry.stored_nbytes) or None)
 
 
-def _members(name: str, dtype: np.dtype[Any]) -> Iterator[dict[str, str]]:
-    for member in dtype.names or ():
-        inner, full = dtype[member], f"{name}:{member}"
-        yield from _members(full, inner) if inner.names else [{"name": full, "dtype": dtype_text(inner)}]
+def _members(dataset: Any, name: str, dtype: np.dtype[Any]) -> Iterator[dict[str, str]]:
+    plain = (one for one, _ in discovery.members_of(name, dtype))
+    rivals = [one for one in plain if discovery.is_there(dataset.file, one, dataset.file.filename)]
+    for one, inner in discovery.members_of(name, dtype, rivals):
+        if not inner.names:
+            yield {"name": one, "dtype": dtype_text(inner)}
 
 
 def _role(dataset: Any, name: str) -> str:

@@ -28,6 +28,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from h5stream.errors import H5StreamError
+from h5stream.storage.discovery import find_dataset
+from h5stream.storage.external import Guard
 from h5stream.storage.handles import open_file
 
 TICK_S = 0.1  # between two looks at what the rival has done
@@ -78,7 +80,7 @@ class NaiveDataset(Dataset[Any]):
         self._starts = [*starts] or [0]
         for one in () if starts else self.paths:
             with open_file(one) as file:
-                self._starts.append(self._starts[-1] + int(file[self.fields[0].split(":")[0]].shape[0]))
+                self._starts.append(self._starts[-1] + int(self._named(file, 0)[0].shape[0]))
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -86,9 +88,14 @@ class NaiveDataset(Dataset[Any]):
     def _open(self, number: int = 0) -> list[tuple[Any, tuple[str, ...]]]:
         if number not in self._columns:
             file = open_file(self.paths[number])
-            split = [name.split(":") for name in self.fields]
-            self._columns[number] = [(file[path], tuple(member)) for path, *member in split]
+            self._columns[number] = [self._named(file, k) for k in range(len(self.fields))]
         return self._columns[number]
+
+    def _named(self, file: Any, field: int) -> tuple[Any, tuple[str, ...]]:
+        """Return the dataset of a field, and the member of it."""
+        guard = Guard.for_paths(self.paths, allow_external=True)
+        dataset, _, member = find_dataset(file, self.fields[field], file.filename, guard)
+        return dataset, member
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         number = bisect.bisect_right(self._starts, index) - 1

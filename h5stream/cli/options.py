@@ -135,10 +135,16 @@ def is_python(text: str) -> bool:
 
 def listed_names(text: str) -> list[str] | None:
     """Return the names of a text with commas between them; None where there is no text at all."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [name for name in split_names(text) if name]
     if is_python(text) or (text and not names):
         raise OptionError(f"--fields takes names separated by commas, not {text!r}")
     return names or None
+
+
+def split_names(text: str) -> list[str]:
+    """Split names at commas, unless a backslash is before them, and without spaces around them."""
+    names = re.findall(r"(?:\\.|[^\\,]|\\$)+", text, re.DOTALL)
+    return [re.sub(r"(?<!\\)\s+$", "", name.lstrip()) for name in names]
 
 
 def files_of(given: list[str]) -> list[str]:
@@ -168,8 +174,10 @@ def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
 
 def pattern_of(given: list[str]) -> str:
     """Return the pattern that stands for all files that are given, which may be a folder; empty where there is none."""
+    from h5stream.storage.names import as_pattern
+
     (one, *others) = given
-    if others or (os.path.isfile(one) or not (os.path.isdir(one) or glob.has_magic(one))):
+    if others or (os.path.isfile(one) or not (os.path.isdir(one) or glob.has_magic(as_pattern(one)))):
         return ""
     if not os.path.isdir(one):
         return one

@@ -31,8 +31,10 @@ SWITCH = "H5STREAM_CATALOGUE"
 MOST_NBYTES = 2 << 30
 """Bytes that the folder may hold; those that were not used for longest go first."""
 
-_VERSION = 7
-"""Since 2 objects come in h5py's order; since 3 one table says where they lie; since 4 those left out are counted."""
+_VERSION = 8
+"""Since 2 objects come in h5py's order; since 3 one table says where they lie; since 4 those left out are counted.
+
+Since 8 a name that is in the file wins over a pattern."""
 _HEADER = "header.json"
 _SAID: dict[str, Any] = {"of": str, "fields": str, "objects": int, "asked": int, "made": float}
 """What the header says for people, and of which types."""

@@ -31,6 +31,7 @@ from h5stream.storage import elements
 from h5stream.storage.elements import holds_reference, in_stored_byte_order, may_be_sorted
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE, dtype_of
+from h5stream.storage.names import Reading, member_in, parted, quoted_member, readings
 
 _log = logging.getLogger("h5stream")
 
@@ -264,7 +265,7 @@ class Thing(NamedTuple):
 
 
 def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
-    """Find a field's dataset."""
+    """Find a field's dataset, or the member of it that the name means."""
 
     def leads_to_dataset(candidate: str) -> bool:
         guard.check_links(file, candidate, path)
@@ -273,22 +274,43 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
         except DAMAGE:
             return False
 
-    parts = name.strip("/").split(":")  # a dataset whose own name has a colon is found first
-    for cut in range(len(parts), 0, -1):
-        if (dataset_path := ":".join(parts[:cut])) and leads_to_dataset(dataset_path):
-            break
-    else:
+    lacking: Reading | None = None
+    for reading in readings(name):  # a dataset whose own name has a colon is found first
+        if reading.mark != "@" and reading.path and leads_to_dataset(reading.path):
+            dataset = file[reading.path]
+            member = member_in(dataset.dtype, reading) if reading.mark else ()
+            if member is not None:
+                return Thing(dataset, reading.path, member)
+            lacking = lacking or reading
+    if lacking is None:
         raise _not_found(file, name, path)
-    dataset, member = file[dataset_path], tuple(parts[cut:])
-    current: Any = dtype_of(dataset) if member else None
-    for part in member:
+    current: Any = dtype_of(file[lacking.path])
+    for part in lacking.rest:
         names = current.names or ()
         if part not in names:
-            hint = did_you_mean(name, _with_members(datasets_of(file)))
-            what = f"Its members are: {', '.join(names)}." if names else f"It is not a compound but {current}."
-            raise refusal(path, name, f": field {name!r} has no member {part!r}.{hint} {what}", FieldNotFoundError)
+            break
         current = current.fields[part][0]
-    return Thing(dataset, dataset_path, member)
+    hint = did_you_mean(name, _with_members(datasets_of(file)))
+    what = f"Its members are: {', '.join(names)}." if names else f"It is not a compound but {current}."
+    raise refusal(path, name, f": field {name!r} has no member {part!r}.{hint} {what}", FieldNotFoundError)
+
+
+def means(file: Any, name: str, path: str, guard: Guard) -> Reading | None:
+    """Return what a name means in a file: an object, a member or an attribute of one; None for nothing there."""
+    for reading in readings(name):
+        guard.check_links(file, reading.path, path)
+        if not reading.mark:
+            if is_there(file, reading.path, path):
+                return reading
+            continue
+        owner = thing_at(file, reading.path or "/", path)
+        if reading.mark == "@" and owner is not None and reading.rest[0] in owner.attrs:
+            return reading
+        if reading.mark == ":" and isinstance(owner, h5py.Dataset):
+            with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
+                if (member := member_in(owner.dtype, reading)) is not None:
+                    return reading._replace(rest=member)
+    return None
 
 
 def _not_found(file: Any, name: str, path: str) -> H5StreamError:
@@ -348,17 +370,31 @@ def why_not_opened(file: Any, name: str, path: str) -> str:
 
 def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
     """Yield every name that can be a field: datasets, and the members of compounds."""
+    rivals = [name for name in datasets if ":" in name]
     for name, dataset in datasets.items():
         yield name
         with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
-            yield from member_names(name, dtype_of(dataset))
+            yield from (text for text, _ in members_of(name, dtype_of(dataset), rivals))
 
 
-def member_names(name: str, dtype: Any) -> Iterator[str]:
-    """Name the members of a compound as fields are named, those of compounds inside it too; none of other types."""
-    for member in dtype.names or ():
-        yield f"{name}:{member}"
-        yield from member_names(f"{name}:{member}", dtype.fields[member][0])
+def members_of(name: str, dtype: Any, rivals: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a compound and their types, named as fields are, those of compounds inside it too.
+
+    A name that would be read as one of some other datasets, or as another member, has a backslash.
+    """
+    rivals = [rival for rival in rivals if rival.startswith(f"{name}:")]
+
+    def inside(inner: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        for member in inner.names or ():
+            every = *above, member
+            plain = ":".join((name, *every))
+            is_rival = any(plain == rival or plain.startswith(f"{rival}:") for rival in rivals)
+            read = member_in(dtype, Reading(name, ":", tuple(":".join(every).split(":"))))
+            below = inner.fields[member][0]
+            yield quoted_member(name, every) if is_rival or read != every else plain, below
+            yield from inside(below, every)
+
+    return inside(dtype, ())
 
 
 def is_bookkeeping(name: str) -> bool:
@@ -368,29 +404,37 @@ def is_bookkeeping(name: str) -> bool:
 
 def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     """Read what a file or a group has once: an attribute (``"@name"``, ``"path@name"``), or the whole of a dataset."""
-    where, _, attribute = name.rpartition("@")
-    if not is_attribute(file, name, path):
-        dataset, _, member = find_dataset(file, name, path, guard)
-        whole = dataset.astype(dtype_of(dataset)) if may_be_sorted(dataset.dtype) else dataset
-        values = _read(lambda: whole[()], dataset, name, path)
-        for part in member:
-            values = values[part]
-        return values
-    where = where.strip("/")
-    guard.check_links(file, where, path)
+    if "@" in parted(name)[1]:
+        meaning = means(file, name, path, guard)
+        if meaning is None or meaning.mark == "@":
+            return _attribute_of(file, name, meaning, path)
+    dataset, _, member = find_dataset(file, name, path, guard)
+    whole = dataset.astype(dtype_of(dataset)) if may_be_sorted(dataset.dtype) else dataset
+    values = _read(lambda: whole[()], dataset, name, path)
+    for part in member:
+        values = values[part]
+    return values
+
+
+def _attribute_of(file: Any, name: str, meaning: Reading | None, path: str) -> Any:
+    """Read an attribute; refuse a name that looks like one of an attribute and means nothing."""
+    if meaning is not None:
+        owner, attribute = file[meaning.path or "/"], meaning.rest[0]
+        return _read(lambda: owner.attrs[attribute], owner.attrs.get_id(attribute), name, path)
+    reading = next((one for one in readings(name) if one.mark == "@"), None)
+    if reading is None:
+        raise _not_found(file, name, path)
+    where, attribute = reading.path, reading.rest[0]
     owner = thing_at(file, where, path) if where else file
-    if owner is None or attribute not in owner.attrs:
-        what = f"{'the file' if not where else repr(where)} has no attribute {attribute!r}."
-        hint = did_you_mean(attribute, [] if owner is None else list(owner.attrs))
-        raise refusal(path, name, f": {what}{hint}", FieldNotFoundError)
-    return _read(lambda: owner.attrs[attribute], owner.attrs.get_id(attribute), name, path)
+    what = f"{'the file' if not where else repr(where)} has no attribute {attribute!r}."
+    hint = did_you_mean(attribute, [] if owner is None else list(owner.attrs))
+    raise refusal(path, name, f": {what}{hint}", FieldNotFoundError)
 
 
 def type_once(file: Any, name: str, path: str, guard: Guard) -> np.dtype[Any]:
     """Return the type of what `once_of` reads."""
-    if is_attribute(file, name, path):
-        where, _, attribute = name.rpartition("@")
-        of_attribute: np.dtype[Any] = file[where.strip("/") or "/"].attrs.get_id(attribute).dtype
+    if "@" in parted(name)[1] and (meaning := means(file, name, path, guard)) is not None and meaning.mark == "@":
+        of_attribute: np.dtype[Any] = file[meaning.path or "/"].attrs.get_id(meaning.rest[0]).dtype
         return of_attribute
     dataset, _, member = find_dataset(file, name, path, guard)
     dtype = dtype_of(dataset)
@@ -433,9 +477,12 @@ def _rows_of(reference: Any, of: Any) -> tuple[int, int] | None:
     return (low[0], high[0] + 1) if is_whole else None
 
 
-def is_attribute(file: Any, name: str, path: str) -> bool:
-    """Tell whether a field's name is that of an attribute, and not of a dataset with a "@" in its name."""
-    return "@" in name and not is_there(file, name, path)
+def is_attribute(file: Any, name: str, path: str, guard: Guard) -> bool:
+    """Tell whether a field's name is that of an attribute, and not of a dataset or member with a "@" in its name."""
+    if "@" not in parted(name)[1]:
+        return False
+    meaning = means(file, name, path, guard)
+    return meaning.mark == "@" if meaning else any(reading.mark == "@" for reading in readings(name))
 
 
 def _read(read: Callable[[], Any], opened: Any, name: str, path: str) -> Any:

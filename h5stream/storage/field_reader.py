@@ -35,9 +35,7 @@ from h5stream.storage.discovery import (
     categories_of,
     check_has_numpy_type,
     did_you_mean,
-    is_attribute,
     is_matrix,
-    is_there,
     refusal,
     region_rows,
     shape_of,
@@ -52,7 +50,7 @@ from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
 from h5stream.storage.lookups import Key, LookedUp, counted, unlike_widths
-from h5stream.storage.names import Names
+from h5stream.storage.names import Names, Within, quoted, readings, templates
 from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
 from h5stream.storage.parts import OpenFile, Place, part_moved, part_of
 from h5stream.storage.rowbox import ColumnNames, ColumnPiece, axes_taken, selected_shape
@@ -197,18 +195,18 @@ def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
     """Add what one entry of a sample holds; return the number of its field, or a dict of numbers."""
     if not isinstance(asked, Field):
         return _add_column(found, asked)
-    group = _group_named(found, asked)
-    if is_matrix(group):
-        return _add_matrix(found, key, asked, group)
+    thing, where = _object_named(found, asked)
+    if is_matrix(thing):
+        return _add_matrix(found, key, asked, thing, where)
     if isinstance(asked.columns, ColumnNames) and not (asked.file and asked.lookup is not None):
         asked = _with_columns(found, key, asked, next(_sources(found, asked)))
-    if (categories := categories_of(group)) is not None:
-        entry = _add(found, key, changed(asked, name=f"{asked.name}/codes"))
+    if (categories := categories_of(thing)) is not None:
+        entry = _add(found, key, changed(asked, name=Within(f"{where}/codes", "")))
         found.fields[entry] = replace(found.fields[entry], name=asked.name, categories=categories)
         return entry
     if asked.lookup is not None:
         return (_add_objects if asked.names_objects else _add_looked_up)(found, key, asked)
-    if asked.is_numbered and not is_there(found.opened.file, asked.name, found.path):
+    if asked.is_numbered and found.opened.means(asked.name) is None:
         return _add_numbered(found, key, asked)
     if asked.decode and found.are_objects:
         return _add_bytes_of_object(found, asked)
@@ -216,7 +214,10 @@ def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
         return _add_arrays(found, key, asked)
     if asked.ragged is not None and not asked.decode:
         return _add_ragged(found, key, asked)
-    if asked.repeat or is_attribute(found.opened.file, asked.name, found.path):
+    if asked.repeat or found.opened.is_attribute(asked.name):
+        return _add_once(found, asked)
+    is_shared = asked.name.startswith("/") and not asked.file and isinstance(thing, h5py.Dataset) and thing.shape == ()
+    if is_shared or (found.extents is not None and found.extents.has_once(thing)):
         return _add_once(found, asked)
     return _add_rows(found, asked)
 
@@ -265,8 +266,6 @@ def _axes(
 def _add_rows(found: _Found, asked: Field) -> Any:
     """Add a field of which each sample takes its own row, or several, or a part of a volume."""
     (there,) = _sources(found, asked)
-    if found.extents is not None and found.extents.has_once(there.file.get(asked.name)):
-        return _add_once(found, asked)
     thing = _thing(there, asked.name)
     name = asked.name if not asked.file else f"{asked.name} of {there.path}"
     found.lengths[name] = thing.dataset.shape[0] if found.extents is None else 1
@@ -315,27 +314,28 @@ def _add_numbered(found: _Found, key: Key, asked: Field) -> Any:
     return entry
 
 
-def _numbered(asked: Field, there: OpenFile) -> tuple[list[int], list[str]]:
-    """Return the numbers of objects that a name with {} in it names, ascending, and their paths."""
-    before, _, behind = asked.name.partition(":")[0].strip("/").partition("{}")
-    (above, _, stem), (tail, _, below) = before.rpartition("/"), behind.partition("/")
-    there.guard.check_links(there.file, above, there.path)
-    group, like = there.file.get(above or "/"), re.compile(rf"{re.escape(stem)}(\d+){re.escape(tail)}", re.ASCII)
-    every = [like.fullmatch(name) for name in group] if isinstance(group, h5py.Group) else []
-    pairs = sorted((int(one[1]), one[0]) for one in every if one)
-    if not pairs:
-        why = f": nothing has a name such as {asked.name.replace('{}', '0')!r}; {{}} stands for a whole number."
-        raise _refused(there, asked, why, FieldNotFoundError)
-    names = [inside_of(inside_of(above, name), below) for _, name in pairs]
-    return [number for number, _ in pairs], names
+def _numbered(asked: Field, there: OpenFile) -> tuple[list[int], list[Within]]:
+    """Return the numbers of objects that a name with {} in it names, ascending, and their names."""
+    for template in templates(asked.name):
+        (above, _, stem), (tail, _, below) = template.before.lstrip("/").rpartition("/"), template.behind.partition("/")
+        there.guard.check_links(there.file, above, there.path)
+        group, like = there.file.get(above or "/"), re.compile(rf"{re.escape(stem)}(\d+){re.escape(tail)}", re.ASCII)
+        every = [like.fullmatch(name) for name in group] if isinstance(group, h5py.Group) else []
+        if pairs := sorted((int(one[1]), one[0]) for one in every if one):
+            paths = (inside_of(inside_of(above, name), below) for _, name in pairs)
+            return [number for number, _ in pairs], [Within(path.strip("/"), template.rest) for path in paths]
+    if "{}" not in asked.name.partition(":")[0]:  # they may be of a member that is not there
+        there.find(asked.name)
+    why = f": nothing has a name such as {asked.name.replace('{}', '0')!r}; {{}} stands for a whole number, and "
+    why += f"{quoted(asked.name, '{')!r} is a name that has {{}} itself."
+    raise _refused(there, asked, why, FieldNotFoundError)
 
 
 def _rows_of_objects(
-    found: _Found, asked: Field, there: OpenFile, names: list[str], start: int
+    found: _Found, asked: Field, there: OpenFile, named: list[Within], start: int
 ) -> tuple[Described, DatasetPart]:
     """Return objects of one shape as rows of a dataset, and what it gives to a batch."""
-    member = asked.name.partition(":")[1:]
-    first = there.find("".join((names[0], *member)))
+    first, names = there.find(named[0]), [one.literal for one in named]
     if not first.dataset.shape and not asked.decode:
         why = f": {names[0]!r} is a single value, not a row; Objects(...) takes such, else write them as one dataset"
         raise _refused(there, asked, why)
@@ -363,7 +363,7 @@ def _rows_of_objects(
             raise _refused(there, asked, why) from None
         lacking = np.bincount(part.chunk_index.numbers // part.chunk_index.columns, minlength=len(names))
         for row in np.flatnonzero(lacking < part.chunk_index.columns)[:1].tolist():
-            one = there.find("".join((names[row], *member)))
+            one = there.find(named[row])
             part = replace(part, targets=described(one)[1].targets)
     return new, part
 
@@ -427,10 +427,11 @@ def _add_value(found: _Found, name: str, value: Any, cast: Any, *, alone: bool =
     return found.add(name, dtype, shape, cast=cast, unit=_unit(value.dtype))
 
 
-def _add_matrix(found: _Found, key: Key, asked: Field, group: Any) -> SparseEntry:
+def _add_matrix(found: _Found, key: Key, asked: Field, group: Any, where: str) -> SparseEntry:
     """Add a sparse matrix: its values, and the column of each."""
     check_options("sparse", asked, found.samples, found.path)
     name, why = asked.name.strip("/"), ""
+    data, indices, indptr = (Within(f"{where}/{part}", "") for part in ("data", "indices", "indptr"))
     form = None if asked.ragged is None else asked.ragged.form
     if found.are_objects:
         why = "whose rows are samples: samples=Rows(of=...) takes those of many groups"
@@ -441,24 +442,22 @@ def _add_matrix(found: _Found, key: Key, asked: Field, group: Any) -> SparseEntr
     if why:
         raise _refused(found.opened, asked, f" is a sparse matrix, {why}")
     is_dense, is_named = form == DENSE, isinstance(asked.columns, ColumnNames) and not asked.columns.by_place
-    sources = [(there, shape_of(there.file[name], name, there.path)[1]) for there in _sources(found, asked)]
+    sources = [(there, shape_of(there.file[where], name, there.path)[1]) for there in _sources(found, asked)]
     width, moves, axes = sources[0][1], list[NDArray[np.int64] | None](), tuple[AxisNames, ...]()
     places = columns_wanted(_with_columns(found, key, asked, *sources[0]), width) if is_dense or is_named else None
     if is_named:
         places, moves = _lined_up(found, key, asked, sources, is_dense=is_dense)
         width = len(places)
     if not (isinstance(asked.columns, ColumnNames) and asked.columns.by_place):
-        axes = _axes_of_matrix(found, key, asked, sources)
+        axes = _axes_of_matrix(found, key, asked, sources, where)
     plain = changed(asked, columns=None, normalise=None)
     of_values = changed(Ragged(form or "packed"), places=places if is_dense else None)
     before = counted(found.looked_up).get((key[0], "indices"), (0,))[0]
-    number = _add_looked_up(
-        found, (key[0], "data"), changed(plain, name=f"{name}/data", ragged=of_values), f"{name}/indptr"
-    )
-    indices = changed(plain, name=f"{name}/indices", dtype=None, ragged=changed(Ragged(), width=width))
-    columns = _add_looked_up(found, (key[0], "indices"), indices, f"{name}/indptr")
+    number = _add_looked_up(found, (key[0], "data"), changed(plain, name=data, ragged=of_values), indptr)
+    others = changed(plain, name=indices, dtype=None, ragged=changed(Ragged(), width=width))
+    columns = _add_looked_up(found, (key[0], "indices"), others, indptr)
     if not is_named:
-        _check_widths(found, asked, found.fields[columns])
+        _check_widths(found, asked, found.fields[columns], where)
     found.fields[number] = replace(found.fields[number], name=asked.name, axes=axes)
     parts = found.looked_up[key[0], "indices"].parts
     for k, table in enumerate(moves[: len(parts) - before], before):
@@ -494,7 +493,7 @@ def _lined_up(
 
 
 def _axes_of_matrix(
-    found: _Found, key: Key, asked: Field, sources: list[tuple[OpenFile, int]]
+    found: _Found, key: Key, asked: Field, sources: list[tuple[OpenFile, int]], where: str
 ) -> tuple[AxisNames, ...]:
     """Return where the wanted columns of a sparse matrix have names; refuse files in which these differ."""
     every = list[tuple[AxisNames, ...]]()
@@ -505,23 +504,18 @@ def _axes_of_matrix(
             if asked.columns is None
             else tuple(np.argsort(np.where(own < 0, width, own), kind="stable")[: own.max(initial=-1) + 1].tolist())
         )
-        every.append(
-            tuple(
-                replace(one, taken=taken)
-                for one in axis_names(there.file, asked.name.strip("/"), there.identity, width)
-            )
-        )
+        every.append(tuple(replace(one, taken=taken) for one in axis_names(there.file, where, there.identity, width)))
         if why := unlike_names(every[0], every[-1], asked.name, (repr(sources[0][0].path), repr(there.path))):
             raise _refused(there, asked, f": {why}", FieldLengthError)
     return every[0]
 
 
-def _check_widths(found: _Found, asked: Field, columns: FieldLayout) -> None:
+def _check_widths(found: _Found, asked: Field, columns: FieldLayout, where: str) -> None:
     """Refuse a matrix that has other columns in a further one of its own files."""
     assert columns.ragged is not None
     for there in itertools.islice(_sources(found, asked), 1, None):
-        group = _group_at(there, asked.name.strip("/"))
-        width = columns.ragged.width if group is None else shape_of(group, asked.name, there.path)[1]
+        group = there.file.get(where)
+        width = shape_of(group, asked.name, there.path)[1] if is_matrix(group) else columns.ragged.width
         if why := unlike_widths(columns, replace(columns, ragged=changed(columns.ragged, width=width))):
             raise refusal(there.path, asked.name, f": {why}", FieldLengthError)
 
@@ -570,7 +564,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
 def _stretches(found: _Found, known: LookedUp, asked: Field) -> tuple[Stretches, list[Any]]:
     """Return what says which rows samples have, and its values; references to regions say where these begin and end."""
     names, opened = asked.lookup.names, found.opened
-    if isinstance(asked.lookup, Bounds) and not is_attribute(opened.file, names[0], opened.path):
+    if isinstance(asked.lookup, Bounds) and not opened.is_attribute(names[0]):
         thing = opened.find(names[0])
         if h5py.check_ref_dtype(_inner_dtype(thing)) is h5py.RegionReference:
             of = None if asked.file else thing_at(opened.file, known.parts[-1].path, opened.path)
@@ -647,30 +641,48 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
 
 def _add_some(found: _Found, known: LookedUp, asked: Field, there: OpenFile, names: list[str]) -> list[str]:
     """Add the rows of objects that a file has; return the names of those that it has not."""
+    with RawFile(there.file, there.guard) as raw:
+        for template in templates(asked.name):
+            every = [template.put(name) for name in names]
+            addresses = raw.addresses([one.literal for one in every])
+            here = [(names[k], every[k]) for k in np.flatnonzero(addresses != NOWHERE).tolist()]
+            members = ObjectsOfFile(raw, Names.of((one.literal for _, one in here), addresses[addresses != NOWHERE]))
+            if here:
+                _add_named(found, known, asked, there, here, members)
+            names = [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
+    return names
+
+
+def _add_named(
+    found: _Found,
+    known: LookedUp,
+    asked: Field,
+    there: OpenFile,
+    here: list[tuple[str, Within]],
+    members: ObjectsOfFile,
+) -> None:
+    """Add the rows of objects of a file, by the names that `lookup` has for them and by their own."""
 
     def describe(k: int) -> DatasetPart:
-        _add_part(found, known, asked, there, _thing(there, members.names[k]))
+        _add_part(found, known, asked, there, _thing(there, here[k][1]))
         return replace(known.parts.pop(), row_start=0)
 
-    with RawFile(there.file, there.guard) as raw:
-        paths = [asked.name.replace("{}", name).strip("/") for name in names]
-        addresses = raw.addresses(paths)
-        there_are = np.flatnonzero(addresses != NOWHERE)
-        members = ObjectsOfFile(raw, Names.of((paths[k] for k in there_are.tolist()), addresses[there_are]))
-        named = [names[k] for k in there_are.tolist()]
-        if named and asked.decode:
-            (entry, layouts, _), part = _images(found, asked, members, there, known.rows)
-            known.objects |= {name: (known.rows + row, 1) for row, name in enumerate(named)}
-            known.add_part(part, entry, layouts, there.path)
-        elif asked.has_own_shape:
-            for name, inside in zip(named, members.names, strict=True):
-                known.objects[name] = _add_array(found, known, asked, there, inside), 1
-        elif named:
-            lying = Lying("", len(named))
-            parts, begins = rows_of_each(members, find(members, [lying]), lying, describe, known.rows)
-            known.parts += parts
-            known.objects |= dict(zip(named, zip(begins.tolist(), lying.rows.tolist(), strict=True), strict=True))
-    return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
+    if asked.decode:
+        if (member := next((one for _, one in here if one != one.literal), None)) is not None:
+            why = f": {member!r} is a member of a compound, and decode= takes objects that are bytes themselves"
+            raise _refused(there, asked, why)
+        (entry, layouts, _), part = _images(found, asked, members, there, known.rows)
+        known.objects |= {name: (known.rows + row, 1) for row, (name, _) in enumerate(here)}
+        known.add_part(part, entry, layouts, there.path)
+    elif asked.has_own_shape:
+        for name, one in here:
+            known.objects[name] = _add_array(found, known, asked, there, one), 1
+    else:
+        lying = Lying("", len(here))
+        parts, begins = rows_of_each(members, find(members, [lying]), lying, describe, known.rows)
+        known.parts += parts
+        rows = zip(begins.tolist(), lying.rows.tolist(), strict=True)
+        known.objects |= dict(zip((name for name, _ in here), rows, strict=True))
 
 
 def _add_array(found: _Found, known: LookedUp, asked: Field, there: OpenFile, name: str) -> int:
@@ -694,7 +706,7 @@ def _add_array(found: _Found, known: LookedUp, asked: Field, there: OpenFile, na
 
 def _unknown(found: _Found, asked: Field, unknown: list[str], count: int, last: OpenFile) -> H5StreamError:
     """Return the error for names of which there is no object; one that is damaged is told here."""
-    missing = asked.name.replace("{}", unknown[0])
+    missing = next(templates(asked.name)).put(unknown[0])
     why_not_opened(last.file, missing.strip("/"), last.path)  # says so if it is there, and damaged
     above, _, below = asked.name.rpartition("{}")
     beside = last.file.get(above.rpartition("/")[0] or "/") if not below else None
@@ -752,26 +764,24 @@ def _thing(there: OpenFile, name: str) -> Thing:
     if not thing.dataset.shape:
         what = "empty (a null dataspace)" if thing.dataset.shape is None else "a single value"
         why = f": {name!r} is {what}, so it has no rows; a field's first axis are the samples"
+        why += "; Field(..., take='all') is a value that all samples have" * (what == "a single value")
         raise refusal(there.path, name, why)
     return thing
 
 
-def _group_named(found: _Found, asked: Field) -> Any:
-    """Return the group that a name leads to in its file; None for anything else."""
-    name = asked.name.strip("/")
-    if not name or asked.names_objects or isinstance(asked.lookup, Stretches):
-        return None
-    return _group_at(next(_sources(found, asked)), name)
-
-
-def _group_at(there: OpenFile, name: str) -> Any:
-    """Return a group of a file; None for anything else."""
-    with contextlib.suppress(*DAMAGE):
-        # Asked for its kind alone (`get(getclass=True)`), a damaged object crashes libhdf5, which opening refuses.
-        if isinstance(group := there.file[name], h5py.Group):
-            there.guard.check_links(there.file, name, there.path)
-            return group
-    return None
+def _object_named(found: _Found, asked: Field) -> tuple[Any, str]:
+    """Return the object that a name leads to in its file, and its path; None for what is no object."""
+    if asked.name in ("", "/") or asked.names_objects or isinstance(asked.lookup, Stretches):
+        return None, ""
+    there = next(_sources(found, asked))
+    for reading in readings(asked.name):
+        with contextlib.suppress(*DAMAGE):
+            # Asked for its kind alone (`get(getclass=True)`), a damaged object crashes libhdf5, which opening refuses.
+            if not reading.mark and reading.path:
+                thing = there.file[reading.path]
+                there.guard.check_links(there.file, reading.path, there.path)
+                return thing, reading.path
+    return None, ""
 
 
 def _at(found: _Found, asked: Field) -> str:

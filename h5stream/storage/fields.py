@@ -44,6 +44,7 @@ from h5stream.samples.segments import Stretches, as_array, renamed
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.images import FORMATS, Format
+from h5stream.storage.names import Within, as_pattern, braces_in, parted, tokens_of, unquoted
 from h5stream.storage.remote import matches
 from h5stream.storage.rowbox import ColumnNames, Columns, Mask, axes_taken
 from h5stream.storage.stores import is_address, parts_of
@@ -153,7 +154,8 @@ class Field:
         in front begins at the file's root; a ``*`` in it stands for the text that the ``*`` of ``of=`` matches:
         ``"/scores/*"`` with ``of="data/*"``. If ``of=`` is a list of names, the ``*`` is the last step of each. ``{}``
         stands for numbers: with ``"frame_{}_x"``, each object (``frame_0_x``, ``frame_1_x``, ...) is a row, in the
-        order of the numbers; all must have the same shape and type.
+        order of the numbers; all must have the same shape and type. A name that is in the file is taken as it is,
+        whatever characters it has, and a backslash takes the next character as it is.
     columns : slice, list or array of int, mask, or a tuple of them, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order, or a mask of all columns. A tuple says what to take of
         axes 1, 2 and so on, as in brackets: slices, lists, masks, integers (which remove the axis) and ``...``. A tuple
@@ -182,7 +184,8 @@ class Field:
         files. Without it, those of an array count through all files, and those of a dataset from 0 in each file or
         group. ``Bounds("offsets")``, ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each
         sample as many rows as they say. If `name` contains ``{}``, `lookup` is a list of names of objects that replace
-        it, one for each sample, or the path of a dataset of names; objects of different lengths need `ragged`. A
+        it, one for each sample, or the path of a dataset of names; objects of different lengths need `ragged`.
+        ``"hits/{}:energy"`` is a member of each. A
         function ``lookup(samples, epoch, seed)`` gets an array of sample numbers and returns a row for each, in each
         epoch anew; `h5stream.order.fractions` gives it random numbers.
     ragged : str or Ragged, optional, keyword-only
@@ -333,12 +336,12 @@ class Field:
     @property
     def names_objects(self) -> bool:
         """Whether `lookup` names an object for each sample, and not rows of a dataset."""
-        return self.lookup is not None and "{}" in self.name
+        return isinstance(self.lookup, str | list) and braces_in(self.name) > 0
 
     @property
     def is_numbered(self) -> bool:
         """Whether its rows are objects with numbers in their names."""
-        return self.lookup is None and "{}" in self.name
+        return self.lookup is None and braces_in(self.name) > 0
 
     @property
     def has_own_shape(self) -> bool:
@@ -375,9 +378,12 @@ class Field:
         stays = self._beside is None and (self._file or self.file or self.name.startswith("/") or self.names_objects)
 
         def here(name: str) -> str:
+            literal, written = parted(name)
             if name.startswith("/"):
                 return name if self._beside is None else self._beside.put(name, group)
-            return f"{group}{name[1:]}" if name == "." or name.startswith(".:") else f"{group}/{name}"
+            if name == "." or name.startswith((".:", ".@")):
+                return Within(group, name[1:])
+            return Within(f"{group}/{literal}", written)
 
         lookup = self.lookup
         if isinstance(lookup, (str, Stretches)):
@@ -393,29 +399,38 @@ class Beside(NamedTuple):
     path: str  # the field's own, with a * for the last step of the object's path; empty where that is not all
     name: str  # the field's, as the user wrote it
 
-    def put(self, name: str, group: str) -> str:
+    def put(self, name: str, group: str) -> Within:
         """Return a name with what its * stand for in a group."""
-        found = self.of.fullmatch(group)
-        stood = iter(found.groups() if found else ())
-        return re.sub(r"\*", lambda star: next(stood, star[0]), name)
+        known = self.of.fullmatch(group)
+        stood = iter(known.groups() if known else ())
+        *before, last = [*tokens_of(name, r"\*"), ""] if name.endswith("*") else tokens_of(name, r"\*")
+        literal = "".join(next(stood, "*") if one == "*" else unquoted(one) for one in before)
+        return Within(literal, last)
 
 
 def beside(field: Field, of: str | Sequence[str], root: str) -> Field:
     """Return a field that knows what the * of its name stand for beside the objects of a pattern, or those named."""
-    if "*" not in field.name or not field.name.startswith("/") or field.names_objects:
+    count = tokens_of(field.name, r"\*").count("*")
+    if not count or not field.name.startswith("/") or field.names_objects:
         return field
-    pattern = of.strip("/") if isinstance(of, str) else "*"
-    pieces = re.findall(r"\[[^]]+\]|\*|[^*[]+|\[", pattern)
-    text = "".join("([^/]*)" if one == "*" else fnmatch.translate(one)[4:-3] for one in pieces)
+    pattern = "/".join(one for one in of.split("/") if one not in ("", ".")) if isinstance(of, str) else "*"
+    pieces = re.findall(r"\[[^]]+\]|\*|\\.|[^*[\\]+|.", pattern, re.DOTALL)
+    text = "".join("([^/]*)" if one == "*" else _as_it_is_or_matched(one) for one in pieces)
     known = re.compile((re.escape(f"{root}/") if root else "") + text if isinstance(of, str) else f"(?:.*/)?{text}")
-    if field.name.count("*") > known.groups:
+    if count > known.groups:
         said = f"a * of its name stands for what that of of= stood for, and {reprlib.repr(of)} has {known.groups}"
-        raise OptionError(f"Field({field.name!r}): {said}; with names in a list there is one, the last step of each")
+        said += "; with names in a list there is one, the last step of each. \\* is a * of a name itself"
+        raise OptionError(f"Field({field.name!r}): {said}")
     steps, last = re.split("[:@]", field.name)[0].split("/"), pattern.rpartition("/")[2]
     path = "/".join("*" if step == last else step for step in steps)
     is_all = last == "*" or ("*" in last and path.count("*") == path.split("/").count("*"))
-    is_all = is_all and known.groups == 1
+    is_all = is_all and known.groups == 1 and "\\" not in path
     return changed(field, _beside=Beside(known, path if is_all else "", field.name))
+
+
+def _as_it_is_or_matched(piece: str) -> str:
+    """Return a regular expression of what a piece of a pattern matches, or of its characters as they are."""
+    return f"(?:{fnmatch.translate(as_pattern(piece))[4:-3]}|{re.escape(piece)})"
 
 
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
@@ -431,18 +446,16 @@ def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
 
 def _lookup(name: str, given: Any) -> Any:
     """Check what says which row, which rows or which object each sample has."""
-    if given is None or (isinstance(given, str) and "{}" not in name):
+    if given is None or (isinstance(given, str) and not braces_in(name)):
         return given
-    is_named, why = "{}" in name, ""
+    is_named, why, itself = braces_in(name) > 0, "", r"; \{} is a {} of the name itself"
     if callable(given) or isinstance(given, Stretches):
         if is_named:
-            why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} takes names"
+            why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} takes names" + itself
     elif is_named:
         given = given if isinstance(given, str) else [*names_in(f"Field({name!r}): lookup=", given)]
         wrong = [one for one in given if not isinstance(one, str) or not one]
-        if name.count("{}") != 1:
-            why = "lookup= takes one {} in the name, such as 'images/{}'"
-        elif wrong or not given:
+        if wrong or not given:
             why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0] if wrong else 'none'!r}"
     else:
         given = as_array(given)
@@ -699,12 +712,30 @@ def paths_of(given: Any, known: Named | None) -> list[str]:
         return [known[0]]
     path = checked_path(given)
     is_far = is_address(path)
-    if not glob.has_magic(path) or (not is_far and os.path.exists(path)):
+    if not (glob.has_magic(path) or "\\" in path) or (not is_far and os.path.exists(path)):
         return [path]
-    found = matches(path) if is_far else sorted(glob.glob(path, recursive=True))
-    if not found:
+    every = matches(path) if is_far else sorted(glob.glob(_as_glob(path), recursive=True))
+    if not every and glob.has_magic(as_pattern(path)):
         raise SourceNotFoundError(f"no {'object' if is_far else 'file'} matches {path!r}", file=path)
-    return found
+    return every or [path]
+
+
+def _as_glob(path: str) -> str:
+    """Return a pattern of local files for `glob`: a folder in it whose name is there is taken as it is."""
+    done, *steps = path.split("/")
+    is_literal = os.path.lexists(done) if done else True
+    done = glob.escape(done) if is_literal else as_pattern(done)
+    for step in steps:
+        plain, below = f"{done}/{glob.escape(step)}", f"{done}/{as_pattern(step)}"
+        # Names that are no classes of characters match themselves below folders that are not known yet.
+        if plain == below or step in ("", "**"):
+            done = below
+        elif is_literal:
+            is_literal = bool(glob.glob(plain))
+            done = plain if is_literal else below
+        else:
+            done = plain if "[" in step and glob.glob(plain, recursive=True) else below
+    return done
 
 
 def checked_path(given: Any) -> str:
@@ -717,6 +748,11 @@ def checked_path(given: Any) -> str:
                 others = "" if path.startswith("http") else f", or a pattern such as '{inside}*.h5'"
                 said = f"{path!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'"
                 raise OptionError(said + others)
+            if {"", ".", ".."} & {*parts_of(path)[1].removeprefix("/").split("/")}:
+                said = (
+                    f"{path!r} has an empty name between its slashes, or '.' or '..', by which obstore reads no object"
+                )
+                raise OptionError(f"{said}; copy it under another key")
             return path
         address = _ADDRESS.match(path)
         if address and not os.path.exists(path):

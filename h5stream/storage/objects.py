@@ -26,7 +26,7 @@ from h5stream.storage.index import fill_of
 from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import Key, LookedUp, counted, forget
-from h5stream.storage.names import Ints, Names
+from h5stream.storage.names import Ints, Names, parted, readings
 from h5stream.storage.object_rows import bytes_of_each, filled, part_alike, row_of_each, rows_of_each
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
@@ -60,8 +60,8 @@ class _Wanted(NamedTuple):
 
 def attributes_of(shape: SampleShape) -> tuple[str, ...]:
     """Return the attributes of the objects themselves that are fields."""
-    named = (f.name.rpartition("@") for f in shape.fields if isinstance(f, Field))
-    return tuple(attribute for inner, at, attribute in named if at and not inner.strip("/."))
+    every = (reading for f in shape.fields if isinstance(f, Field) for reading in readings(f.name))
+    return tuple(one.rest[0] for one in every if one.mark == "@" and not one.path.strip("/."))
 
 
 def kept_or_anew(
@@ -228,7 +228,7 @@ def _first_of(wanted: _Wanted) -> Described:
 def lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
     """Tell whether one has nothing under a field's name; an error's words, of all that is there, take long."""
     for one in shape.inside(group).fields:
-        if isinstance(one, Field) and not one.file and "{}" not in one.name and not set("@:") & set(one.name):
+        if isinstance(one, Field) and not one.file and not set("@:{\\") & set(parted(one.name)[1]):
             guard.check_links(file, one.name, path)
             if not is_there(file, one.name, path):
                 return True
@@ -253,7 +253,8 @@ def _columns(
     """Return what is looked for in each: by numbers of parts and of values, and of ragged fields by their places."""
     members, shape, _ = wanted
     columns, count, guard = dict[tuple[str, int], Column](), len(members.names), members.guard
-    named = {entry: f for entry, f in zip(first.entries, shape.fields, strict=True) if type(entry) is int}
+    each = zip(first.entries, shape.fields, strict=True)
+    named = {entry: one for entry, one in each if type(entry) is int and isinstance(one, Field)}
     with members.opened(members.first) as (file, name):
         ragged = {key: Lying(_path_in(name, known.parts[0], shape), count) for key, known in own.items()}
         for number, part in enumerate(first.parts):

@@ -31,7 +31,7 @@ from h5stream.samples.segments import Said, edges_over, in_memory
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
 from h5stream.samples.table import GROUP, ROW, Table, groups_in, table_space
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import default_fields, is_there, refusal
+from h5stream.storage.discovery import default_fields, means, refusal
 from h5stream.storage.elements import held_dtype
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.external import Guard
@@ -164,7 +164,7 @@ def _parts_of(asked: Asked, every: Files, samples: SampleKind | None, allow_exte
     fields = [one for one in asked.shape.fields if isinstance(one, Field)] if asked.shape else []
     others = (path for one in fields for path in one.file)
     guard = Guard.for_paths((*asked.paths, *others), allow_external=allow_external)
-    is_named, asked = asked.shape is not None, _with_places(_with_fields(asked, samples, guard), samples)
+    is_named, asked = asked.shape is not None, _with_places(_with_fields(asked, samples, guard), samples, guard)
     is_alike = not any(one.has_own_shape for one in fields)
     if isinstance(samples, Objects) and is_alike and (is_named or samples.of == FILES):
         if (found := _together(asked, every, samples, guard)) is not None:
@@ -176,13 +176,27 @@ def _parts_of(asked: Asked, every: Files, samples: SampleKind | None, allow_exte
     return _one_by_one(asked, every, samples, guard)
 
 
-def _with_places(asked: Asked, samples: SampleKind | None) -> Asked:
-    """Return what was asked for, with fields that know where they lie beside the groups, or objects, of samples."""
+def _with_places(asked: Asked, samples: SampleKind | None, guard: Guard) -> Asked:
+    """Return what was asked for, with fields that know where they lie beside the groups, or objects, of samples.
+
+    A field whose name is in the first file, stars and all, is that.
+    """
     of = samples.columns.get(GROUP) if isinstance(samples, Table) else getattr(samples, "of", None)
     is_word = isinstance(of, str) and of in (FILES, ROWS)
     if asked.shape is None or of is None or is_word or isinstance(of, Said | np.ndarray):
         return asked
-    fields = (beside(one, of, asked.group) if isinstance(one, Field) else one for one in asked.shape.fields)
+    fields = [*asked.shape.fields]
+    starred = [
+        k for k, one in enumerate(fields) if isinstance(one, Field) and "*" in one.name[1:] and one.name[0] == "/"
+    ]
+    if not starred:
+        return asked
+    path = asked.paths[0]
+    with open_hdf5(path) as file:
+        for k in starred:
+            one = fields[k]
+            if isinstance(one, Field) and means(file, one.name, path, guard) is None:
+                fields[k] = beside(one, of, asked.group)
     return replace(asked, shape=replace(asked.shape, fields=tuple(fields)))
 
 
@@ -227,7 +241,7 @@ def _groups_that_are_there(
         if not isinstance(samples, Rows | Sequences | Boxes):
             raise
         above, names = f"{asked.group}/" if asked.group else "", samples.of if isinstance(samples.of, list) else []
-        there = [one for one in names if is_there(opened.file, above + one.strip("/"), opened.path)]
+        there = [one for one in names if opened.means(above + one.strip("/")) is not None]
         of_pattern = samples.missing is None and _is_of_pattern(opened, asked) and not there
         if samples.missing != "skip" and not of_pattern:
             raise

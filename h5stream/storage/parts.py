@@ -24,7 +24,7 @@ from h5stream.errors import (
 )
 from h5stream.samples.space import Along
 from h5stream.storage import elements, filters
-from h5stream.storage.discovery import Thing, find_dataset, once_of, refusal, type_once
+from h5stream.storage.discovery import Thing, find_dataset, is_attribute, means, once_of, refusal, type_once
 from h5stream.storage.external import Guard, files_behind, without_soft_links
 from h5stream.storage.fallback import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.filters import NBIT, SCALEOFFSET, DecodeError
@@ -34,6 +34,7 @@ from h5stream.storage.headers import superblock_of
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, cut_extent, rows_together
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, IN_EXTERNAL_FILES, IS_VIRTUAL, VIA_H5PY, DatasetPart, Target
+from h5stream.storage.names import Reading
 from h5stream.storage.remote import check_reads
 from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces
 from h5stream.storage.source import absolute, identities_of, identity_of, no_such_file, not_permitted, stat_of
@@ -142,6 +143,14 @@ class OpenFile:
     def once_type(self, name: str) -> np.dtype[Any]:
         """Return the type of what the file has once, also where NumPy's value has lost the labels of an enum."""
         return type_once(self.file, name, self.path, self.guard)
+
+    def means(self, name: str) -> Reading | None:
+        """Return what a name means in the file; None for nothing there."""
+        return means(self.file, name, self.path, self.guard)
+
+    def is_attribute(self, name: str) -> bool:
+        """Tell whether a name is that of an attribute."""
+        return is_attribute(self.file, name, self.path, self.guard)
 
     def place(self, thing: Thing) -> Place:
         """Follow the links to a dataset, so that it is read as if its own file had been named."""

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from h5stream.allowance import return_freed_memory
 from h5stream.errors import OptionError, SourceError, SourceNotFoundError
 from h5stream.storage.identity import ByteSource, SourceIdentity
+from h5stream.storage.names import as_pattern, tokens_of, unquoted
 from h5stream.storage.object_cache import CachedBytes, ObjectCache
 from h5stream.storage.stores import (
     count_requests,
@@ -553,26 +554,67 @@ _TREE_NBYTES = 24
 
 
 def matches(pattern: str) -> list[str]:
-    """List the addresses that a pattern matches, sorted by name."""
+    """List the addresses that a pattern matches, sorted by name; one that is there as it is written is meant alone."""
     base, path = parts_of(pattern)
-    if base.startswith("http"):
-        raise OptionError(f"{pattern!r}: a web server has no list of its files; name them: ['https://.../a.h5', ...]")
     word = word_of(base, opening().options)
-    folder = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
-    found = []
-    with told(pattern, "listing"):
+    is_starred, is_web = "*" in tokens_of(path, r"\*"), base.startswith("http")
+    if not is_starred:  # it is asked for, so that no list of a large bucket is needed
+        for one in dict.fromkeys((path, unquoted(path))):
+            with contextlib.suppress(SourceNotFoundError), told(f"{base}/{one}", "asking for"):
+                count_requests()
+                the_library().head(stores[word], one)
+                return [f"{base}/{one}"]
+    if is_web:
+        raise OptionError(f"{pattern!r}: a web server has no list of its files; name them: ['https://.../a.h5', ...]")
+    # Where folders before the first star are there as they are written, nothing else has to be listed.
+    folders = (re.split(marks, path, maxsplit=1)[0].rpartition("/")[0] for marks in ("[*]", r"[*?\[\\]"))
+    for folder in dict.fromkeys(folders):
+        every: dict[tuple[bool, ...], list[str]] = {}
+        with told(pattern, "listing"):
+            for one in _keys_below(stores[word], folder, path.split("/")):
+                if (fit := _fit(one.split("/"), path.split("/"))) is not None:
+                    every.setdefault(fit, []).append(f"{base}/{one}")
+        if every:
+            return sorted(every[max(every)])
+    return []
+
+
+def _keys_below(store: Any, folder: str, patterns: list[str]) -> list[str]:
+    """List the keys below a folder; folder by folder, where one has a name that obstore takes for none (``a//b``)."""
+    library = the_library()
+    try:
         count_requests()
-        for some in the_library().list(stores[word], prefix=folder or None):
-            found += [one["path"] for one in some]
-    wanted = path.split("/")
-    return [f"{base}/{one}" for one in sorted(found) if _fits(one.split("/"), wanted)]
+        return [one["path"] for some in library.list(store, prefix=folder or None) for one in some]
+    except library.exceptions.InvalidPathError:
+        names, folders = list[str](), [folder]
+    while folders:  # those alone that the pattern may match something in
+        count_requests()
+        try:
+            listed = library.list_with_delimiter(store, prefix=(folder := folders.pop()) or None)
+        except library.exceptions.InvalidPathError:
+            why = (
+                f"{folder!r} has a key with an empty name in it, or '.' or '..', and cannot be listed; name the objects"
+            )
+            raise SourceError(f"{why} one by one, or copy that one under another key") from None
+        names += [one["path"] for one in listed["objects"]]
+        for below in listed["common_prefixes"]:
+            depth = below.count("/") + 1
+            if "**" in patterns[:depth] or (depth < len(patterns) and _fit(below.split("/"), patterns[:depth])):
+                folders.append(below)
+    return names
 
 
-def _fits(names: list[str], patterns: list[str]) -> bool:
-    """Tell whether a path fits a pattern as `glob` means it: ``*`` stays within a folder, and ``**`` does not."""
+def _fit(names: list[str], patterns: list[str]) -> tuple[bool, ...] | None:
+    """Tell which names of a path are those of a pattern as it is written; None for a path that does not fit it.
+
+    It fits as `glob` means it: ``*`` stays within a folder, and ``**`` does not.
+    """
     if not patterns:
-        return not names
+        return None if names else ()
     first, *rest = patterns
     if first == "**":
-        return any(_fits(names[k:], rest) for k in range(len(names) + 1))
-    return bool(names) and fnmatch.fnmatchcase(names[0], first) and _fits(names[1:], rest)
+        return next((fit for k in range(len(names) + 1) if (fit := _fit(names[k:], rest)) is not None), None)
+    if not names or not (names[0] == first or fnmatch.fnmatchcase(names[0], as_pattern(first))):
+        return None
+    below = _fit(names[1:], rest)
+    return None if below is None else (names[0] == first, *below)

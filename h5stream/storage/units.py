@@ -20,7 +20,7 @@ import numpy as np
 from h5stream.errors import FieldLengthError, FieldNotFoundError
 from h5stream.storage import elements
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import dataset_at, is_attribute, is_there, once_of, refusal, thing_at, type_once
+from h5stream.storage.discovery import dataset_at, is_there, means, once_of, refusal, thing_at, type_once
 from h5stream.storage.elements import (
     Meanings,
     as_samples_have_it,
@@ -33,6 +33,7 @@ from h5stream.storage.elements import (
 )
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
+from h5stream.storage.fields import Field
 from h5stream.storage.global_heap import DOUBTFUL
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.headers import ASK, Alike, Chunks, chunks_of, looked_up, read_headers
@@ -45,7 +46,7 @@ from h5stream.storage.index import (
     offset_of,
     refuse_beyond,
 )
-from h5stream.storage.names import Ints, Names
+from h5stream.storage.names import Ints, Names, Reading
 from h5stream.storage.parts import open_hdf5
 from h5stream.storage.source import FilesIdentity, identity_of
 from h5stream.storage.templates import CHUNKED, COMPACT, CONTIGUOUS, NOWHERE, Bools, Raw, is_sound, numbers_in
@@ -188,6 +189,7 @@ class _Column:
     """
 
     attribute = ""  # the attribute there that is looked for; empty for what lies there itself
+    is_inside = True  # whether the path is one inside of each, or beside it
 
     def __init__(self, path: str, count: int, **found: Any) -> None:
         self.path, self.label = path, path  # the label is what it is called in the catalogue
@@ -271,7 +273,10 @@ def from_bytes(members: Members, columns: Sequence[Column]) -> None:
     """Take what headers say, and compare some of it with what libhdf5 says."""
     by_path: dict[str, list[Column]] = {}
     for column in columns:
-        by_path.setdefault(column.path, []).append(column)
+        if column.is_inside:
+            by_path.setdefault(column.path, []).append(column)
+        else:
+            column.take(members, [])
     for path, some in by_path.items():
         headers = members.headers(path, [column.attribute for column in some if column.attribute])
         for column in some:
@@ -289,7 +294,7 @@ def _ask(members: Members, columns: Sequence[Column], k: int) -> bool:
         for column in columns:
             if column.known[k]:
                 continue
-            if not column.attribute and not members.has(k, file, column.path):
+            if column.is_inside and not column.attribute and not members.has(k, file, column.path):
                 if members.missing == "skip":
                     return False
                 if members.missing == "fill" and column.lack(k):
@@ -515,16 +520,17 @@ _KEPT = ("owner", "number", "offset", "nbytes", "filter mask")
 class Once(_Column):
     """What each has once, an attribute or a dataset that is a value: an array for all, or a list."""
 
-    def __init__(self, given: Any, file: Any, name: str, value: Any, count: int, guard: Guard) -> None:
+    def __init__(self, given: Field, file: Any, name: str, value: Any, count: int, guard: Guard) -> None:
         first = given.inside(name).name
-        self._is_attribute = is_attribute(file, first, file.filename)
-        owner, _, attribute = given.name.rpartition("@") if self._is_attribute else (given.name, "", "")
+        meaning = means(file, first, file.filename, guard) or Reading(first)
         is_array = isinstance(value, np.ndarray)
-        found = np.empty((count, *value.shape), value.dtype) if is_array else [None] * count
-        super().__init__(given.beside or owner.strip("/."), count, **{"": found})
-        self.attribute, self.label = attribute, f"value {given.name}"
-        self._given, self._first, self._guard = given, value, guard
-        self._stored = _stored_type(file, first, self._is_attribute) if is_array else None
+        every = np.empty((count, *value.shape), value.dtype) if is_array else [None] * count
+        is_inside = bool(given.beside) or not name or f"{meaning.path}/".startswith(f"{name}/")
+        super().__init__(given.beside or meaning.path[len(name) :].strip("/."), count, **{"": every})
+        self.is_inside, self._is_shared = is_inside, bool(name) and first == given.name  # all of a file have that one
+        self.attribute, self.label = meaning.rest[0] if meaning.mark == "@" else "", f"value {given.name}"
+        self._given, self._first, self._guard, self._is_member = given, value, guard, meaning.mark == ":"
+        self._stored = _stored_type(file, meaning) if is_array and self.is_inside else None
         self.meanings = self._meanings_at(file, first)  # if it is an enum, of all that libhdf5 was asked for
 
     @property
@@ -534,6 +540,10 @@ class Once(_Column):
 
     def take(self, members: Members, headers: list[Alike]) -> None:
         """Read the values of those whose type and shape are the first one's."""
+        if self._is_shared:
+            self.known[:], self.kind[:] = True, 0
+            self.values[:] = self._first if isinstance(self._first, np.ndarray) else [self._first] * len(self.known)
+            return
         first = next((alike for alike in headers if members.first in alike.which), None)
         if self._stored is None or not self._first.size or first is None or self.attribute not in first.values:
             return
@@ -553,8 +563,12 @@ class Once(_Column):
             self.known[which], self.kind[which] = True, number
 
     def _asked(self, file: Any, name: str) -> Any:
+        path, mark = inside_of(name, self.path), "@" if self.attribute else ":" if self._is_member else ""
         name = self._given.inside(name).name
-        one, first = value_of(file, name, self._guard, is_attribute=self._is_attribute), self._first
+        meaning = (
+            Reading(path, mark, (self.attribute,)) if self.is_inside else means(file, name, file.filename, self._guard)
+        )
+        one, first = value_of(file, name, meaning, self._guard), self._first
         is_array = isinstance(first, np.ndarray)
         if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
             several = (self.meanings, "the objects before"), (self._meanings_at(file, name), repr(name))
@@ -585,27 +599,30 @@ class Once(_Column):
         return bool(same(self.values[k], self._asked(file, name)))
 
 
-def _stored_type(file: Any, name: str, is_attribute: bool) -> np.dtype[Any] | None:
+def _stored_type(file: Any, meaning: Reading) -> np.dtype[Any] | None:
     """Return the type that numbers are stored with; None where only libhdf5 makes NumPy's out of their bytes."""
-    owner, _, attribute = name.rpartition("@")
-    opened = file[owner.strip("/") or "/"].attrs.get_id(attribute) if is_attribute else file[name].id
+    if meaning.mark == ":":
+        return None
+    opened = file[meaning.path or "/"].attrs.get_id(meaning.rest[0]) if meaning.mark else file[meaning.path].id
     dtype = np.dtype(opened.dtype)
     return dtype if elements.is_stored_as(opened.get_type(), dtype) else None
 
 
-def value_of(file: Any, name: str, guard: Guard, *, is_attribute: bool) -> Any:
+def value_of(file: Any, name: str, meaning: Reading | None, guard: Guard) -> Any:
     """Return an attribute, or a dataset that is a value, as samples have it; see `once_of`."""
-    owner, _, attribute = name.rpartition("@")
-    guard.check_links(file, owner if is_attribute else name, file.filename)
-    with contextlib.suppress(*DAMAGE, NotImplementedError):
-        if is_attribute:
-            opened = h5py.h5a.open(h5py.h5o.open(file.id, owner.strip("/").encode() or b"."), attribute.encode())
-        else:
-            opened = h5py.h5d.open(file.id, name.encode())
-        if opened.dtype.kind in "biufc" and opened.dtype.itemsize <= 16 and opened.shape is not None:
-            numbers = np.empty(opened.shape, opened.dtype)
-            opened.read(*[h5py.h5s.ALL] * (0 if is_attribute else 2), numbers)
-            return as_samples_have_it(numbers)
+    if meaning is not None and meaning.mark != ":":
+        guard.check_links(file, meaning.path, file.filename)
+        with contextlib.suppress(*DAMAGE, NotImplementedError):
+            path = meaning.path.encode("utf-8", "surrogateescape")
+            if meaning.mark:
+                owner = h5py.h5o.open(file.id, path or b".")
+                opened = h5py.h5a.open(owner, meaning.rest[0].encode("utf-8", "surrogateescape"))
+            else:
+                opened = h5py.h5d.open(file.id, path)
+            if opened.dtype.kind in "biufc" and opened.dtype.itemsize <= 16 and opened.shape is not None:
+                numbers = np.empty(opened.shape, opened.dtype)
+                opened.read(*[h5py.h5s.ALL] * (0 if meaning.mark else 2), numbers)
+                return as_samples_have_it(numbers)
     return as_samples_have_it(once_of(file, name, file.filename, guard))
 
 

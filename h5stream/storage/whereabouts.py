@@ -21,11 +21,20 @@ from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.kinds import Of
 from h5stream.samples.segments import Edges, Said, edges_of, in_memory
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import behind, dataset_at, did_you_mean, is_hard_link, once_of, refusal, thing_at
+from h5stream.storage.discovery import (
+    behind,
+    dataset_at,
+    did_you_mean,
+    is_hard_link,
+    is_there,
+    once_of,
+    refusal,
+    thing_at,
+)
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.headers import ASK, Alike, looked_up, raw_of, read_headers, superblock_of
-from h5stream.storage.names import Names
+from h5stream.storage.names import Names, Within, as_pattern, unquoted
 from h5stream.storage.source import identity_of
 from h5stream.storage.templates import GROUP, NOWHERE, Ints
 from h5stream.units import as_text
@@ -177,11 +186,26 @@ def groups_of(
             said = said.format("[]")
             raise OptionError(f"{said} names no group; give a pattern such as 'data/*', names of groups, or 'files'")
         names.addresses = raw.addresses(names)
+        if (names.text == ord("\\")).any() and (names.addresses == NOWHERE).any():
+            names = _without_quotes(names, raw, path)
         known = _known(names, kind, raw)
     for name in (names[k] for k in np.flatnonzero(~known).tolist()):
         guard.check_links(file, name, path)
         if not isinstance(thing_at(file, name, path), kind):
             raise refusal(path, name, f" has no {_not_there(file, name, said, kind)}", FieldNotFoundError)
+    return names
+
+
+def _without_quotes(names: Names, raw: RawFile, path: str) -> Names:
+    """Return names of which those that are not there as they are have no backslashes."""
+    assert names.addresses is not None
+    is_known = names.addresses != NOWHERE
+    every = (
+        name if is_here or is_there(raw.file, name, path) else unquoted(name)
+        for name, is_here in zip(names, is_known.tolist(), strict=True)
+    )
+    names = Names.of(every)
+    names.addresses = raw.addresses(names)
     return names
 
 
@@ -217,7 +241,7 @@ def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) 
     if not isinstance(of, Said) or in_memory(of):
         return np.array([0, rows], dtype=np.int64)
     above = f"{group}/" if group else ""
-    values = [np.asarray(once_of(file, above + name, path, guard)) for name in of.names]
+    values = [np.asarray(once_of(file, Within(above, name), path, guard)) for name in of.names]
     try:
         return edges_of(of, values, rows)
     except OptionError as error:
@@ -225,9 +249,31 @@ def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) 
 
 
 def _matching(root: str, of: str, path: str, kind: Any, raw: RawFile) -> Names:
-    """Return what a pattern matches: libhdf5 opens none whose header says what it is."""
-    above, dead = f"{root}/" if root else "", list[str]()
-    names = Names.joined(_linked(raw.file[root or "/"], of.strip("/").split("/"), above, path, raw, dead))
+    """Return what a pattern matches: libhdf5 opens none whose header says what it is.
+
+    Where a part of the pattern is a name that is there, this name is meant, and nothing else that the part matches.
+    """
+    above, dead, levels = (
+        f"{root}/" if root else "",
+        list[str](),
+        [one for one in of.split("/") if one not in ("", ".")],
+    )
+    pieces: dict[tuple[bool, ...], list[Names]] = {}
+    for are_literal, found in _linked(raw.file[root or "/"], levels, above, path, raw, dead):
+        pieces.setdefault(are_literal, []).append(found)
+    names = Names.joined(())
+    for are_literal in sorted(pieces, reverse=True):
+        names = _of_kind(Names.joined(pieces[are_literal]), path, kind, raw, dead)
+        if names:
+            break
+    if dead:  # what they were to lead to is no sample
+        said = "%r: %s link(s) that the pattern matches lead nowhere and are left out, such as %r; copy what they name"
+        _log.warning(f"{said} into the file, or take them away", path, f"{len(dead):,}", dead[0])
+    return names
+
+
+def _of_kind(names: Names, path: str, kind: Any, raw: RawFile, dead: list[str]) -> Names:
+    """Return those of some names that are of a kind; links that lead nowhere are noted."""
     wanted, parent, holder = _known(names, kind, raw), "", raw.file
     for k in np.flatnonzero(~wanted).tolist():  # what is left out is asked of libhdf5: damage is not
         last, (parent, _, leaf) = parent, names[k].rpartition("/")
@@ -235,33 +281,37 @@ def _matching(root: str, of: str, path: str, kind: Any, raw: RawFile) -> Names:
         inner = behind(holder, leaf, path, _OTHERS)
         wanted[k] = isinstance(inner, kind)
         dead += [names[k]] if inner is None else []
-    if dead:  # what they were to lead to is no sample
-        said = "%r: %s link(s) that the pattern matches lead nowhere and are left out, such as %r; copy what they name"
-        _log.warning(f"{said} into the file, or take them away", path, f"{len(dead):,}", dead[0])
     return names if wanted.all() else names.only(np.flatnonzero(wanted))
 
 
-def _linked(group: Any, levels: list[str], above: str, path: str, raw: RawFile, dead: list[str]) -> Iterator[Names]:
-    """Yield the names that a pattern matches, and where the headers lie that they lead to."""
-    pattern, *below = levels
-    links = links_of(group.id)
-    which = _matches(links, pattern)
-    if below:
-        for name in (links[k] for k in which.tolist()):
+def _linked(
+    group: Any, levels: list[str], above: str, path: str, raw: RawFile, dead: list[str]
+) -> Iterator[tuple[tuple[bool, ...], Names]]:
+    """Yield the names that a pattern matches, and where the headers lie that they lead to.
+
+    Names come apart by which parts of the pattern are names that are there.
+    """
+    if not levels:
+        return
+    (pattern, *below), links = levels, links_of(group.id)
+    for is_literal, which in _matches(links, pattern):
+        for name in (links[k] for k in which.tolist()) if below else ():
             if not is_hard_link(group, name):  # the links above it were followed on the way down
                 raw.guard.check_links(group.file, above + name, path)
             inner = behind(group, name, path, _OTHERS)
             dead += [above + name] if inner is None else []
             if isinstance(inner, h5py.Group):
-                yield from _linked(inner, below, f"{above}{name}/", path, raw, dead)
-        return
-    found = links.only(which)
-    assert found.addresses is not None
-    if h5py.h5o.get_info(group.id).fileno != raw.fileno:
-        found.addresses[:] = NOWHERE
-    for k in np.flatnonzero(found.addresses == NOWHERE).tolist():
-        found.addresses[k] = raw.behind(above + found[k])
-    yield found.inside(above)
+                for are_literal, found in _linked(inner, below, f"{above}{name}/", path, raw, dead):
+                    yield (is_literal, *are_literal), found
+        if below:
+            continue
+        found = links.only(which)
+        assert found.addresses is not None
+        if h5py.h5o.get_info(group.id).fileno != raw.fileno:
+            found.addresses[:] = NOWHERE
+        for k in np.flatnonzero(found.addresses == NOWHERE).tolist():
+            found.addresses[k] = raw.behind(above + found[k])
+        yield (is_literal,), found.inside(above)
 
 
 def _known(names: Names, kind: Any, raw: RawFile) -> NDArray[np.bool_]:
@@ -273,17 +323,28 @@ def _known(names: Names, kind: Any, raw: RawFile) -> NDArray[np.bool_]:
     return known
 
 
-def _matches(links: Names, pattern: str) -> NDArray[np.int64]:
-    """Return the places of links whose names match a pattern; names that are no UTF-8 are none of h5py's."""
-    if pattern == "*" and not (links.text > 127).any():
-        return np.arange(len(links))
-    match = re.compile(fnmatch.translate(pattern)).match
-    found = array("q")
+def _matches(links: Names, pattern: str) -> Iterator[tuple[bool, NDArray[np.int64]]]:
+    """Yield the place of the link that has a pattern for its name, if there is one, and of those that match it.
+
+    Names that are no UTF-8 are none of h5py's.
+    """
+    if pattern == "*" and not ((links.text > 127) | (links.text == ord("*"))).any():
+        yield False, np.arange(len(links))
+        return
+    literal, match = (
+        pattern.encode("utf-8", "surrogateescape"),
+        re.compile(fnmatch.translate(as_pattern(pattern))).match,
+    )
+    same, found = array("q"), array("q")
     for k, name in enumerate(links.encoded()):
         with contextlib.suppress(UnicodeDecodeError):
-            if match(name.decode()):
+            if name == literal:
+                same.append(k)
+            elif match(name.decode()):
                 found.append(k)
-    return np.array(found, dtype=np.int64)
+    for is_literal, which in ((True, same), (False, found)):
+        if which:
+            yield is_literal, np.array(which, dtype=np.int64)
 
 
 def _instead(root: str, of: str, path: str, kind: Any, raw: RawFile) -> str:
