@@ -23,6 +23,40 @@ from h5stream.samples.segments import Edges, Ints
 Steps = tuple[int, ...]
 
 
+def fraction_of(number: Any) -> Fraction:
+    """Return a number as a fraction; a float as the ratio of small whole numbers that it stands for, if there is one.
+
+    A ratio of few digits may be four units in the last place away, as some roundings leave it. One of more digits has
+    the float as its nearest. Both are so short that a float of 64 bits which stands for no ratio rarely is near one.
+    """
+    if not isinstance(number, (float, np.floating)):
+        return Fraction(number)
+    exact, kind = Fraction(float(number)), np.finfo(type(number))
+    half = Fraction(float(abs(np.spacing(number)))) / 2
+    for halves, bits in ((8, kind.nmant - 12), (1, 46)):
+        ratio = _simplest(exact - halves * half, exact + halves * half) if exact > 0 else exact
+        if (ratio.numerator * ratio.denominator).bit_length() <= bits:
+            return ratio
+    return exact
+
+
+def _simplest(low: Fraction, high: Fraction) -> Fraction:
+    """Return the fraction with the least denominator that is neither below nor above two others. Source: Stern-Brocot."""
+    whole = low.__floor__()
+    if whole == low or whole + 1 <= high:
+        return Fraction(whole + (whole != low))
+    return whole + 1 / _simplest(1 / (high - whole), 1 / (low - whole))
+
+
+def scaled(numbers: Ints, scale: Fraction) -> Ints:
+    """Return whole numbers times a fraction, rounded down, without a product that 64 bits do not hold."""
+    over, under = scale.numerator, scale.denominator
+    most = max(abs(int(numbers.max(initial=0))), abs(int(numbers.min(initial=0))))
+    if most * over < 1 << 63 and under < 1 << 63:
+        return numbers * over // under
+    return np.array([number * over // under for number in numbers.tolist()], dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Along:
     """What a sample takes of a dataset along one axis."""
@@ -45,8 +79,7 @@ class Along:
         """Return where the offsets are counted from, for samples by their origins."""
         if self.origin is None:
             return 0
-        numbers = origins[:, self.origin]
-        return numbers if self.scale == 1 else numbers * self.scale.numerator // self.scale.denominator
+        return scaled(origins[:, self.origin], self.scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
