@@ -146,6 +146,9 @@ def test_what_says_no_samples_is_refused_at_once(make, says):
         (Bounds("said"), [3, 2], "ascending row numbers from 0 to 6"),
         (Bounds("said"), [b"a"], "numbers of rows"),
         (Bounds("said"), [0, 2.5], "numbers of rows, and has 2.5"),
+        (Bounds("said"), [1, 3], r"first rows that count from 1 as well: write Bounds\('said', holds='starts', base=1"),
+        (Bounds("said"), [1, 3, 7], r"if they count from 1: Bounds\('said', base=1"),
+        (Bounds("said"), [2, 5], "last rows that count from 0 as well"),
     ],
     ids=str,
 )
@@ -153,6 +156,27 @@ def test_segments_that_are_said_wrongly_are_told(tmp_path, of, values, says):
     write_datasets(tmp_path / "a.h5", x=np.arange(6), said=values)
     with pytest.raises(errors.OptionError, match=rf"a\.h5': .*{says}"):
         H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(2, of=of))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "options", "cuts"),
+    [
+        ([0, 4], {}, [4]),
+        ([4, 6], {}, [4]),
+        ([2, 4], {}, [2, 4]),
+        ([1, 5], {"holds": "starts", "base": 1}, [4]),
+        ([1, 3, 7], {"base": 1}, [2]),
+        ([1, 4, 6], {"holds": "ends"}, [1, 4]),
+        ([2, 5], {"holds": "ends"}, [2, 5]),
+    ],
+    ids=str,
+)
+def test_bounds_cut_rows_into_segments(tmp_path, numbers, options, cuts):
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(6), said=np.array(numbers, "u2"))
+    wanted = [pair for some in np.split(np.arange(6), cuts) for pair in zip(some.tolist(), some[1:].tolist())]
+    for said in ("said", numbers):
+        dataset = H5Dataset(path, "x", samples=Sequences(2, of=Bounds(said, **options)))
+        assert [tuple(dataset[k].tolist()) for k in range(len(dataset))] == wanted
 
 
 def test_a_mask_of_names_is_looked_up_in_the_group_that_is_given(tmp_path):

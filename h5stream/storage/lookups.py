@@ -108,6 +108,7 @@ class LookedUp:
     objects: dict[str, tuple[int, int]] = field(default_factory=dict)
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of each part, where objects have shapes of their own
     is_given: bool = False  # whether the user said what each sample has, and not a dataset what each row has
+    is_alone: bool = False  # whether nothing but what says its rows says how many samples there are
 
     @property
     def rows(self) -> int:
@@ -118,7 +119,8 @@ class LookedUp:
     def count(self) -> int:
         """The samples that what was given is for."""
         if isinstance(self.given, Stretches):
-            return len(self.given.names[0]) - isinstance(self.given, Bounds)
+            numbers = len(self.given.names[0])
+            return self.given.count_of(numbers) if isinstance(self.given, Bounds) else numbers
         return len(self.given) if isinstance(self.given, np.ndarray) else 0
 
     def add_part(self, part: DatasetPart, entry: Any, layouts: list[FieldLayout], path: str) -> None:
@@ -148,7 +150,7 @@ class LookedUp:
     def add_stretches(self, said: Stretches, values: Sequence[Any], samples: int, first: int, where: str) -> None:
         """Take which rows each sample of a part has, counted from row `first` of what is looked up."""
         try:
-            begins, counts = stretches_of(said, values, samples, self.rows - first)
+            begins, counts = stretches_of(said, values, samples, self.rows - first, is_alone=self.is_alone)
         except OptionError as error:
             raise self._refused(where, str(error)) from None
         self.add_rows(begins + first, counts)
