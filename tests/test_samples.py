@@ -18,6 +18,7 @@ from h5stream import (
     H5StreamLoader,
     Ids,
     Lengths,
+    Objects,
     Padding,
     Ragged,
     Rows,
@@ -459,3 +460,56 @@ def test_joined_datasets_take_one_start_of_each_segment(groups):
     for _ in range(3):
         found = torch.cat(list(H5StreamLoader(parts, 2, shuffle=True)))
         assert sorted((found[:, 0] // 1000).tolist()) == [0, 2, 5]
+
+
+def compounds(count, k):
+    """Make compounds with a compound in them, numbers in arrays, and a text."""
+    inner = np.dtype([("a", "i2"), ("b", "f4", (2,))])
+    made = np.zeros(count, [("z", "u1"), ("pos", ">f4", (3,)), ("inner", inner), ("name", "S4"), ("ok", "?")])
+    made["z"], made["pos"], made["name"], made["ok"] = k + 1, k + 0.5, f"n{k}", k % 2
+    made["inner"]["a"], made["inner"]["b"] = -k, 2 * k
+    return made
+
+
+def nested(values):
+    """Give compounds as nested dicts of lists."""
+    if values.dtype.names:
+        return {name: nested(values[name]) for name in values.dtype.names}
+    return values.tolist()
+
+
+def in_lists(sample, place=None):
+    """Give a sample, or one of a batch, as nested dicts of lists."""
+    if isinstance(sample, dict):
+        return {name: in_lists(one, place) for name, one in sample.items()}
+    one = sample if place is None else sample[place]
+    return one.tolist() if isinstance(one, torch.Tensor) else one
+
+
+OF_GROUPS = {
+    "rows": (Rows(of="*"), np.repeat(range(12), 4)),
+    "sequences": (Sequences(2, of="*"), np.repeat(range(12), 3)),
+    "objects": (Objects("*"), np.arange(12)),
+    "table": (Table(row=[0, 1, 3], group=["m00", "m05", "m11"]), [0, 5, 11]),
+    "boxes": (Boxes((2,), at="grid", of="*"), np.repeat(range(12), 2)),
+}
+
+
+@pytest.mark.parametrize("kind", OF_GROUPS)
+def test_a_compound_that_a_group_has_once_comes_as_a_dict_of_its_members(tmp_path, kind):
+    (samples, groups), wanted = OF_GROUPS[kind], []
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(12):
+            group = file.create_group(f"m{k:02}")
+            group["x"], group["atoms"], group["one"] = np.arange(4.0), compounds(3, k), compounds((), k)
+            group.attrs["meta"], group.attrs["some"] = compounds((), k)[()], compounds(2, k)
+            held = group["atoms"][()], group["one"][()], group.attrs["meta"], group.attrs["some"]
+            wanted.append(dict(zip(("atoms", "one", "@meta", "@some"), map(nested, held), strict=True)))
+    fields = {"x": "x", "@meta": "@meta", "@some": "@some"}
+    fields |= {name: Field(name, take="all") for name in ("atoms", "one")}
+    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=samples)
+    samples = [in_lists(dataset[k]) for k in range(len(dataset))]
+    with H5StreamLoader(dataset, 5, drop_last=False) as loader:
+        batched = [in_lists(batch, k) for batch in loader for k in range(len(batch["x"]))]
+    for every in (samples, batched):
+        assert [{name: one[name] for name in wanted[0]} for one in every] == [wanted[k] for k in groups]

@@ -280,6 +280,19 @@ def in_stored_byte_order(values: Any, dtype: Any = None) -> Any:
     return out
 
 
+def compound_of(value: Any) -> np.dtype[Any] | None:
+    """Return the type of what holds compounds, or is one; None for all else."""
+    dtype = plain_dtype(value.dtype) if isinstance(value, (np.ndarray, np.void)) else None
+    return None if dtype is None or dtype.fields is None else dtype
+
+
+def member_of(value: Any, member: Sequence[str]) -> Any:
+    """Return a member of compounds, a step for each compound in a compound."""
+    for step in member:
+        value = value[step]
+    return value
+
+
 def as_samples_have_it(value: Any) -> Any:
     """Return what a file, a group or an object has once: numbers as an array, all else as Python's objects in lists."""
     if isinstance(value, (str, bytes)):  # NumPy would take zeros from its end

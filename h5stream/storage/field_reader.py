@@ -363,13 +363,19 @@ def _add_column(found: _Found, given: Given) -> int:
     return _add_value(found, given.name, given.values, given.dtype, alone=False)
 
 
-def _add_once(found: _Found, asked: Field) -> int:
+def _add_once(found: _Found, asked: Field) -> Any:
     """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
     check_options("once", asked, found.samples, found.path)
-    value = as_samples_have_it(found.opened.once(asked.name))
-    number = _add_value(found, asked.name, value, asked.dtype)
-    found.once.append((number, value))
-    return number
+    value = found.opened.once(asked.name)
+    first, dtype = len(found.fields), elements.compound_of(value)
+    for member, kind in _leaves_of(dtype, ()) if dtype is not None else [((), None)]:
+        if kind is not None and kind.subdtype is not None and kind.subdtype[0].fields is not None:
+            why = "an array of compounds inside a compound has no tensor form"
+            raise _refused(found.opened, asked, f" is a compound, and of its member {':'.join(member)!r}: {why}")
+        one = as_samples_have_it(elements.member_of(value, member))
+        number = _add_value(found, ":".join((asked.name, *member)), one, asked.dtype)
+        found.once.append((number, one))
+    return first if dtype is None else _entry_of(dtype, itertools.count(first))
 
 
 def _add_value(found: _Found, name: str, value: Any, cast: Any, *, alone: bool = True) -> int:

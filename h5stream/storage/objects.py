@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -235,7 +235,8 @@ def _columns(
     """Return what is looked for in each: by numbers of parts and of values, and of ragged fields by their places."""
     members, shape, _ = wanted
     columns, count, guard = dict[tuple[str, int], Column](), len(members.names), members.guard
-    named = {entry: f for entry, f in zip(first.entries, shape.fields, strict=True) if type(entry) is int}
+    entries = zip(first.entries, shape.fields, strict=True)
+    named = {number: (f, member) for entry, f in entries for number, member in _numbered(entry)}
     with members.opened(members.first) as (file, name):
         ragged = {key: Lying(_path_in(name, known.parts[0], shape), count) for key, known in own.items()}
         for number, part in enumerate(first.parts):
@@ -249,8 +250,17 @@ def _columns(
             else:
                 raise UnlikeError(part.path)
         for number, value in first.once:
-            columns["once", number] = Once(named[number], file, name, value, count, guard)
+            columns["once", number] = Once(*named[number], file, name, value, count, guard)
     return columns, ragged
+
+
+def _numbered(entry: Any, member: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the numbers of the fields that an entry holds, each with the member of a compound that it is."""
+    if isinstance(entry, dict):
+        for name, inner in entry.items():
+            yield from _numbered(inner, (*member, name))
+    elif isinstance(entry, int):
+        yield entry, member
 
 
 def groups_alike(

@@ -502,16 +502,18 @@ _KEPT = ("owner", "number", "offset", "nbytes", "filter mask")
 class Once(_Column):
     """What each has once, an attribute or a dataset that is a value: an array for all, or a list."""
 
-    def __init__(self, given: Any, file: Any, name: str, value: Any, count: int, guard: Guard) -> None:
+    def __init__(
+        self, given: Any, member: tuple[str, ...], file: Any, name: str, value: Any, count: int, guard: Guard
+    ) -> None:
         first = given.inside(name).name
         self._is_attribute = is_attribute(file, first, file.filename)
         owner, _, attribute = given.name.rpartition("@") if self._is_attribute else (given.name, "", "")
         is_array = isinstance(value, np.ndarray)
         found = np.empty((count, *value.shape), value.dtype) if is_array else [None] * count
         super().__init__(given.beside or owner.strip("/."), count, **{"": found})
-        self.attribute, self.label = attribute, f"value {given.name}"
-        self._given, self._first, self._guard = given, value, guard
-        self._stored = _stored_type(file, first, self._is_attribute) if is_array else None
+        self.attribute, self.label = attribute, f"value {':'.join((given.name, *member))}"
+        self._given, self._member, self._first, self._guard = given, member, value, guard
+        self._stored = _stored_type(file, first, self._is_attribute) if is_array and not member else None
 
     @property
     def values(self) -> Any:
@@ -540,7 +542,8 @@ class Once(_Column):
 
     def _asked(self, file: Any, name: str) -> Any:
         name = self._given.inside(name).name
-        one, first = value_of(file, name, self._guard, is_attribute=self._is_attribute), self._first
+        one = value_of(file, name, self._guard, self._member, is_attribute=self._is_attribute)
+        first = self._first
         is_array = isinstance(first, np.ndarray)
         if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
             return one
@@ -569,8 +572,8 @@ def _stored_type(file: Any, name: str, is_attribute: bool) -> np.dtype[Any] | No
     return dtype if elements.is_stored_as(opened.get_type(), dtype) else None
 
 
-def value_of(file: Any, name: str, guard: Guard, *, is_attribute: bool) -> Any:
-    """Return an attribute, or a dataset that is a value, as samples have it; see `once_of`."""
+def value_of(file: Any, name: str, guard: Guard, member: tuple[str, ...] = (), *, is_attribute: bool) -> Any:
+    """Return an attribute, or a dataset that is a value, or a member of it, as samples have it; see `once_of`."""
     owner, _, attribute = name.rpartition("@")
     guard.check_links(file, owner if is_attribute else name, file.filename)
     with contextlib.suppress(*DAMAGE, NotImplementedError):
@@ -582,7 +585,15 @@ def value_of(file: Any, name: str, guard: Guard, *, is_attribute: bool) -> Any:
             numbers = np.empty(opened.shape, opened.dtype)
             opened.read(*[h5py.h5s.ALL] * (0 if is_attribute else 2), numbers)
             return as_samples_have_it(numbers)
-    return as_samples_have_it(once_of(file, name, file.filename, guard))
+    value = once_of(file, name, file.filename, guard)
+    if member and elements.compound_of(value) is None:
+        why = f": {name!r} is {_shown(as_samples_have_it(value))}, and that of the first object is a compound"
+        raise refusal(file.filename, name, why, FieldLengthError)
+    try:
+        return as_samples_have_it(elements.member_of(value, member))
+    except (ValueError, KeyError):
+        why = f": {name!r} has no member {':'.join(member)!r}, which that of the first object has"
+        raise refusal(file.filename, name, why, FieldLengthError) from None
 
 
 # --- Bytes: objects that are bytes, each of a length of its own, such as encoded images -------------------------------
