@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
 from h5stream.samples.segments import Ints
-from h5stream.samples.space import Space
+from h5stream.samples.space import Grid, Space
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Lookup, SampleLayout
 
 _MAX_BLOCKS = 1 << 26
@@ -208,11 +208,23 @@ def blocks_of(layout: SampleLayout, rows: Ints | None) -> Blocks:
     """Cut samples into blocks by where their own rows lie, whatever they look up."""
     if layout.space is None:
         return make_blocks(layout.file_starts, block_rows(layout), rows)
+    if rows is None and isinstance(layout.space.starts, Grid) and not layout.has_boxes:
+        return _blocks_of_grid(layout, layout.space)
     numbers = np.arange(layout.samples) if rows is None else rows
     if layout.has_boxes:
         return blocks_by(_chunks_of_boxes(layout, layout.space, numbers), rows)
     anchors = layout.space.anchors_of(numbers)
     return blocks_by(block_numbers(layout.file_starts, block_rows(layout), anchors), rows, anchors)
+
+
+def _blocks_of_grid(layout: SampleLayout, space: Space) -> Blocks:
+    """Cut samples that begin a stride apart into blocks: by arithmetic for each block, or for each sample if fewer."""
+    sizes = block_rows(layout)
+    if sum(-(-part.rows // size) for part, size in zip(layout.leading, sizes, strict=True)) > space.samples:
+        anchors = space.anchors_of(np.arange(space.samples))
+        return blocks_by(block_numbers(layout.file_starts, sizes, anchors), None, anchors)
+    edges = make_blocks(layout.file_starts, sizes).edges[:-1]
+    return Blocks(edges=np.unique(np.append(space.number_at(edges), space.samples)))
 
 
 def shuffled_blocks(layout: SampleLayout, rows: Ints | None) -> Blocks:
@@ -228,7 +240,7 @@ def epoch_blocks(layout: SampleLayout, rows: Ints | None, *, shuffle: bool, is_d
     if shuffle:
         return shuffled_blocks(layout, rows)
     space = layout.space
-    in_order = space is None or (space.edges is not None and (is_drawn or is_ascending(space.rows[0])))
+    in_order = space is None or (space.edges is not None and (is_drawn or space.is_ascending))
     if in_order and (rows is None or is_ascending(rows)):
         return blocks_of(layout, rows)
     return listed_blocks(np.arange(layout.samples) if rows is None else rows, max(block_rows(layout)))
