@@ -378,7 +378,9 @@ def _all_bounds(said: Bounds, numbers: Ints, samples: int, rows: int) -> Ints:
 
 def _check_either(said: Bounds, bounds: Ints, rows: int) -> None:
     """Refuse one number for each sample that says neither where samples begin nor where they end, or may say both."""
-    if not len(bounds) or (np.append(0, bounds) == np.append(bounds, rows)).all():  # read in both ways they are the same
+    if (
+        not len(bounds) or (np.append(0, bounds) == np.append(bounds, rows)).all()
+    ):  # read in both ways they are the same
         return
     first, last = int(bounds[0]), int(bounds[-1])
     begin, end = first == 0, last == rows

@@ -141,7 +141,6 @@ class Grid:
             origins[:, axis] = np.minimum(place, self.last[volume, axis])
         return volume, origins
 
-
     def before(self, volumes: Ints, places: Ints) -> Ints:
         """Return how many samples begin before a place along the only axis, in all volumes up to that of the place."""
         first, last, counts = (each[volumes, 0] for each in self.arrays)
@@ -304,9 +303,7 @@ def joined_space(spaces: Sequence[Space], starts: Sequence[int]) -> Space:
     grids = [space.starts for space in spaces if isinstance(space.starts, Grid)]
     if len(grids) == len(spaces) and len({grid.stride for grid in grids}) == 1:
         volumes = np.diff(edges)[:, None]
-        return replace(
-            first, volumes=volumes, starts=_joined_starts(spaces, starts), edges=edges, left_out=left_out
-        )
+        return replace(first, volumes=volumes, starts=_joined_starts(spaces, starts), edges=edges, left_out=left_out)
     rows = np.concatenate([space.rows + k for space, k in zip(spaces, starts, strict=True)], axis=1)
     joined = space_of_rows(rows, edges, first.columns, left_out=left_out)
     return replace(joined, pad=first.pad, draws=first.draws)
