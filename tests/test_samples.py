@@ -1,5 +1,7 @@
 """Samples that are no rows, and fields that are no datasets: what is refused, and what leads to segments."""
 
+import itertools
+
 import h5py
 import numpy as np
 import pytest
@@ -174,7 +176,7 @@ def test_segments_that_are_said_wrongly_are_told(tmp_path, of, values, says):
 )
 def test_bounds_cut_rows_into_segments(tmp_path, numbers, options, cuts):
     path = write_datasets(tmp_path / "a.h5", x=np.arange(6), said=np.array(numbers, "u2"))
-    wanted = [pair for some in np.split(np.arange(6), cuts) for pair in zip(some.tolist(), some[1:].tolist())]
+    wanted = [pair for some in np.split(np.arange(6), cuts) for pair in itertools.pairwise(some.tolist())]
     for said in ("said", numbers):
         dataset = H5Dataset(path, "x", samples=Sequences(2, of=Bounds(said, **options)))
         assert [tuple(dataset[k].tolist()) for k in range(len(dataset))] == wanted
@@ -513,3 +515,42 @@ def test_a_compound_that_a_group_has_once_comes_as_a_dict_of_its_members(tmp_pat
         batched = [in_lists(batch, k) for batch in loader for k in range(len(batch["x"]))]
     for every in (samples, batched):
         assert [{name: one[name] for name in wanted[0]} for one in every] == [wanted[k] for k in groups]
+
+
+@pytest.mark.parametrize("kind", ["rows", "sequences"])
+def test_what_each_of_many_groups_has_once_is_that_of_the_group(tmp_path, kind):
+    wanted, path = [], tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["all"] = np.arange(3) + 7
+        for k in range(40):
+            group = file.create_group(f"g{k:02}")
+            group["x"], group["z"], group["one"] = np.full((4,), k, "f4"), np.arange(3) * k, k * 1.5
+            group.attrs["y"], group.attrs["name"], group["x"].attrs["unit"] = k % 7, f"n{k}", np.int8(k)
+            wanted.append([k % 7, f"n{k}", k, (np.arange(3) * k).tolist(), k * 1.5, [7, 8, 9]])
+        del file["g17/z"]  # stored in another way than the others
+        file["g17"].create_dataset("z", data=np.arange(3) * 17, chunks=(2,), compression="gzip")
+    fields = {"x": "x", "y": "@y", "name": "@name", "unit": "x@unit"}
+    fields |= {"z": Field("z", take="all"), "one": Field("one", take="all"), "all": Field("/all", take="all")}
+    count = 4 if kind == "rows" else 3
+    with h5py.File(path, "r+") as file:
+        names = [name for name in file if name != "all"]
+    samples = Rows(of=names) if kind == "rows" else Sequences(2, of=names)
+    dataset = H5Dataset(path, fields, samples=samples)
+    for k in range(len(dataset)):
+        one = in_lists(dataset[k])
+        assert [one[name] for name in ("y", "name", "unit", "z", "one", "all")] == wanted[k // count]
+        assert set(np.ravel(one["x"])) == {k // count}
+
+
+def test_a_group_of_many_that_lacks_what_others_have_once_is_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(30):
+            file[f"g{k:02}/x"] = np.arange(3)
+            if k != 21:
+                file[f"g{k:02}"].attrs["y"] = k if k != 25 else [k, k]
+    with pytest.raises(errors.FieldNotFoundError, match=r"'g21' has no attribute 'y'"):
+        H5Dataset(tmp_path / "a.h5", {"x": "x", "y": "@y"}, samples=Rows(of="*"))
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["g21"].attrs["y"] = 21
+    with pytest.raises(errors.FieldLengthError, match=r"g25"):
+        H5Dataset(tmp_path / "a.h5", {"x": "x", "y": "@y"}, samples=Rows(of="*"))

@@ -27,8 +27,8 @@ SEQUENCES_NBYTES = 16 * 1024 * 1024
 """Bytes of the sequences of a block of several chunks, at most."""
 
 MOST_LISTED = 1 << 20
-"""Boxes of a grid that are a block each in an epoch that is not shuffled, and stretches of unfiltered data along an axis
-that are: of more, blocks are larger."""
+"""Boxes of a grid that are a block each in an epoch that is not shuffled, and stretches of unfiltered data along an
+axis that are: of more, blocks are larger."""
 
 BOXES_IN_BLOCK = 4
 """Boxes side by side that a block of unfiltered data has along an axis: what lies at its edges, a fifth at most, is
@@ -224,7 +224,7 @@ def blocks_of(layout: SampleLayout, rows: Ints | None) -> Blocks:
 
 
 def _edges_of_grid(layout: SampleLayout, space: Space) -> Ints | None:
-    """Return where blocks of samples that begin a stride apart begin, by arithmetic; None if blocks are more than they."""
+    """Return where blocks of samples a stride apart begin, by arithmetic; None if blocks are more than samples."""
     sizes = block_rows(layout)
     if sum(-(-part.rows // size) for part, size in zip(layout.leading, sizes, strict=True)) > space.samples:
         return None

@@ -126,8 +126,8 @@ class Lengths(_Said):
 class Bounds(_Said):
     """Segments whose first rows, or ends, are in a dataset.
 
-    As ``of=``, 0 and the number of rows may be left out. As ``lookup=``, n samples have n + 1 numbers, where each begins
-    and where the last ends; or n numbers, where each begins if the first is 0, or where each ends (exclusive) if the
+    As ``of=``, 0 and the number of rows may be left out. As ``lookup=``, n samples have n + 1 numbers, where each
+    begins and where the last ends; or n numbers, where each begins if the first is 0, or where each ends (exclusive) if the
     last is the number of rows. Numbers that may be read in two ways are refused, and `holds` says which it is.
 
     Parameters
@@ -322,7 +322,7 @@ def renamed(said: Stretches, new: Callable[[str], str]) -> Stretches:
 def stretches_of(
     said: Stretches, values: Sequence[NDArray[Any]], samples: int, rows: int, *, is_alone: bool = False
 ) -> tuple[Ints, Ints]:
-    """Return the first row of each sample, and how many it has; alone, nothing else says how many samples there are."""
+    """Return the first row and the number of rows of each sample; alone, it also says how many samples there are."""
     names = [called(name) for name in said.names]
     numbers = [whole_numbers(each, name) for name, each in zip(names, values, strict=True)]
     for name, some in zip(names, numbers, strict=True):
@@ -370,8 +370,8 @@ def _all_bounds(said: Bounds, numbers: Ints, samples: int, rows: int) -> Ints:
         if holds in ("starts", "ends"):
             needed = f"need as many: where each {'begins' if holds == 'starts' else 'ends'}"
         raise OptionError(
-            f"{called(said.name)} has {len(bounds):,} bounds, and {samples:,} samples {needed}; pairs of begin and end, "
-            "read from the file, are Between(pairs[:, 0], pairs[:, 1])"
+            f"{called(said.name)} has {len(bounds):,} bounds, and {samples:,} samples {needed}; pairs of begin and "
+            "end, read from the file, are Between(pairs[:, 0], pairs[:, 1])"
         )
     return bounds
 
@@ -394,8 +394,8 @@ def _check_either(said: Bounds, bounds: Ints, rows: int) -> None:
             f"{said_of}and there are {rows:,} rows, so it may say where they begin or where they end: write {ways}"
         )
     raise OptionError(
-        f"{said_of}and says neither where they begin, which is from 0 on, nor where they end, which is with the last of "
-        f"{rows:,} rows: write {ways}"
+        f"{said_of}and says neither where they begin, which is from 0 on, nor where they end, which is with the last "
+        f"of {rows:,} rows: write {ways}"
     )
 
 
@@ -410,8 +410,8 @@ def _check_alone(said: Bounds, bounds: Ints, rows: int) -> None:
     raise OptionError(
         f"{called(said.name)} has {len(bounds):,} numbers, from {first:,} to {last:,}, and there are {rows:,} rows. "
         f"Nothing else says how many samples there are, so it may bound {len(bounds) - 1:,} samples, or say where "
-        f"{len(bounds):,} begin or end: write {_ways(said, 'bounds', 'starts', 'ends')}, or name a field with a row for "
-        "each sample"
+        f"{len(bounds):,} begin or end: write {_ways(said, 'bounds', 'starts', 'ends')}, or name a field with a row "
+        "for each sample"
     )
 
 

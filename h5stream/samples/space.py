@@ -41,7 +41,7 @@ def fraction_of(number: Any) -> Fraction:
 
 
 def _simplest(low: Fraction, high: Fraction) -> Fraction:
-    """Return the fraction with the least denominator that is neither below nor above two others. Source: Stern-Brocot."""
+    """Return the fraction with the least denominator between two others. Source: Stern (1858), Brocot (1861)."""
     whole = low.__floor__()
     if whole == low or whole + 1 <= high:
         return Fraction(whole + (whole != low))
@@ -146,7 +146,8 @@ class Grid:
         first, last, counts = (each[volumes, 0] for each in self.arrays)
         strides = np.minimum(-(-(places - first) // self.stride[0]), counts - 1)
         inside = np.where(places > last, counts, np.maximum(strides, 0))
-        return np.where(volumes > 0, self.ends[volumes - 1], 0) + inside
+        numbers: Ints = np.where(volumes > 0, self.ends[volumes - 1], 0) + inside
+        return numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -231,7 +232,8 @@ class Space:
 
     def number_at(self, rows: Ints) -> Ints:
         """Return how many samples of segments begin before each of some rows, of a grid."""
-        assert self.edges is not None and isinstance(self.starts, Grid)
+        assert self.edges is not None
+        assert isinstance(self.starts, Grid)
         volume = np.searchsorted(self.edges[1:-1], rows, side="right")
         return self.starts.before(volume, rows - self.edges[volume])
 

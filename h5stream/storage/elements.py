@@ -8,7 +8,7 @@ its NumPy dtype goes through h5py, which converts it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 

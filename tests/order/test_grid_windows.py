@@ -1,6 +1,5 @@
-"""Windows that begin a stride apart: blocks by arithmetic are those of each sample, and no array has a number for each."""
+"""Windows that begin a stride apart: blocks by arithmetic are those of each sample, without arrays of samples."""
 
-import time
 import tracemalloc
 
 import h5py
@@ -30,14 +29,14 @@ def test_a_thousand_million_windows_are_no_array(tmp_path, kind):
         file["x"][MANY - 4 :] = 1, 2, 3, 4
     dataset = H5Dataset(tmp_path / "a.h5", {"x": "x"}, samples=KINDS[kind]())
     tracemalloc.start()
-    begin = time.perf_counter()
     last = dataset[-1]["x"].reshape(-1).tolist()
     blocks = order_blocks.epoch_blocks(dataset.layout, None, shuffle=True, is_drawn=False)
-    took, (_, most) = time.perf_counter() - begin, tracemalloc.get_traced_memory()
+    _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert last[-1] == 4
-    assert blocks.total_rows == len(dataset) and blocks.rows is None
-    assert took < 5 and most < 256 << 20
+    assert blocks.total_rows == len(dataset)
+    assert blocks.rows is None
+    assert most < 256 << 20
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -70,7 +69,7 @@ def test_blocks_by_arithmetic_are_those_of_each_sample(tmp_path, seed):
             keys = order_blocks.block_numbers(layout.file_starts, order_blocks.block_rows(layout), anchors)
             wanted = order_blocks.blocks_by(keys, None, anchors)
         assert blocks.edges.tolist() == wanted.edges.tolist()
-        assert blocks.rows is None and wanted.rows is None
+        assert blocks.rows is wanted.rows is None
 
 
 @pytest.mark.parametrize("strides", [(2, 2), (1, 3)])
