@@ -127,8 +127,8 @@ class Bounds(_Said):
     """Segments whose first rows, or ends, are in a dataset.
 
     As ``of=``, 0 and the number of rows may be left out. As ``lookup=``, n samples have n + 1 numbers, where each
-    begins and where the last ends; or n numbers, where each begins if the first is 0, or where each ends (exclusive) if the
-    last is the number of rows. Numbers that may be read in two ways are refused, and `holds` says which it is.
+    begins and where the last ends; or n numbers, where each begins if the first is 0, or where each ends (exclusive) if
+    the last is the number of rows. Numbers that may be read in two ways are refused, and `holds` says which it is.
 
     Parameters
     ----------
@@ -165,16 +165,6 @@ class Bounds(_Said):
         if isinstance(self.base, bool) or self.base not in (0, 1):
             raise OptionError(f"Bounds: base= is the number of the first row, 0 or 1, not {self.base!r}")
         _Said.__post_init__(self)
-
-    def count_of(self, numbers: int) -> int:
-        """Return how many samples so many numbers are for, if nothing else says how many there are."""
-        return numbers - (self.holds not in ("starts", "ends"))
-
-    def written(self, **options: Any) -> str:
-        """Return how a user writes it with other options."""
-        name = repr(self.name) if isinstance(self.name, str) else "..."
-        every = {"holds": self.holds, "base": self.base or None} | options
-        return f"Bounds({', '.join([name, *(f'{key}={one!r}' for key, one in every.items() if one)])})"
 
 
 _HOLDS = ("starts", "ends", "bounds")
@@ -225,6 +215,18 @@ def in_memory(said: Any) -> bool:
     return isinstance(said, _Said) and not isinstance(said.names[0], str)
 
 
+def samples_bounded(said: Bounds, numbers: int) -> int:
+    """Return how many samples so many bounds are for, if nothing else says how many there are."""
+    return numbers - (said.holds not in ("starts", "ends"))
+
+
+def _written(said: Bounds, **options: Any) -> str:
+    """Return how a user writes bounds with other options."""
+    name = repr(said.name) if isinstance(said.name, str) else "..."
+    every = {"holds": said.holds, "base": said.base or None} | options
+    return f"Bounds({', '.join([name, *(f'{key}={one!r}' for key, one in every.items() if one)])})"
+
+
 def called(name: Any) -> str:
     """Return what messages call a dataset, or an array in memory."""
     return repr(name) if isinstance(name, str) else f"the array of {len(name):,}"
@@ -256,7 +258,7 @@ def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
             raise OptionError(
                 f"Bounds({name}): bounds are ascending row numbers from {said.base} to {rows + said.base:,}, and not "
                 f"{reprlib.repr(numbers.tolist())}; "
-                + (f"if they count from 1: {said.written(base=1)}; " if from_1 else "")
+                + (f"if they count from 1: {_written(said, base=1)}; " if from_1 else "")
                 + "Lengths takes numbers of rows, Ids numbers that are the same within a segment"
             )
         _check_cuts(said, numbers, rows)
@@ -275,10 +277,10 @@ def _check_cuts(said: Bounds, numbers: Ints, rows: int) -> None:
         return
     if numbers[0] == 1 or numbers[-1] == rows - 1:
         others = "first rows that count from 1" if numbers[0] == 1 else "last rows that count from 0"
-        way_out = said.written(holds="starts", base=1) if numbers[0] == 1 else "Bounds(LAST + 1), read from the file"
+        way_out = _written(said, holds="starts", base=1) if numbers[0] == 1 else "Bounds(LAST + 1), read from the file"
         raise OptionError(
             f"{called(said.name)} says where segments of {rows:,} rows end, {reprlib.repr(numbers.tolist())}, and may "
-            f"hold {others} as well: write {way_out}; or {said.written(holds='ends')} if the numbers are right as they "
+            f"hold {others} as well: write {way_out}; or {_written(said, holds='ends')} if the numbers are right as they "
             f"are, and a segment has a single row"
         )
 
@@ -353,7 +355,7 @@ def stretches_of(
 def _and_count_from_0(said: Stretches) -> str:
     """Say what to write if numbers count from 1."""
     if isinstance(said, Bounds) and not said.base:
-        return f"; if they count from 1, write {said.written(base=1)}"
+        return f"; if they count from 1, write {_written(said, base=1)}"
     return ", and count from 0" if isinstance(said, Between) else ""
 
 
@@ -417,8 +419,8 @@ def _check_alone(said: Bounds, bounds: Ints, rows: int) -> None:
 
 def _ways(said: Bounds, *holds: str) -> str:
     """Return how a user writes each reading of numbers that have several."""
-    from_1 = "" if said.base else f", with base=1 too if they count from 1: {said.written(holds='starts', base=1)}"
-    return f"{', or '.join(said.written(holds=one) for one in holds)}{from_1}"
+    from_1 = "" if said.base else f", with base=1 too if they count from 1: {_written(said, holds='starts', base=1)}"
+    return f"{', or '.join(_written(said, holds=one) for one in holds)}{from_1}"
 
 
 # --- times to rows

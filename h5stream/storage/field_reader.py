@@ -24,7 +24,7 @@ from h5stream.errors import (
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
-from h5stream.samples.segments import Between, Bounds, Stretches, in_memory
+from h5stream.samples.segments import Between, Bounds, Stretches, in_memory, samples_bounded
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
@@ -447,7 +447,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
         is_plain = isinstance(which, Bounds) and not which.holds  # others say without doubt how many samples there are
         if not found.stretches or (found.is_doubtful and not is_plain):  # of this part alone, which others say of all
             count = len(np.asarray(values[0]).reshape(-1))
-            found.named = {known.name: which.count_of(count) if isinstance(which, Bounds) else count}
+            found.named = {known.name: samples_bounded(which, count) if isinstance(which, Bounds) else count}
             found.is_doubtful = is_plain
         found.stretches.append((known, which, values, before))
         found.said_in = found.said_in or (found.opened, said.names[0])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import DrawnRows, LookupFunction
 from h5stream.samples.ragged import STACKED, Crop
-from h5stream.samples.segments import Bounds, Stretches, stretches_of
+from h5stream.samples.segments import Bounds, Stretches, samples_bounded, stretches_of
 from h5stream.samples.space import Space
 from h5stream.storage.discovery import refusal
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
@@ -120,7 +120,7 @@ class LookedUp:
         """The samples that what was given is for."""
         if isinstance(self.given, Stretches):
             numbers = len(self.given.names[0])
-            return self.given.count_of(numbers) if isinstance(self.given, Bounds) else numbers
+            return samples_bounded(self.given, numbers) if isinstance(self.given, Bounds) else numbers
         return len(self.given) if isinstance(self.given, np.ndarray) else 0
 
     def add_part(self, part: DatasetPart, entry: Any, layouts: list[FieldLayout], path: str) -> None:
