@@ -277,7 +277,7 @@ def _check_cuts(said: Bounds, numbers: Ints, rows: int) -> None:
         return
     if numbers[0] == 1 or numbers[-1] == rows - 1:
         others = "first rows that count from 1" if numbers[0] == 1 else "last rows that count from 0"
-        way_out = _written(said, holds="starts", base=1) if numbers[0] == 1 else "Bounds(LAST + 1), read from the file"
+        way_out = _written(said, holds="starts", base=1) if numbers[0] == 1 else "Bounds(LAST + 1) of an array"
         raise OptionError(
             f"{called(said.name)} says where segments of {rows:,} rows end, {reprlib.repr(numbers.tolist())}, and may "
             f"hold {others} as well: write {way_out}; or {_written(said, holds='ends')} if the numbers are right as they "
