@@ -280,8 +280,8 @@ def _check_cuts(said: Bounds, numbers: Ints, rows: int) -> None:
         way_out = _written(said, holds="starts", base=1) if numbers[0] == 1 else "Bounds(LAST + 1) of an array"
         raise OptionError(
             f"{called(said.name)} says where segments of {rows:,} rows end, {reprlib.repr(numbers.tolist())}, and may "
-            f"hold {others} as well: write {way_out}; or {_written(said, holds='ends')} if the numbers are right as they "
-            f"are, and a segment has a single row"
+            f"hold {others} as well: write {way_out}; or {_written(said, holds='ends')} if the numbers are right as "
+            f"they are, and a segment has a single row"
         )
 
 
