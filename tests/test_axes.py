@@ -1,5 +1,9 @@
 """Samples along another axis than the first: what is told of those that do not fit; the oracle has the others."""
 
+import math
+from fractions import Fraction
+
+import h5py
 import numpy as np
 import pytest
 from amounts import crossed
@@ -7,6 +11,7 @@ from making import make_file, write_datasets
 
 from h5stream import Ends, Field, H5Dataset, H5StreamLoader, Rows, Sequences, Table, Take
 from h5stream.errors import FieldLengthError, OptionError, UnsupportedFieldError
+from h5stream.samples.space import scaled
 
 
 @pytest.mark.parametrize(
@@ -70,3 +75,38 @@ def test_what_does_not_fit_together_is_told(recording, fields, samples, kind, sa
 def test_segments_that_are_too_short_are_counted(tmp_path):
     write_datasets(tmp_path / "a.h5", **{f"{k}/x": np.zeros((2, n)) for k, n in enumerate((10, 3, 2, 7))})
     assert "2 segment(s)" in repr(H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(4, of="*", axis=1)))
+
+
+SCALES = [
+    *((1 / per, Fraction(1, per)) for per in (3000, 1 << 20, 1_000_001, 3_600_000, 999_999_937)),
+    *((over / under, Fraction(over, under)) for over, under in ((16_384, 1_000_003), (30_000, 1001), (441, 10))),
+    ((1 / 30) / (1 / 44_100), Fraction(1470)),
+    (0.1 * 3, Fraction(3, 10)),
+    (np.float32(1 / 3_600_000), Fraction(1, 3_600_000)),
+    (math.pi / 10, Fraction(math.pi / 10)),
+    (math.sqrt(2) * 1e-6, Fraction(math.sqrt(2) * 1e-6)),
+    (Fraction(1_000_003, 2_000_029), Fraction(1_000_003, 2_000_029)),
+    (Fraction(2**61 - 1, 2**62 - 57), Fraction(2**61 - 1, 2**62 - 57)),
+]
+
+
+@pytest.mark.parametrize(("given", "ratio"), SCALES, ids=str)
+def test_a_scale_is_a_ratio_that_holds_for_any_number_of_rows(given, ratio):
+    assert Take(scale=given).scale == (ratio,)
+    rows = np.concatenate([np.arange(100), np.arange(10**9 - 3, 10**9 + 3), [2**40 + 1, 2**53 + 3]])
+    rows = rows[rows * float(ratio) < 2**62]
+    wanted = [row * ratio.numerator // ratio.denominator for row in rows.tolist()]
+    assert scaled(rows, ratio).tolist() == wanted
+
+
+@pytest.mark.parametrize("per", [1 << 20, 1_000_001, 3_600_000])
+def test_labels_much_coarser_than_the_signal_come_at_their_place(tmp_path, per):
+    rows, path = 3 * per, tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (rows, 1), "i1", chunks=(1 << 18, 1))
+        file["label"] = np.arange(3)
+    for scale in (1 / per, Fraction(1, per)):
+        label = Field("label", take=Take(range(1), scale=scale))
+        dataset = H5Dataset(path, {"x": "x", "label": label}, samples=Sequences(5, stride=per // 2))
+        starts = np.arange(0, rows - 4, per // 2)
+        assert [int(dataset[k]["label"]) for k in range(len(dataset))] == (starts // per).tolist()

@@ -14,6 +14,7 @@ from h5stream import (
     Lengths,
     Objects,
     Ragged,
+    Rows,
     SampleNumber,
     Sequences,
     errors,
@@ -171,3 +172,105 @@ def test_the_last_object_may_have_no_rows(tmp_path, form):
     with H5StreamLoader(dataset, 2, shuffle=True) as loader:
         (batch,) = loader
     assert sorted(batch["k"].tolist()) == [0, 1]
+
+
+COUNTS = np.array([6, 4, 0, 2, 5])
+STARTS, ROWS = np.cumsum(COUNTS) - COUNTS, int(COUNTS.sum())
+READINGS = {
+    "bounds": (np.append(0, np.cumsum(COUNTS)), {}),
+    "starts": (STARTS, {}),
+    "ends": (np.cumsum(COUNTS), {}),
+    "bounds from 1": (np.append(1, np.cumsum(COUNTS) + 1), {"base": 1}),
+    "starts from 1": (STARTS + 1, {"base": 1}),
+    "starts, in words": (STARTS, {"holds": "starts"}),
+    "starts from 1, in words": (STARTS + 1, {"holds": "starts", "base": 1}),
+    "ends, in words": (np.cumsum(COUNTS), {"holds": "ends"}),
+    "bounds, in words": (np.append(0, np.cumsum(COUNTS)), {"holds": "bounds"}),
+}
+
+
+def split(values, counts):
+    return [some.tolist() for some in np.split(values, np.cumsum(counts)[:-1])]
+
+
+@pytest.mark.parametrize("kind", ["u1", "i8", "f8", "memory"])
+@pytest.mark.parametrize("reading", READINGS)
+def test_bounds_are_read_as_what_they_hold(tmp_path, reading, kind):
+    (numbers, options), wanted = READINGS[reading], split(np.arange(ROWS), COUNTS)
+    held = {"x": np.arange(ROWS), "label": np.arange(5), "at": numbers.astype("i8" if kind == "memory" else kind)}
+    path = write_datasets(tmp_path / "a.h5", **held)
+    field = Field("x", lookup=Bounds(numbers if kind == "memory" else "at", **options))
+    dataset = H5Dataset(path, {"x": field, "label": "label"})
+    assert [dataset[k]["x"].tolist() for k in range(len(dataset))] == wanted
+    with H5StreamLoader(dataset, 2, drop_last=False) as loader:
+        batches = [batch["x"] for batch in loader]
+    assert [one.tolist() for values, at in batches for one in np.split(values, at[1:-1])] == wanted
+    alone = {"x": field, "n": SampleNumber()}
+    if options.get("holds") or reading.startswith("bounds"):
+        dataset = H5Dataset(path, alone)
+        assert [dataset[k]["x"].tolist() for k in range(len(dataset))] == wanted
+    else:
+        with pytest.raises(errors.OptionError, match=r"holds='bounds'.*holds='starts'.*holds='ends'"):
+            H5Dataset(path, alone)
+
+
+@pytest.mark.parametrize("of", ["groups", "files", "joined"])
+def test_bounds_of_groups_and_files_are_read_as_what_they_hold(tmp_path, of):
+    counts, held = [COUNTS, np.array([3]), np.array([0, 4])], {}
+    for k, some in enumerate(counts):
+        one = {"x": 100 * k + np.arange(some.sum()), "label": np.arange(len(some))}
+        held[k] = one | {"at": (np.cumsum(some) - some + 1).astype("u8")}
+        write_datasets(tmp_path / f"{k}.h5", **held[k])
+    write_datasets(tmp_path / "g.h5", **{f"g{k}__{n}": v for k, one in held.items() for n, v in one.items()})
+    paths = tmp_path / "g.h5" if of == "groups" else [tmp_path / f"{k}.h5" for k in range(3)]
+    samples = Rows(of="g*") if of == "groups" else None
+    wanted = [one for k, some in enumerate(counts) for one in split(100 * k + np.arange(some.sum()), some)]
+    plain = "at"
+    if of == "joined":
+        every = np.concatenate(counts)
+        plain = np.cumsum(every) - every + 1
+    for options in ({"base": 1}, {"holds": "starts", "base": 1}):
+        fields = {"x": Field("x", lookup=Bounds(plain, **options)), "label": "label"}
+        if of == "joined" or options.get("holds"):
+            dataset = H5Dataset(paths, fields, samples=samples)
+            assert [dataset[k]["x"].tolist() for k in range(len(dataset))] == wanted
+    with pytest.raises(errors.OptionError, match=r"holds='starts', base=1"):
+        H5Dataset(paths, {"x": Field("x", lookup=Bounds(plain)), "label": "label"}, samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rows", "says"),
+    [
+        ([1, 7, 11, 15], 17, "neither where they begin"),
+        ([3, 7, 11, 15], 17, "neither where they begin"),
+        ([1, 7, 11, 17], 17, "where they begin or where they end"),
+        ([0, 7, 11, 17], 17, "where they begin or where they end"),
+        ([1, 7, 11, 18], 17, "neither where they begin"),
+        ([0, 7, 5, 9], 17, "go backwards"),
+        ([1, 7, 11, 15, 18], 17, "if they count from 1, write Bounds.*base=1"),
+        ([1], 17, "neither where they begin"),
+        ([1, 2, 3], 17, "4 samples need 5"),
+    ],
+    ids=str,
+)
+def test_bounds_that_may_be_read_in_two_ways_are_refused(tmp_path, numbers, rows, says):
+    labels = 1 if len(numbers) == 1 else 4
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(rows), label=np.arange(labels), at=np.array(numbers, "u8"))
+    for at in ("at", np.array(numbers)):
+        with pytest.raises(errors.OptionError, match=says):
+            H5Dataset(path, {"x": Field("x", lookup=Bounds(at)), "label": "label"})
+
+
+@pytest.mark.parametrize(("numbers", "rows"), [([0], 0), ([1], 1), ([5], 5), ([0], 5), ([0, 0, 0], 0)])
+def test_bounds_whose_readings_agree_are_taken(tmp_path, numbers, rows):
+    held = {"x": np.arange(rows), "label": np.arange(len(numbers)), "at": np.array(numbers)}
+    dataset = H5Dataset(
+        write_datasets(tmp_path / "a.h5", **held), {"x": Field("x", lookup=Bounds("at")), "label": "label"}
+    )
+    assert [one for k in range(len(dataset)) for one in dataset[k]["x"].tolist()] == [*range(rows)]
+
+
+@pytest.mark.parametrize("options", [{"holds": "begin"}, {"base": 2}, {"base": True}])
+def test_other_ways_to_read_bounds_are_refused(options):
+    with pytest.raises(errors.OptionError, match=r"Bounds: (holds|base)="):
+        Bounds("at", **options)

@@ -1,5 +1,7 @@
 """Samples that are no rows, and fields that are no datasets: what is refused, and what leads to segments."""
 
+import itertools
+
 import h5py
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from h5stream import (
     H5StreamLoader,
     Ids,
     Lengths,
+    Objects,
     Padding,
     Ragged,
     Rows,
@@ -146,6 +149,9 @@ def test_what_says_no_samples_is_refused_at_once(make, says):
         (Bounds("said"), [3, 2], "ascending row numbers from 0 to 6"),
         (Bounds("said"), [b"a"], "numbers of rows"),
         (Bounds("said"), [0, 2.5], "numbers of rows, and has 2.5"),
+        (Bounds("said"), [1, 3], r"first rows that count from 1 as well: write Bounds\('said', holds='starts', base=1"),
+        (Bounds("said"), [1, 3, 7], r"if they count from 1: Bounds\('said', base=1"),
+        (Bounds("said"), [2, 5], "last rows that count from 0 as well"),
     ],
     ids=str,
 )
@@ -153,6 +159,27 @@ def test_segments_that_are_said_wrongly_are_told(tmp_path, of, values, says):
     write_datasets(tmp_path / "a.h5", x=np.arange(6), said=values)
     with pytest.raises(errors.OptionError, match=rf"a\.h5': .*{says}"):
         H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(2, of=of))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "options", "cuts"),
+    [
+        ([0, 4], {}, [4]),
+        ([4, 6], {}, [4]),
+        ([2, 4], {}, [2, 4]),
+        ([1, 5], {"holds": "starts", "base": 1}, [4]),
+        ([1, 3, 7], {"base": 1}, [2]),
+        ([1, 4, 6], {"holds": "ends"}, [1, 4]),
+        ([2, 5], {"holds": "ends"}, [2, 5]),
+    ],
+    ids=str,
+)
+def test_bounds_cut_rows_into_segments(tmp_path, numbers, options, cuts):
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(6), said=np.array(numbers, "u2"))
+    wanted = [pair for some in np.split(np.arange(6), cuts) for pair in itertools.pairwise(some.tolist())]
+    for said in ("said", numbers):
+        dataset = H5Dataset(path, "x", samples=Sequences(2, of=Bounds(said, **options)))
+        assert [tuple(dataset[k].tolist()) for k in range(len(dataset))] == wanted
 
 
 def test_a_mask_of_names_is_looked_up_in_the_group_that_is_given(tmp_path):
@@ -435,3 +462,95 @@ def test_joined_datasets_take_one_start_of_each_segment(groups):
     for _ in range(3):
         found = torch.cat(list(H5StreamLoader(parts, 2, shuffle=True)))
         assert sorted((found[:, 0] // 1000).tolist()) == [0, 2, 5]
+
+
+def compounds(count, k):
+    """Make compounds with a compound in them, numbers in arrays, and a text."""
+    inner = np.dtype([("a", "i2"), ("b", "f4", (2,))])
+    made = np.zeros(count, [("z", "u1"), ("pos", ">f4", (3,)), ("inner", inner), ("name", "S4"), ("ok", "?")])
+    made["z"], made["pos"], made["name"], made["ok"] = k + 1, k + 0.5, f"n{k}", k % 2
+    made["inner"]["a"], made["inner"]["b"] = -k, 2 * k
+    return made
+
+
+def nested(values):
+    """Give compounds as nested dicts of lists."""
+    if values.dtype.names:
+        return {name: nested(values[name]) for name in values.dtype.names}
+    return values.tolist()
+
+
+def in_lists(sample, place=None):
+    """Give a sample, or one of a batch, as nested dicts of lists."""
+    if isinstance(sample, dict):
+        return {name: in_lists(one, place) for name, one in sample.items()}
+    one = sample if place is None else sample[place]
+    return one.tolist() if isinstance(one, torch.Tensor) else one
+
+
+OF_GROUPS = {
+    "rows": (Rows(of="*"), np.repeat(range(12), 4)),
+    "sequences": (Sequences(2, of="*"), np.repeat(range(12), 3)),
+    "objects": (Objects("*"), np.arange(12)),
+    "table": (Table(row=[0, 1, 3], group=["m00", "m05", "m11"]), [0, 5, 11]),
+    "boxes": (Boxes((2,), at="grid", of="*"), np.repeat(range(12), 2)),
+}
+
+
+@pytest.mark.parametrize("kind", OF_GROUPS)
+def test_a_compound_that_a_group_has_once_comes_as_a_dict_of_its_members(tmp_path, kind):
+    (samples, groups), wanted = OF_GROUPS[kind], []
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(12):
+            group = file.create_group(f"m{k:02}")
+            group["x"], group["atoms"], group["one"] = np.arange(4.0), compounds(3, k), compounds((), k)
+            group.attrs["meta"], group.attrs["some"] = compounds((), k)[()], compounds(2, k)
+            held = group["atoms"][()], group["one"][()], group.attrs["meta"], group.attrs["some"]
+            wanted.append(dict(zip(("atoms", "one", "@meta", "@some"), map(nested, held), strict=True)))
+    fields = {"x": "x", "@meta": "@meta", "@some": "@some"}
+    fields |= {name: Field(name, take="all") for name in ("atoms", "one")}
+    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=samples)
+    samples = [in_lists(dataset[k]) for k in range(len(dataset))]
+    with H5StreamLoader(dataset, 5, drop_last=False) as loader:
+        batched = [in_lists(batch, k) for batch in loader for k in range(len(batch["x"]))]
+    for every in (samples, batched):
+        assert [{name: one[name] for name in wanted[0]} for one in every] == [wanted[k] for k in groups]
+
+
+@pytest.mark.parametrize("kind", ["rows", "sequences"])
+def test_what_each_of_many_groups_has_once_is_that_of_the_group(tmp_path, kind):
+    wanted, path = [], tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["all"] = np.arange(3) + 7
+        for k in range(40):
+            group = file.create_group(f"g{k:02}")
+            group["x"], group["z"], group["one"] = np.full((4,), k, "f4"), np.arange(3) * k, k * 1.5
+            group.attrs["y"], group.attrs["name"], group["x"].attrs["unit"] = k % 7, f"n{k}", np.int8(k)
+            wanted.append([k % 7, f"n{k}", k, (np.arange(3) * k).tolist(), k * 1.5, [7, 8, 9]])
+        del file["g17/z"]  # stored in another way than the others
+        file["g17"].create_dataset("z", data=np.arange(3) * 17, chunks=(2,), compression="gzip")
+    fields = {"x": "x", "y": "@y", "name": "@name", "unit": "x@unit"}
+    fields |= {"z": Field("z", take="all"), "one": Field("one", take="all"), "all": Field("/all", take="all")}
+    count = 4 if kind == "rows" else 3
+    with h5py.File(path, "r+") as file:
+        names = [name for name in file if name != "all"]
+    samples = Rows(of=names) if kind == "rows" else Sequences(2, of=names)
+    dataset = H5Dataset(path, fields, samples=samples)
+    for k in range(len(dataset)):
+        one = in_lists(dataset[k])
+        assert [one[name] for name in ("y", "name", "unit", "z", "one", "all")] == wanted[k // count]
+        assert set(np.ravel(one["x"])) == {k // count}
+
+
+def test_a_group_of_many_that_lacks_what_others_have_once_is_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(30):
+            file[f"g{k:02}/x"] = np.arange(3)
+            if k != 21:
+                file[f"g{k:02}"].attrs["y"] = k if k != 25 else [k, k]
+    with pytest.raises(errors.FieldNotFoundError, match=r"'g21' has no attribute 'y'"):
+        H5Dataset(tmp_path / "a.h5", {"x": "x", "y": "@y"}, samples=Rows(of="*"))
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["g21"].attrs["y"] = 21
+    with pytest.raises(errors.FieldLengthError, match=r"g25"):
+        H5Dataset(tmp_path / "a.h5", {"x": "x", "y": "@y"}, samples=Rows(of="*"))

@@ -216,7 +216,7 @@ class EventCnn(Program):
         if not (folder / "frames.h5").exists():
             with h5py.File(folder / "frames.h5", "w") as index, h5py.File(folder / "sequence.h5") as file:
                 index["bounds"] = [frame.attrs["event_idx"] for frame in file["images"].values()]
-        events = {"file": folder / "sequence.h5", "lookup": Bounds("bounds")}
+        events = {"file": folder / "sequence.h5", "lookup": Bounds("bounds", holds="bounds")}
         fields = {name: Field(f"events/{name}", **events) for name in ("xs", "ys", "ts", "ps")}
         return H5StreamLoader(folder / "frames.h5", fields=fields, **options)
 

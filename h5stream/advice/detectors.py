@@ -213,7 +213,8 @@ def _episodes_said(seen: Listing, rows: int, beside: list[DatasetEntry]) -> tupl
             return [entry], f"Ids({quoted(entry.path)})"
     for entry in seen.entries:
         if _EPISODE_EDGE.search(entry.path) and entry.rows != rows and (how := _says_rows(entry, rows)):
-            return [entry], f"{how}({quoted(entry.path)})"
+            holds = ', holds="ends"' * (how == "Bounds" and entry.counts is not None and entry.counts.first == 1)
+            return [entry], f"{how}({quoted(entry.path)}{holds})"
     return [], ""
 
 
@@ -276,16 +277,20 @@ def _stretches_said(seen: Listing, entry: DatasetEntry) -> Iterator[tuple[str, l
             yield f"Between({_as_word(entry)}[:, 0], {_as_word(entry)}[:, 1]{inclusive})", [entry], rows, count
     if counts is None:
         return
+    is_alone = len(seen.by_rows.get(count, ())) == 1  # no other field says how many samples there are
     for rows in {counts.last, counts.total} - {count, 0, -1}:
         if how := _says_rows(entry, rows):
-            yield f"{how}({quoted(entry.path)})", [entry], rows, count - (how == "Bounds" and counts.first == 0)
+            are_ends = how == "Bounds" and counts.first != 0
+            holds = ', holds="ends"' * (are_ends and (counts.first == 1 or is_alone))
+            yield f"{how}({quoted(entry.path)}{holds})", [entry], rows, count - (how == "Bounds" and not are_ends)
     group, _, name = entry.path.rpartition("/")
     # Where samples begin, and no end: the last one is about as long as the others.
     has_many = counts.changes < 0 or 2 * counts.changes > count  # of a large one only the ends are known
     is_index = _OFFSET.search(name) and counts.is_rising and counts.first == 0 and has_many
     for rows in seen.by_rows if is_index else ():
         if counts.last < rows < counts.last + 8 * counts.last / max(1, count - 1) and abs(rows - count) > 1:
-            yield f"Bounds({quoted(entry.path)})", [entry], rows, count
+            holds = ', holds="starts"' * is_alone
+            yield f"Bounds({quoted(entry.path)}{holds})", [entry], rows, count
     for first, last in _LAST.items():
         other = seen.by_group[group].get(name.replace(first, last)) if first in name else None
         if other and other.counts and other.rows == count and counts.least in (-1, 0):

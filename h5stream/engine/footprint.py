@@ -23,7 +23,7 @@ from h5stream.engine.ragged import PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import PAGE_NBYTES, packed
 from h5stream.engine.tasks import TASK_NBYTES
 from h5stream.errors import BudgetError, OptionError
-from h5stream.order.blocks import block_rows, longest_block
+from h5stream.order.blocks import block_rows, longest_block, most_blocks
 from h5stream.order.epoch import EpochOrder, Order, RegroupedOrder
 from h5stream.order.line import POOL_BATCHES, BatchLimit, OrderSettings
 from h5stream.order.places import place_nbytes
@@ -579,7 +579,7 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
     """Return the bytes of chunk indexes, of blocks, of samples that are no rows, and of the selected ones."""
     indexes = [part.index for parts in layout.datasets for part in parts if part.index is not None]
     index = sum(i.numbers.nbytes + i.offset.nbytes + i.nbytes.nbytes + i.filter_mask.nbytes for i in indexes)
-    blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, block_rows(layout), strict=True))
+    blocks = most_blocks(layout)
     index += sum(one.nbytes for one in layout.lookups)
     index += sum(part.heap.nbytes for parts in layout.datasets for part in parts if part.heap is not None)
     index += 0 if layout.space is None else layout.space.nbytes

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
 from h5stream.samples.segments import Ints
-from h5stream.samples.space import Space
+from h5stream.samples.space import Grid, Space, scaled
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Lookup, SampleLayout
 from h5stream.units import check_ordered
 
@@ -26,6 +26,10 @@ SMALL_NBYTES = 8 * 1024 * 1024
 
 SEQUENCES_NBYTES = 16 * 1024 * 1024
 """Bytes of the sequences of a block of several chunks, at most."""
+
+MOST_LISTED = 1 << 20
+"""Boxes of a grid that are a block each in an epoch that is not shuffled, and stretches of unfiltered data along an
+axis that are: of more, blocks are larger."""
 
 BOXES_IN_BLOCK = 4
 """Boxes side by side that a block of unfiltered data has along an axis: what lies at its edges, a fifth at most, is
@@ -211,11 +215,38 @@ def blocks_of(layout: SampleLayout, rows: Ints | None) -> Blocks:
     """Cut samples into blocks by where their own rows lie, whatever they look up."""
     if layout.space is None:
         return make_blocks(layout.file_starts, block_rows(layout), rows)
+    if rows is None and isinstance(layout.space.starts, Grid) and layout.space.volumes.shape[1] == 1:
+        edges = _edges_of_boxes(layout, layout.space) if layout.has_boxes else _edges_of_grid(layout, layout.space)
+        if edges is not None:
+            return Blocks(edges=np.unique(np.append(edges, layout.samples)))
     numbers = np.arange(layout.samples) if rows is None else rows
     if layout.has_boxes:
         return blocks_by(_chunks_of_boxes(layout, layout.space, numbers), rows)
     anchors = layout.space.anchors_of(numbers)
     return blocks_by(block_numbers(layout.file_starts, block_rows(layout), anchors), rows, anchors)
+
+
+def _edges_of_grid(layout: SampleLayout, space: Space) -> Ints | None:
+    """Return where blocks of samples a stride apart begin, by arithmetic; None if blocks are more than samples."""
+    sizes = block_rows(layout)
+    if sum(-(-part.rows // size) for part, size in zip(layout.leading, sizes, strict=True)) > space.samples:
+        return None
+    return space.number_at(make_blocks(layout.file_starts, sizes).edges[:-1])
+
+
+def _edges_of_boxes(layout: SampleLayout, space: Space) -> Ints | None:
+    """Return the same for samples along one axis of volumes."""
+    assert isinstance(space.starts, Grid)
+    moving = [axis for axis, along in enumerate(layout.leading[0].along) if along.origin is not None]
+    if len(moving) != 1:
+        return None
+    (elements, sizes), scale = _chunks_along(layout, moving[0]), layout.leading[0].along[moving[0]].scale
+    counts = -(-elements // sizes)
+    if (total := int(counts.sum())) > space.samples:
+        return None
+    volume = np.repeat(np.arange(len(counts)), counts)
+    chunk = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    return space.starts.before(volume, np.where(chunk > 0, -scaled(-chunk * sizes[volume], 1 / scale), 0))
 
 
 def shuffled_blocks(layout: SampleLayout, rows: Ints | None) -> Blocks:
@@ -231,9 +262,13 @@ def epoch_blocks(layout: SampleLayout, rows: Ints | None, *, shuffle: bool, is_d
     if shuffle:
         return shuffled_blocks(layout, rows)
     space = layout.space
-    in_order = space is None or (space.edges is not None and (is_drawn or is_ascending(space.rows[0])))
+    in_order = space is None or (space.edges is not None and (is_drawn or space.is_ascending))
     if in_order and (rows is None or is_ascending(rows)):
         return blocks_of(layout, rows)
+    if rows is None and space is not None and isinstance(space.starts, Grid):
+        step = -(-space.samples // MOST_LISTED)
+        edges = np.arange(0, space.samples, step, dtype=np.int64)
+        return Blocks(edges=np.unique(np.concatenate([edges, space.starts.ends])))
     return listed_blocks(np.arange(layout.samples) if rows is None else rows, max(block_rows(layout)))
 
 
@@ -255,6 +290,16 @@ def block_rows(layout: SampleLayout) -> tuple[int, ...]:
         whole = any(_is_decoded(layout, parts, number) for parts in layout.aligned)
         sizes.append((lead.chunk_rows if whole else _cut_rows(lead)) * _chunks_of_sequences(layout, lead))
     return tuple(sizes)
+
+
+def most_blocks(layout: SampleLayout) -> int:
+    """Return how many blocks there are, at most."""
+    blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, block_rows(layout), strict=True))
+    moving = [axis for axis, along in enumerate(layout.leading[0].along) if along.origin is not None]
+    if not layout.has_boxes or len(moving) != 1:
+        return blocks
+    elements, sizes = _chunks_along(layout, moving[0])
+    return min(blocks, layout.samples, int((-(-elements // sizes)).sum()))
 
 
 def _cut_rows(part: DatasetPart) -> int:
@@ -333,9 +378,16 @@ def _chunks_of_boxes(layout: SampleLayout, space: Space, boxes: NDArray[Any]) ->
     key = volume.copy()
     for axis, along in enumerate(layout.leading[0].along):
         if along.origin is not None:
-            elements = np.array([part.shape[axis] for part in layout.leading])
-            sizes = np.array([part.grid_shape[axis] for part in layout.leading])
-            unfiltered = np.array([part.access == DIRECT for part in layout.leading])
-            sizes = np.where(unfiltered, np.minimum(sizes, BOXES_IN_BLOCK * along.span), sizes)
+            elements, sizes = _chunks_along(layout, axis)
             key = key * int((-(-elements // sizes)).max()) + np.clip(along.begins(origins), 0, None) // sizes[volume]
     return key
+
+
+def _chunks_along(layout: SampleLayout, axis: int) -> tuple[Ints, Ints]:
+    """Return the elements of each volume along an axis of the lead, and of what of it is read together."""
+    along = layout.leading[0].along[axis]
+    elements = np.array([part.shape[axis] for part in layout.leading])
+    sizes = np.array([part.grid_shape[axis] for part in layout.leading])
+    unfiltered = np.array([part.access == DIRECT for part in layout.leading])
+    few = max(BOXES_IN_BLOCK * along.span, -(-int(elements.sum()) // MOST_LISTED))
+    return elements, np.where(unfiltered, np.minimum(sizes, few), sizes)

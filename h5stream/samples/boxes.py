@@ -27,7 +27,7 @@ from h5stream.samples.kinds import (
     one_of,
 )
 from h5stream.samples.segments import Ints, Said, as_array
-from h5stream.samples.space import Accept, Grid, Listed, Space
+from h5stream.samples.space import Accept, Grid, Listed, Space, scaled
 from h5stream.samples.table import ROW, START, Parts, Table, check_begins, part_of_each
 
 RANDOM, GRID = "random", "grid"
@@ -275,7 +275,7 @@ class FieldSteps:
 
     def last(self, most: int) -> Any:
         """Return the last place from which so many elements more are there."""
-        return -(-(self.elements - most) * self.scale.denominator // self.scale.numerator) - 1
+        return -scaled(most - np.asarray(self.elements), 1 / self.scale) - 1
 
 
 def axis_space(samples: Sequences | Rows, volumes: Ints, steps: Sequence[FieldSteps], edges: Any = None) -> Space:

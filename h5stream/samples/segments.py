@@ -33,7 +33,7 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 class _Said:
-    """What datasets say, by their paths, or arrays in memory: all fields are that but `inclusive`."""
+    """What datasets say, by their paths, or arrays in memory: all fields are that but those that are keywords alone."""
 
     __slots__ = ()
 
@@ -42,7 +42,7 @@ class _Said:
             object.__setattr__(self, name, value)
 
     def _given(self) -> list[str]:
-        return [one.name for one in dataclasses.fields(self) if one.name != "inclusive"]  # type: ignore[arg-type]
+        return [one.name for one in dataclasses.fields(self) if not one.kw_only]  # type: ignore[arg-type]
 
     @property
     def names(self) -> tuple[Any, ...]:
@@ -128,8 +128,9 @@ class Lengths(_Said):
 class Bounds(_Said):
     """Segments whose first rows, or ends, are in a dataset.
 
-    As ``of=``, 0 and the number of rows may be left out. As ``lookup=``, n samples need n + 1 numbers, where each
-    begins and where the last ends, of which either the first or the last may be left out.
+    As ``of=``, 0 and the number of rows may be left out. As ``lookup=``, n samples have n + 1 numbers, where each
+    begins and where the last ends; or n numbers, where each begins if the first is 0, or where each ends (exclusive) if
+    the last is the number of rows. Numbers that may be read in two ways are refused, and `holds` says which it is.
 
     Parameters
     ----------
@@ -137,9 +138,38 @@ class Bounds(_Said):
         The dataset of ascending row numbers, which may be stored as floats, as MATLAB does. Or an array, whose numbers
         count through all files, such as `searchsorted` makes from times. As ``lookup=`` also a dataset of region
         references, one per sample, each to consecutive rows of the dataset that is looked up.
+    holds : str, optional, keyword-only
+        ``"starts"``, where each sample begins, the last one ending with the last row; ``"ends"``, where each ends
+        (exclusive), the first one beginning with row 0; or ``"bounds"``, where each begins and where the last ends.
+    base : int, keyword-only
+        The number of the first row: 0, or 1 if rows are counted from 1, as in MATLAB and Fortran. Numbers of last rows
+        counted from 1 are exclusive ends counted from 0: ``holds="ends"``.
+
+    Raises
+    ------
+    OptionError
+        If an argument is none of these.
+
+    Examples
+    --------
+    >>> Bounds("rx_sample_start_index", holds="starts", base=1).base
+    1
     """
 
     name: Any
+    _: KW_ONLY
+    holds: Literal["starts", "ends", "bounds"] | None = None
+    base: int = 0
+
+    def __post_init__(self) -> None:
+        if self.holds not in (None, *_HOLDS):
+            raise OptionError(f"Bounds: holds= is 'starts', 'ends' or 'bounds', not {self.holds!r}")
+        if isinstance(self.base, bool) or self.base not in (0, 1):
+            raise OptionError(f"Bounds: base= is the number of the first row, 0 or 1, not {self.base!r}")
+        _Said.__post_init__(self)
+
+
+_HOLDS = ("starts", "ends", "bounds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +217,18 @@ def in_memory(said: Any) -> bool:
     return isinstance(said, _Said) and not isinstance(said.names[0], str)
 
 
+def samples_bounded(said: Bounds, numbers: int) -> int:
+    """Return how many samples so many bounds are for, if nothing else says how many there are."""
+    return numbers - (said.holds not in ("starts", "ends"))
+
+
+def _written(said: Bounds, **options: Any) -> str:
+    """Return how a user writes bounds with other options."""
+    name = repr(said.name) if isinstance(said.name, str) else "..."
+    every = {"holds": said.holds, "base": said.base or None} | options
+    return f"Bounds({', '.join([name, *(f'{key}={one!r}' for key, one in every.items() if one)])})"
+
+
 def called(name: Any) -> str:
     """Return what messages call a dataset, or an array in memory."""
     return repr(name) if isinstance(name, str) else f"the array of {len(name):,}"
@@ -211,19 +253,38 @@ def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
     name = called(said.name)
     numbers = whole_numbers(values[0], name)
     if isinstance(said, Bounds):
-        if len(numbers) and (numbers.min() < 0 or numbers.max() > rows or (np.diff(numbers) < 0).any()):
+        if len(numbers) and (
+            numbers.min() < said.base or numbers.max() > rows + said.base or (numbers[1:] < numbers[:-1]).any()
+        ):
+            from_1 = numbers.min() >= 1 and numbers.max() == rows + 1 and not said.base
             raise OptionError(
-                f"Bounds({name}): bounds are ascending row numbers from 0 to {rows:,}, and not "
-                f"{reprlib.repr(numbers.tolist())}; Lengths takes numbers of rows, Ids numbers that are alike within a "
-                "segment"
+                f"Bounds({name}): bounds are ascending row numbers from {said.base} to {rows + said.base:,}, and not "
+                f"{reprlib.repr(numbers.tolist())}; "
+                + (f"if they count from 1: {_written(said, base=1)}; " if from_1 else "")
+                + "Lengths takes numbers of rows, Ids numbers that are the same within a segment"
             )
-        return _covering(numbers, rows)
+        _check_cuts(said, numbers, rows)
+        return _covering(numbers - said.base, rows)
     if len(wrong := numbers[(numbers < 0) | (numbers > rows)]):  # before they are added up, which could wrap around
         raise OptionError(f"Lengths({name}): lengths are 0 or more, and of {rows:,} rows at most; one is {wrong[0]}")
     edges = np.append(0, np.cumsum(numbers))
     if edges[-1] != rows:
         raise OptionError(f"Lengths({name}): the lengths add up to {edges[-1]:,}, but the fields have {rows:,} rows")
     return edges
+
+
+def _check_cuts(said: Bounds, numbers: Ints, rows: int) -> None:
+    """Refuse edges of segments that are likely numbers of first rows from 1, or of last rows, one row away."""
+    if said.holds or said.base or not len(numbers) or numbers[0] == 0 or rows < 2:
+        return
+    if numbers[0] == 1 or numbers[-1] == rows - 1:
+        others = "first rows that count from 1" if numbers[0] == 1 else "last rows that count from 0"
+        way_out = _written(said, holds="starts", base=1) if numbers[0] == 1 else "Bounds(LAST + 1) of an array"
+        raise OptionError(
+            f"{called(said.name)} says where segments of {rows:,} rows end, {reprlib.repr(numbers.tolist())}, and may "
+            f"hold {others} as well: write {way_out}; or {_written(said, holds='ends')} if the numbers are right as "
+            f"they are, and a segment has a single row"
+        )
 
 
 def _covering(edges: Edges, rows: int) -> Edges:
@@ -262,21 +323,23 @@ def renamed(said: Stretches, new: Callable[[str], str]) -> Stretches:
     return replace(said, first=names[0], last=names[1]) if isinstance(said, Between) else replace(said, name=names[0])
 
 
-def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
-    """Return the first row of each sample, and how many it has."""
+def stretches_of(
+    said: Stretches, values: Sequence[NDArray[Any]], samples: int, rows: int, *, is_alone: bool = False
+) -> tuple[Ints, Ints]:
+    """Return the first row and the number of rows of each sample; alone, it also says how many samples there are."""
     names = [called(name) for name in said.names]
-    found = [whole_numbers(each, name) for name, each in zip(names, values, strict=True)]
-    for name, numbers in zip(names, found, strict=True):
-        if len(numbers) != samples and not isinstance(said, Bounds):
-            raise OptionError(f"{name} has {len(numbers):,} numbers, and there are {samples:,} samples")
+    numbers = [whole_numbers(each, name) for name, each in zip(names, values, strict=True)]
+    for name, some in zip(names, numbers, strict=True):
+        if len(some) != samples and not isinstance(said, Bounds):
+            raise OptionError(f"{name} has {len(some):,} numbers, and there are {samples:,} samples")
     if isinstance(said, Bounds):
-        bounds = _all_bounds(said, found[0], samples, rows)
+        bounds = _all_bounds(said, numbers[0], samples, rows)
         first, count = bounds[:-1], np.diff(bounds)
     elif isinstance(said, Lengths):
-        first, count = np.cumsum(found[0]) - found[0], found[0]
+        first, count = np.cumsum(numbers[0]) - numbers[0], numbers[0]
     else:
-        first = np.maximum(found[0], 0)
-        count = np.where(found[0] < 0, 0, found[1] + said.inclusive - first)
+        first = np.maximum(numbers[0], 0)
+        count = np.where(numbers[0] < 0, 0, numbers[1] + said.inclusive - first)
     wrong = np.flatnonzero((count < 0) | (first < 0) | (count > rows - first))  # sums of what is wrong may wrap around
     if len(wrong):
         one = wrong[0]
@@ -284,26 +347,82 @@ def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, 
         raise OptionError(
             f"{' and '.join(names)}: sample {one:,} is said to have rows {begin:,} to {end:,} (exclusive), and there "
             f"are {rows:,}; {len(wrong):,} of {samples:,} go backwards or beyond the end. Check that these numbers "
-            "belong to this dataset"
+            f"belong to this dataset{_and_count_from_0(said)}"
         )
+    if is_alone and isinstance(said, Bounds) and not said.holds:
+        _check_alone(said, bounds, rows)
     return first, count
 
 
-def _all_bounds(said: Bounds, bounds: Ints, samples: int, rows: int) -> Ints:
+def _and_count_from_0(said: Stretches) -> str:
+    """Say what to write if numbers count from 1."""
+    if isinstance(said, Bounds) and not said.base:
+        return f"; if they count from 1, write {_written(said, base=1)}"
+    return ", and count from 0" if isinstance(said, Between) else ""
+
+
+def _all_bounds(said: Bounds, numbers: Ints, samples: int, rows: int) -> Ints:
     """Return where each sample begins, and where the last ends."""
-    if len(bounds) == samples:
-        if samples and bounds[0] == 0 and bounds[-1] == rows:
-            raise OptionError(
-                f"{called(said.name)} has one number for each of {samples:,} samples, from 0 to {rows:,}, so it may "
-                "say where they begin or where they end; Lengths or Between say it without doubt"
-            )
-        bounds = np.append(bounds, rows) if samples and bounds[0] == 0 else np.append(0, bounds)
-    if len(bounds) != samples + 1:
+    bounds, holds = numbers - said.base, said.holds
+    if len(bounds) == samples + (holds == "bounds") and holds:
+        return bounds if holds == "bounds" else np.append(0, bounds) if holds == "ends" else np.append(bounds, rows)
+    if len(bounds) == samples and not holds:
+        _check_either(said, bounds, rows)
+        return np.append(bounds, rows) if samples and bounds[0] == 0 else np.append(0, bounds)
+    if len(bounds) != samples + 1 or holds:
+        needed = f"need {samples + 1:,}: where each begins, and where the last ends"
+        if holds in ("starts", "ends"):
+            needed = f"need as many: where each {'begins' if holds == 'starts' else 'ends'}"
         raise OptionError(
-            f"{called(said.name)} has {len(bounds):,} bounds, and {samples:,} samples need {samples + 1:,}: where each "
-            "begins, and where the last ends; pairs of both, read from the file, are Between(pairs[:, 0], pairs[:, 1])"
+            f"{called(said.name)} has {len(bounds):,} bounds, and {samples:,} samples {needed}; pairs of begin and "
+            "end, read from the file, are Between(pairs[:, 0], pairs[:, 1])"
         )
     return bounds
+
+
+def _check_either(said: Bounds, bounds: Ints, rows: int) -> None:
+    """Refuse one number for each sample that says neither where samples begin nor where they end, or may say both."""
+    if (
+        not len(bounds) or (np.append(0, bounds) == np.append(bounds, rows)).all()
+    ):  # read in both ways they are the same
+        return
+    first, last = int(bounds[0]), int(bounds[-1])
+    begin, end = first == 0, last == rows
+    from_1 = first == 1 and not said.base and not (end and len(bounds) == 1)
+    if begin != end and not from_1:
+        return
+    said_of = f"{called(said.name)} has one number for each of {len(bounds):,} samples, from {first:,} to {last:,}, "
+    ways = _ways(said, "starts", "ends")
+    if begin or end:
+        raise OptionError(
+            f"{said_of}and there are {rows:,} rows, so it may say where they begin or where they end: write {ways}"
+        )
+    raise OptionError(
+        f"{said_of}and says neither where they begin, which is from 0 on, nor where they end, which is with the last "
+        f"of {rows:,} rows: write {ways}"
+    )
+
+
+def _check_alone(said: Bounds, bounds: Ints, rows: int) -> None:
+    """Refuse bounds that leave out rows, if nothing else says that they are no starts or ends of one sample more.
+
+    Those in memory, as `searchsorted` makes, may leave out rows before the first and after the last.
+    """
+    first, last = int(bounds[0]), int(bounds[-1])
+    if (first == 0 and last == rows) or (in_memory(said) and first > 1 and last != rows):
+        return
+    raise OptionError(
+        f"{called(said.name)} has {len(bounds):,} numbers, from {first:,} to {last:,}, and there are {rows:,} rows. "
+        f"Nothing else says how many samples there are, so it may bound {len(bounds) - 1:,} samples, or say where "
+        f"{len(bounds):,} begin or end: write {_ways(said, 'bounds', 'starts', 'ends')}, or name a field with a row "
+        "for each sample"
+    )
+
+
+def _ways(said: Bounds, *holds: str) -> str:
+    """Return how a user writes each reading of numbers that have several."""
+    from_1 = "" if said.base else f", with base=1 too if they count from 1: {_written(said, holds='starts', base=1)}"
+    return f"{', or '.join(_written(said, holds=one) for one in holds)}{from_1}"
 
 
 # --- times to rows

@@ -23,6 +23,40 @@ from h5stream.samples.segments import Edges, Ints
 Steps = tuple[int, ...]
 
 
+def fraction_of(number: Any) -> Fraction:
+    """Return a number as a fraction; a float as the ratio of small whole numbers that it stands for, if there is one.
+
+    A ratio of few digits may be four units in the last place away, as some roundings leave it. One of more digits has
+    the float as its nearest. Both are so short that a float of 64 bits which stands for no ratio rarely is near one.
+    """
+    if not isinstance(number, (float, np.floating)):
+        return Fraction(number)
+    exact, kind = Fraction(float(number)), np.finfo(type(number))
+    half = Fraction(float(abs(np.spacing(number)))) / 2
+    for halves, bits in ((8, kind.nmant - 12), (1, 46)):
+        ratio = _simplest(exact - halves * half, exact + halves * half) if exact > 0 else exact
+        if (ratio.numerator * ratio.denominator).bit_length() <= bits:
+            return ratio
+    return exact
+
+
+def _simplest(low: Fraction, high: Fraction) -> Fraction:
+    """Return the fraction with the least denominator between two others. Source: Stern (1858), Brocot (1861)."""
+    whole = low.__floor__()
+    if whole == low or whole + 1 <= high:
+        return Fraction(whole + (whole != low))
+    return whole + 1 / _simplest(1 / (high - whole), 1 / (low - whole))
+
+
+def scaled(numbers: Ints, scale: Fraction) -> Ints:
+    """Return whole numbers times a fraction, rounded down, without a product that 64 bits do not hold."""
+    over, under = scale.numerator, scale.denominator
+    most = max(abs(int(numbers.max(initial=0))), abs(int(numbers.min(initial=0))))
+    if most * over < 1 << 63 and under < 1 << 63:
+        return numbers * over // under
+    return np.array([number * over // under for number in numbers.tolist()], dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Along:
     """What a sample takes of a dataset along one axis."""
@@ -45,11 +79,10 @@ class Along:
         """Return where the offsets are counted from, for samples by their origins."""
         if self.origin is None:
             return 0
-        numbers = origins[:, self.origin]
-        return numbers if self.scale == 1 else numbers * self.scale.numerator // self.scale.denominator
+        return scaled(origins[:, self.origin], self.scale)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Grid:
     """Origins that follow one another by strides along each axis, the last at most a place of its own."""
 
@@ -59,10 +92,23 @@ class Grid:
     stride: tuple[int, ...]  # from one to the next along each axis
     segment_axes: int = 0  # axes of which each number is a segment of its own: 0 where a volume is one
 
+    @functools.cached_property
+    def ends(self) -> Ints:
+        """The number behind the last sample of each volume."""
+        return np.cumsum(np.prod(self.counts, axis=1, dtype=np.int64))
+
     @property
     def samples(self) -> int:
         """How many there are."""
-        return int(np.prod(self.counts, axis=1, dtype=np.int64).sum())
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    @property
+    def least_gap(self) -> int | None:
+        """How far apart the last two samples of a volume are along the last axis, at least; None if none has two."""
+        first, last, counts = (each[:, -1] for each in self.arrays)
+        several = counts > 1
+        gaps = (last - first - (counts - 2) * self.stride[-1])[several]
+        return int(gaps.min()) if len(gaps) else None
 
     @property
     def segments(self) -> tuple[Ints, Ints]:
@@ -86,15 +132,22 @@ class Grid:
 
     def of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
         """Return the volume and the origin of each sample, by its number."""
-        ends = np.cumsum(np.prod(self.counts, axis=1, dtype=np.int64))
-        volume = np.searchsorted(ends, numbers, side="right")
-        left = numbers - np.append(0, ends)[volume]
+        volume = np.searchsorted(self.ends, numbers, side="right")
+        left = numbers - np.where(volume > 0, self.ends[volume - 1], 0)
         origins = np.empty((len(volume), self.counts.shape[1]), dtype=np.int64)
         for axis in reversed(range(origins.shape[1])):
             left, place = np.divmod(left, self.counts[volume, axis])
             place = self.first[volume, axis] + place * self.stride[axis]
             origins[:, axis] = np.minimum(place, self.last[volume, axis])
         return volume, origins
+
+    def before(self, volumes: Ints, places: Ints) -> Ints:
+        """Return how many samples begin before a place along the only axis, in all volumes up to that of the place."""
+        first, last, counts = (each[volumes, 0] for each in self.arrays)
+        strides = np.minimum(-(-(places - first) // self.stride[0]), counts - 1)
+        inside = np.where(places > last, counts, np.maximum(strides, 0))
+        numbers: Ints = np.where(volumes > 0, self.ends[volumes - 1], 0) + inside
+        return numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,18 +210,32 @@ class Space:
         """How many there are, or how many are possible."""
         return self.starts.samples
 
-    @functools.cached_property
+    @property
     def rows(self) -> Ints:
         """The rows that samples of segments begin at: of each column, one a sample."""
-        if isinstance(self.starts, Listed):
-            return self.starts.origins.T
+        return self.starts.origins.T if isinstance(self.starts, Listed) else self._begins(np.arange(self.samples))[None]
+
+    def _begins(self, numbers: NDArray[Any]) -> Ints:
+        """Return the rows that samples of segments begin at, by arithmetic."""
         assert self.edges is not None
-        first, last, counts = (each[:, 0] for each in self.starts.arrays)
-        rows = np.arange(self.samples)
-        rows -= np.repeat(np.cumsum(counts) - counts, counts)
-        rows *= self.starts.stride[0]
-        rows += np.repeat(self.edges[:-1] + first, counts)
-        return np.minimum(rows, np.repeat(self.edges[:-1] + last, counts), out=rows)[None]
+        volume, origins = self.starts.of(numbers)
+        begins: Ints = self.edges[volume] + origins[:, 0]
+        return begins
+
+    @functools.cached_property
+    def is_ascending(self) -> bool:
+        """Whether samples of segments come by ascending row."""
+        if isinstance(self.starts, Grid):
+            return True
+        rows = self.starts.origins[:, 0]
+        return bool((rows[:-1] <= rows[1:]).all())
+
+    def number_at(self, rows: Ints) -> Ints:
+        """Return how many samples of segments begin before each of some rows, of a grid."""
+        assert self.edges is not None
+        assert isinstance(self.starts, Grid)
+        volume = np.searchsorted(self.edges[1:-1], rows, side="right")
+        return self.starts.before(volume, rows - self.edges[volume])
 
     @property
     def segments(self) -> tuple[Ints, Ints]:
@@ -182,15 +249,16 @@ class Space:
     @property
     def nbytes(self) -> int:
         """Bytes that it takes in memory."""
-        rows = 0 if self.edges is None else 8 * self.samples * len(self.columns)
-        arrays = () if self.edges is not None and isinstance(self.starts, Listed) else self.starts.arrays
-        return rows + self.volumes.nbytes + sum(each.nbytes for each in arrays)
+        edges = 0 if self.edges is None else self.edges.nbytes
+        return edges + self.volumes.nbytes + sum(each.nbytes for each in self.starts.arrays)
 
     def anchors_of(self, numbers: NDArray[Any], at: str = "") -> Ints:
         """Return the rows that samples begin at, of a column, by their numbers; of boxes their volumes."""
         if self.edges is None:
             return self.starts.of(numbers)[0]
-        anchors: Ints = self.rows[self.columns.index(at) if at in self.columns else 0][numbers]
+        if isinstance(self.starts, Grid):
+            return self._begins(numbers)
+        anchors: Ints = self.starts.origins[numbers, self.columns.index(at) if at in self.columns else 0]
         return anchors
 
     def boxes_of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
@@ -232,12 +300,14 @@ def joined_space(spaces: Sequence[Space], starts: Sequence[int]) -> Space:
     if first.edges is None:
         volumes = np.concatenate([space.volumes for space in spaces])
         return replace(first, volumes=volumes, starts=_joined_starts(spaces, starts), left_out=left_out)
-    edges, rows = [np.zeros(1, dtype=np.int64)], []
-    for space, start in zip(spaces, starts, strict=True):
-        assert space.edges is not None
-        edges.append(space.edges[1:] + start)
-        rows.append(space.rows + start)
-    joined = space_of_rows(np.concatenate(rows, axis=1), np.concatenate(edges), first.columns, left_out=left_out)
+    every = [space.edges for space in spaces if space.edges is not None]
+    edges = np.concatenate([np.zeros(1, np.int64), *(edges[1:] + k for edges, k in zip(every, starts, strict=True))])
+    grids = [space.starts for space in spaces if isinstance(space.starts, Grid)]
+    if len(grids) == len(spaces) and len({grid.stride for grid in grids}) == 1:
+        volumes = np.diff(edges)[:, None]
+        return replace(first, volumes=volumes, starts=_joined_starts(spaces, starts), edges=edges, left_out=left_out)
+    rows = np.concatenate([space.rows + k for space, k in zip(spaces, starts, strict=True)], axis=1)
+    joined = space_of_rows(rows, edges, first.columns, left_out=left_out)
     return replace(joined, pad=first.pad, draws=first.draws)
 
 

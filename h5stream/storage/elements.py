@@ -8,7 +8,7 @@ its NumPy dtype goes through h5py, which converts it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -344,6 +344,26 @@ def in_stored_byte_order(values: Any, dtype: Any = None) -> Any:
     for where in np.ndindex(values.shape):
         out[where] = values[where].view(base)
     return out
+
+
+def compound_of(value: Any) -> np.dtype[Any] | None:
+    """Return the type of what holds compounds, or is one; None for all else."""
+    dtype = plain_dtype(value.dtype) if isinstance(value, (np.ndarray, np.void)) else None
+    return None if dtype is None or dtype.fields is None else dtype
+
+
+def member_type(dtype: np.dtype[Any], member: Sequence[str]) -> np.dtype[Any]:
+    """Return the type of a member of a compound, the steps to it given."""
+    for part in member:
+        dtype = dtype.base[part]
+    return dtype
+
+
+def member_of(value: Any, member: Sequence[str]) -> Any:
+    """Return a member of compounds, a step for each compound in a compound."""
+    for step in member:
+        value = value[step]
+    return value
 
 
 def as_samples_have_it(value: Any) -> Any:

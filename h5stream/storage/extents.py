@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -131,7 +132,7 @@ class Extents:
             if (size * scale).denominator > 1 or (around * scale).denominator > 1:
                 raise OptionError(f"scale={scale} makes no whole numbers of a box of {size} with a halo of {around}")
             self.add(asked.name, axis, shape[before + axis], scale)
-            self.multiples[axis] = int(np.lcm(self.multiples.get(axis, 1), scale.denominator))
+            self.multiples[axis] = math.lcm(self.multiples.get(axis, 1), scale.denominator)
             offsets = range(-int(around * scale), int((size + around) * scale))
             moved[before + axis] = Along(offsets, axis, scale), True
         return moved

@@ -25,7 +25,7 @@ from h5stream.errors import (
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
-from h5stream.samples.segments import Between, Bounds, Stretches, in_memory
+from h5stream.samples.segments import Between, Bounds, Stretches, in_memory, samples_bounded
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
@@ -77,6 +77,7 @@ class _Found:
     named: dict[str, int] = field(default_factory=dict)  # and what looked up objects say where none does
     # ragged fields, what datasets say of their rows, and where those of this part begin
     stretches: list[tuple[LookedUp, Stretches, list[Any], int]] = field(default_factory=list)
+    is_doubtful: bool = False  # whether bounds say that, which may be starts or ends of one sample more
     numbers: tuple[str, list[int]] | None = None  # the first field with {} in its name, and the numbers of its objects
     said_in: tuple[OpenFile, str] | None = None  # a dataset that says which rows samples have: its file, its name
     # datasets of which samples take rows of their own, once for all fields that they fill
@@ -129,6 +130,8 @@ def read_fields(
     rows = _rows(found, shape)
     along = found.extents.elements if found.extents else {}
     places = along[0][0] if len(along) == 1 else rows  # or along the axis that samples lie along
+    for known in found.looked_up.values():
+        known.is_alone = not found.lengths
     for known, said, values, first in found.stretches:
         known.add_stretches(said, values, places, first, repr(found.path))
     parts = [*(_part(found, *each, start=row_start) for each in found.read.values()), *found.parts]
@@ -407,16 +410,23 @@ def _add_column(found: _Found, given: Given) -> int:
     return _add_value(found, given.name, given.values, given.dtype, alone=False)
 
 
-def _add_once(found: _Found, asked: Field) -> int:
+def _add_once(found: _Found, asked: Field) -> Any:
     """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
     check_options("once", asked, found.samples, found.path)
-    value = as_samples_have_it(found.opened.once(asked.name))
-    number = _add_value(found, asked.name, value, asked.dtype)
-    found.once.append((number, value))
-    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
-        meanings = elements.meanings_of(found.opened.once_type(asked.name))
-        found.fields[number] = replace(found.fields[number], meanings=meanings)
-    return number
+    value, stored = found.opened.once(asked.name), None
+    first, dtype = len(found.fields), elements.compound_of(value)
+    for member, kind in _leaves_of(dtype, ()) if dtype is not None else [((), None)]:
+        if kind is not None and kind.subdtype is not None and kind.subdtype[0].fields is not None:
+            why = "an array of compounds inside a compound has no tensor form"
+            raise _refused(found.opened, asked, f" is a compound, and of its member {':'.join(member)!r}: {why}")
+        one = as_samples_have_it(elements.member_of(value, member))
+        number = _add_value(found, ":".join((asked.name, *member)), one, asked.dtype)
+        found.once.append((number, one))
+        if isinstance(one, np.ndarray) and one.dtype.kind in "iu":
+            stored = found.opened.once_type(asked.name) if stored is None else stored
+            meanings = elements.meanings_of(elements.member_type(stored, member))
+            found.fields[number] = replace(found.fields[number], meanings=meanings)
+    return first if dtype is None else _entry_of(dtype, itertools.count(first))
 
 
 def _add_value(found: _Found, name: str, value: Any, cast: Any, *, alone: bool = True) -> int:
@@ -541,7 +551,8 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
             _add_part(found, known, _with_columns(found, key, asked, there), there)
             if indptr:
                 edges = np.asarray(there.once(indptr))
-                known.add_stretches(Bounds(indptr), [edges], len(edges) - 1, first, repr(there.path))
+                bounds = Bounds(indptr, holds="bounds")
+                known.add_stretches(bounds, [edges], len(edges) - 1, first, repr(there.path))
                 if said is None:
                     found.lengths[asked.name], found.said_in = len(edges) - 1, found.said_in or (there, indptr)
     found.fields += known.layouts
@@ -550,8 +561,11 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
         known.add_chosen(found.opened.once(said), before, among - before, found.path)
     elif isinstance(said, Stretches) and is_named:
         which, values = _stretches(found, known, asked)
-        if not found.stretches:  # it says of this part alone what others say of all
-            found.named = {known.name: len(values[0]) - isinstance(which, Bounds)}
+        is_plain = isinstance(which, Bounds) and not which.holds  # others say without doubt how many samples there are
+        if not found.stretches or (found.is_doubtful and not is_plain):  # of this part alone, which others say of all
+            count = len(np.asarray(values[0]).reshape(-1))
+            found.named = {known.name: samples_bounded(which, count) if isinstance(which, Bounds) else count}
+            found.is_doubtful = is_plain
         found.stretches.append((known, which, values, before))
         found.said_in = found.said_in or (found.opened, said.names[0])
     elif said is not None and not callable(said) and is_first:

@@ -41,6 +41,7 @@ from h5stream.samples.ragged import (
     normalisation,
 )
 from h5stream.samples.segments import Stretches, as_array, renamed
+from h5stream.samples.space import fraction_of
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.images import FORMATS, Format
@@ -76,18 +77,18 @@ _TOOK = ("steps", "at", "axis", "scale", "pad")
 
 
 def _scales(scale: Any) -> tuple[Fraction, ...]:
-    """Give scales as fractions: a float is taken for the nearest of small numbers."""
+    """Give scales as fractions."""
     if scale is None:
         return ()
     check_ordered("Take: scale=", scale)
     try:
         every = tuple(scale) if isinstance(scale, Iterable) else (scale,)
-        found = tuple(Fraction(each).limit_denominator(1_000_000) for each in every)
+        scales = tuple(fraction_of(each) for each in every)
     except (TypeError, ValueError, OverflowError):
-        found = ()
-    if not found or min(found) <= 0:
+        scales = ()
+    if not scales or min(scales) <= 0:
         raise OptionError(f"Take: scale= is a number above 0, or one for each axis of a box, not {scale!r}")
-    return found
+    return scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,9 @@ class Take:
         whole row of axis 0 that a sample belongs to, for example the parameters of a simulation.
     scale : number, fraction, or one for each axis of a box, optional, keyword-only
         Elements of this dataset per element of the other fields: 0.5 for a label of half the resolution, 1 / 3000 for a
-        label every 30 seconds beside a recording of 100 values per second.
+        label every 30 seconds beside a recording of 100 values per second. Fractions and whole numbers are exact. A
+        float stands for the ratio of small whole numbers that it is the nearest float to, as 1 / 3000 and 0.1 are, or,
+        if there is none, for its own value.
     pad : str or number, optional, keyword-only
         What fills steps or boxes outside of the data, if it is not what ``samples=`` says, which must have a ``pad=``
         too: ``"edge"``, ``"zeros"`` or a number, for example ``"edge"`` for an image, -100 for its label.

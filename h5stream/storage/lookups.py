@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import DrawnRows, LookupFunction
 from h5stream.samples.ragged import STACKED, Crop
-from h5stream.samples.segments import Bounds, Stretches, stretches_of
+from h5stream.samples.segments import Bounds, Stretches, samples_bounded, stretches_of
 from h5stream.samples.space import Space
 from h5stream.storage.axis_names import unlike_names
 from h5stream.storage.discovery import refusal
@@ -132,6 +132,7 @@ class LookedUp:
     objects: dict[str, tuple[int, int]] = field(default_factory=dict)
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of each part, where objects have shapes of their own
     is_given: bool = False  # whether the user said what each sample has, and not a dataset what each row has
+    is_alone: bool = False  # whether nothing but what says its rows says how many samples there are
 
     @property
     def rows(self) -> int:
@@ -142,7 +143,8 @@ class LookedUp:
     def count(self) -> int:
         """The samples that what was given is for."""
         if isinstance(self.given, Stretches):
-            return len(self.given.names[0]) - isinstance(self.given, Bounds)
+            numbers = len(self.given.names[0])
+            return samples_bounded(self.given, numbers) if isinstance(self.given, Bounds) else numbers
         return len(self.given) if isinstance(self.given, np.ndarray) else 0
 
     def add_part(self, part: DatasetPart, entry: Any, layouts: list[FieldLayout], path: str) -> None:
@@ -189,7 +191,7 @@ class LookedUp:
     def add_stretches(self, said: Stretches, values: Sequence[Any], samples: int, first: int, where: str) -> None:
         """Take which rows each sample of a part has, counted from row `first` of what is looked up."""
         try:
-            begins, counts = stretches_of(said, values, samples, self.rows - first)
+            begins, counts = stretches_of(said, values, samples, self.rows - first, is_alone=self.is_alone)
         except OptionError as error:
             raise self._refused(where, str(error)) from None
         self.add_rows(begins + first, counts)

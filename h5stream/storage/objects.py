@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -253,8 +253,8 @@ def _columns(
     """Return what is looked for in each: by numbers of parts and of values, and of ragged fields by their places."""
     members, shape, _ = wanted
     columns, count, guard = dict[tuple[str, int], Column](), len(members.names), members.guard
-    each = zip(first.entries, shape.fields, strict=True)
-    named = {entry: one for entry, one in each if type(entry) is int and isinstance(one, Field)}
+    entries = zip(first.entries, shape.fields, strict=True)
+    named = {number: (f, member) for entry, f in entries if isinstance(f, Field) for number, member in _numbered(entry)}
     with members.opened(members.first) as (file, name):
         ragged = {key: Lying(_path_in(name, known.parts[0], shape), count) for key, known in own.items()}
         for number, part in enumerate(first.parts):
@@ -268,49 +268,89 @@ def _columns(
             else:
                 raise UnlikeError(part.path)
         for number, value in first.once:
-            columns["once", number] = Once(named[number], file, name, value, count, guard)
+            columns["once", number] = Once(*named[number], file, name, value, count, guard)
     return columns, ragged
 
 
+def _numbered(entry: Any, member: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the numbers of the fields that an entry holds, each with the member of a compound that it is."""
+    if isinstance(entry, dict):
+        for name, inner in entry.items():
+            yield from _numbered(inner, (*member, name))
+    elif isinstance(entry, int):
+        yield entry, member
+
+
 def groups_alike(
-    opened: OpenFile, raw: RawFile, names: Sequence[str], first: FileParts, number: int, *, cuts: bool
+    opened: OpenFile,
+    raw: RawFile,
+    shape: SampleShape,
+    names: Sequence[str],
+    first: FileParts,
+    number: int,
+    *,
+    cuts: bool,
 ) -> Callable[[int, int], FileParts | None]:
     """Return what describes a group by its number, the rows of its datasets from a row on, by one that was opened.
 
     It returns None for a group of which anything is unlike, or not known: that is opened like any dataset.
     """
     members, columns, alike = ObjectsOfFile(raw, names), list[Lying](), np.zeros(len(names), dtype=bool)
-    members.first = number
+    members.first, once = number, list[tuple[int, Any, Once | None]]()
     simple = (
         part.index is not None and part.file == opened.number and part.lengths is None and not part.objects
         for part in first.parts
     )
     with contextlib.suppress(UnlikeError, H5StreamError):
         named = any(field.axes for field in first.fields)  # whose names may differ
-        if (
-            all(simple)
-            and not (first.once or named)
-            and not any(part.along or not part.targets for part in first.parts)
-        ):
+        if all(simple) and not named and not any(part.along or not part.targets for part in first.parts):
             columns = [Lying(_path_in(names[number], part, None), len(names)) for part in first.parts]
-            from_bytes(members, columns)
+            once = [*_once_of_groups(opened, shape, names[number], len(names), first)]
+            from_bytes(members, [*columns, *(column for _, _, column in once if column is not None)])
             alike = np.logical_and.reduce([one.known & (one.kind == one.kind[number]) for one in columns])
     edges = [np.searchsorted(column.chunks[0], np.arange(len(names) + 1)).tolist() for column in columns]
+
+    def value_of(k: int, value: Any, column: Once | None) -> Any:
+        if column is None:
+            return value
+        if not column.known[k]:
+            column.ask(k, opened.file, names[k])
+        return column.values[k]
 
     def of(k: int, row_start: int) -> FileParts | None:
         rows = [int(column.rows[k]) for column in columns]
         if not alike[k] or not min(rows) or (len(set(rows)) > 1 and not cuts):
             return None
-        parts = list[DatasetPart]()
+        parts, values = list[DatasetPart](), first.once
+        with contextlib.suppress(H5StreamError):
+            values = tuple((place, value_of(k, value, column)) for place, value, column in once)
+        if once and values is first.once:  # opened like any other, it has the words
+            return None
         for part, column, begins in zip(first.parts, columns, edges, strict=True):
             path, chunks = inside_of(names[k], column.path), slice(begins[k], begins[k + 1])
             one = part_alike(part, column, k, chunks, path=path, rows=min(rows), row_start=row_start)
             if one is None:
                 return None
             parts.append(one)
-        return replace(first, rows=min(rows), parts=tuple(parts))
+        return replace(first, rows=min(rows), parts=tuple(parts), once=values)
 
     return of
+
+
+def _once_of_groups(
+    opened: OpenFile, shape: SampleShape, name: str, count: int, first: FileParts
+) -> Iterator[tuple[int, Any, Once | None]]:
+    """Yield what groups have once: the field's number, the first's value, and what finds that of each; None for one."""
+    entries = zip(first.entries, shape.fields, strict=True)
+    named = {number: (f, member) for entry, f in entries for number, member in _numbered(entry)}
+    for number, value in first.once:
+        asked, member = named[number]
+        assert isinstance(asked, Field)
+        is_of_file = asked.name.startswith("/") and not asked.beside and asked.inside(name).name == asked.name
+        if not is_of_file and asked.name.startswith("/") and not asked.beside:
+            raise UnlikeError(asked.name)
+        column = None if is_of_file else Once(asked, member, opened.file, name, value, count, opened.guard)
+        yield number, value, column
 
 
 def _path_in(name: str, part: DatasetPart, shape: SampleShape | None) -> str:

@@ -220,9 +220,10 @@ def _one_by_one(asked: Asked, every: Files, samples: SampleKind | None, guard: G
                 if isinstance(samples, Sequences) and part.volume is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
                 if alike is None and len(groups) - k > _FEW and not (isinstance(samples, Objects) or found.looked_up):
-                    raw = linked.enter_context(RawFile(file, guard))
+                    raw = linked.enter_context(RawFile(file, guard, attributes_of(found.shape)))
                     cuts = isinstance(samples, Sequences) and samples.lengths == "shortest"
-                    alike = groups_alike(opened, raw, [one for one, _ in groups], part, k, cuts=cuts)
+                    names = [one for one, _ in groups]
+                    alike = groups_alike(opened, raw, found.shape, names, part, k, cuts=cuts)
                 found.add(part, number, name, f"group {group!r} of {path!r}" if samples and group else repr(path))
     if not found.files:
         what = "objects" if isinstance(samples, Objects) else "files or groups"

@@ -520,7 +520,9 @@ _KEPT = ("owner", "number", "offset", "nbytes", "filter mask")
 class Once(_Column):
     """What each has once, an attribute or a dataset that is a value: an array for all, or a list."""
 
-    def __init__(self, given: Field, file: Any, name: str, value: Any, count: int, guard: Guard) -> None:
+    def __init__(
+        self, given: Field, member: tuple[str, ...], file: Any, name: str, value: Any, count: int, guard: Guard
+    ) -> None:
         first = given.inside(name).name
         meaning = means(file, first, file.filename, guard) or Reading(first)
         is_array = isinstance(value, np.ndarray)
@@ -528,9 +530,11 @@ class Once(_Column):
         is_inside = bool(given.beside) or not name or f"{meaning.path}/".startswith(f"{name}/")
         super().__init__(given.beside or meaning.path[len(name) :].strip("/."), count, **{"": every})
         self.is_inside, self._is_shared = is_inside, bool(name) and first == given.name  # all of a file have that one
-        self.attribute, self.label = meaning.rest[0] if meaning.mark == "@" else "", f"value {given.name}"
-        self._given, self._first, self._guard, self._is_member = given, value, guard, meaning.mark == ":"
-        self._stored = _stored_type(file, meaning) if is_array and self.is_inside else None
+        self.attribute = meaning.rest[0] if meaning.mark == "@" else ""
+        self.label = f"value {':'.join((given.name, *member))}"
+        self._given, self._member, self._first, self._guard = given, member, value, guard
+        self._is_member = meaning.mark == ":"
+        self._stored = _stored_type(file, meaning) if is_array and is_inside and not member else None
         self.meanings = self._meanings_at(file, first)  # if it is an enum, of all that libhdf5 was asked for
 
     @property
@@ -568,7 +572,7 @@ class Once(_Column):
         meaning = (
             Reading(path, mark, (self.attribute,)) if self.is_inside else means(file, name, file.filename, self._guard)
         )
-        one, first = value_of(file, name, meaning, self._guard), self._first
+        one, first = value_of(file, name, meaning, self._guard, self._member), self._first
         is_array = isinstance(first, np.ndarray)
         if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
             several = (self.meanings, "the objects before"), (self._meanings_at(file, name), repr(name))
@@ -588,7 +592,8 @@ class Once(_Column):
     def _meanings_at(self, file: Any, name: str) -> Meanings:
         if not isinstance(self._first, np.ndarray) or self._first.dtype.kind not in "iu":
             return ()
-        return meanings_of(type_once(file, name, file.filename, self._guard))
+        stored = type_once(file, name, file.filename, self._guard)
+        return meanings_of(elements.member_type(stored, self._member))
 
     def ask(self, k: int, file: Any, name: str) -> None:
         """Read one; refuse one of another type or shape than the first."""
@@ -608,8 +613,8 @@ def _stored_type(file: Any, meaning: Reading) -> np.dtype[Any] | None:
     return dtype if elements.is_stored_as(opened.get_type(), dtype) else None
 
 
-def value_of(file: Any, name: str, meaning: Reading | None, guard: Guard) -> Any:
-    """Return an attribute, or a dataset that is a value, as samples have it; see `once_of`."""
+def value_of(file: Any, name: str, meaning: Reading | None, guard: Guard, member: tuple[str, ...] = ()) -> Any:
+    """Return an attribute, or a dataset that is a value, or a member of it, as samples have it; see `once_of`."""
     if meaning is not None and meaning.mark != ":":
         guard.check_links(file, meaning.path, file.filename)
         with contextlib.suppress(*DAMAGE, NotImplementedError):
@@ -619,11 +624,19 @@ def value_of(file: Any, name: str, meaning: Reading | None, guard: Guard) -> Any
                 opened = h5py.h5a.open(owner, meaning.rest[0].encode("utf-8", "surrogateescape"))
             else:
                 opened = h5py.h5d.open(file.id, path)
-            if opened.dtype.kind in "biufc" and opened.dtype.itemsize <= 16 and opened.shape is not None:
+            if opened.dtype.kind in "biufc" and opened.dtype.itemsize <= 16 and opened.shape is not None and not member:
                 numbers = np.empty(opened.shape, opened.dtype)
                 opened.read(*[h5py.h5s.ALL] * (0 if meaning.mark else 2), numbers)
                 return as_samples_have_it(numbers)
-    return as_samples_have_it(once_of(file, name, file.filename, guard))
+    value = once_of(file, name, file.filename, guard)
+    if member and elements.compound_of(value) is None:
+        why = f": {name!r} is {_shown(as_samples_have_it(value))}, and that of the first object is a compound"
+        raise refusal(file.filename, name, why, FieldLengthError)
+    try:
+        return as_samples_have_it(elements.member_of(value, member))
+    except (ValueError, KeyError):
+        why = f": {name!r} has no member {':'.join(member)!r}, which that of the first object has"
+        raise refusal(file.filename, name, why, FieldLengthError) from None
 
 
 # --- Bytes: objects that are bytes, each of a length of its own, such as encoded images -------------------------------
