@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.names import Names
+from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FilesIdentity, identity_of
 from h5stream.storage.stores import is_address
 
@@ -73,6 +74,11 @@ class Catalogue:
         self._changed_ns = self._about.get("mtime_ns", 0)
         if isinstance(identity, FilesIdentity):
             self._about["files"], self._changed_ns = identity.digest, int(identity.mtimes.max())
+        far = identity.far.values() if isinstance(identity, FilesIdentity) else [identity]
+        objects = [one for one in far if isinstance(one, ObjectIdentity)]
+        if any(not one.etag for one in objects):  # nothing tells whether they are the same the next time
+            return
+        self._changed_ns = max([self._changed_ns, *(one.changed_ns for one in objects)])
         asked = _digest(json.dumps([of, fields, missing]))
         self._path = folder / f"{_digest(real_path(identity.path))}-{asked}.zip"
         with contextlib.suppress(*_DAMAGE):
