@@ -177,7 +177,7 @@ class ObjectIdentity(SourceIdentity):
     """What an object in a store was when it was opened; its path is its address."""
 
     etag: str  # its ETag; if it has none, when it was last changed; empty if the store gives neither
-    changed: str = field(default="", compare=False)  # when it was last changed, if the store gives that
+    changed: str = field(default="", compare=False, repr=False)  # when it was last changed, if the store gives that
     store: str = field(compare=False, repr=False)  # the word of its store in this process
     cache: ObjectCache | None = field(default=None, compare=False, repr=False)  # where what is read of it is kept
 
@@ -200,6 +200,11 @@ class ObjectIdentity(SourceIdentity):
         elif self.changed and now.changed and self.changed != now.changed:
             said.append(f"its date from {self.changed} to {now.changed}")
         return ", and ".join(said)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether its store gives its ETag or its date."""
+        return bool(self.etag)
 
     @property
     def changed_ns(self) -> int:
@@ -240,7 +245,7 @@ async def _identity(address: str) -> ObjectIdentity:
     found, cache = await _now(address, word), _caches.get(address)
     # Nobody knows whether one without an ETag, or with a weak one, is the same the next time; a store in memory counts
     # them anew in each process.
-    if not found.etag:
+    if not found.is_watched:
         _forget(address)
         if base not in _unwatched:
             _unwatched.add(base)
