@@ -94,7 +94,10 @@ class ObjectCache:
             raise OptionError(f"cache={path!r} cannot be made: {error.strerror}; name another folder") from None
         cache = cls(folder=path, most_nbytes=most)
         if cache not in _limits:  # an earlier run may have left more there, and this one may write nothing
-            cache.has_room(0)
+            try:
+                cache.has_room(0)
+            except OSError as error:
+                cache.give_up(error)
         return cache
 
     def give_up(self, error: OSError) -> None:
