@@ -93,12 +93,19 @@ class ObjectCache:
         except OSError as error:
             raise OptionError(f"cache={path!r} cannot be made: {error.strerror}; name another folder") from None
         cache = cls(folder=path, most_nbytes=most)
-        if cache not in _limits:  # an earlier run may have left more there, and this one may write nothing
-            try:
-                cache.has_room(0)
-            except OSError as error:
-                cache.give_up(error)
+        cache.shrink()
         return cache
+
+    def shrink(self) -> None:
+        """Make the folder as small as it is to be, once: an earlier run may have left more, and this one write nothing.
+
+        A folder of which nothing is kept stays empty.
+        """
+        try:
+            if self not in _limits and any(name.endswith(_END) for name in os.listdir(self.folder)):
+                self.has_room(0)
+        except OSError as error:
+            self.give_up(error)
 
     def give_up(self, error: OSError) -> None:
         """Write no more there, and say so once."""
