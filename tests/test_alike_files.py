@@ -40,10 +40,9 @@ def place(request, tmp_path, monkeypatch):
         yield Place(folder)
         return
     pytest.importorskip("obstore")
-    server = ObjectServer(folder)
     cache = tmp_path / "pages" if "cache" in request.param else None
-    yield Place(folder, server.url, 2 if request.param == "both" else 1, cache)
-    server.close()
+    with ObjectServer(folder) as server:
+        yield Place(folder, server.url, 2 if request.param == "both" else 1, cache)
 
 
 @dataclasses.dataclass

@@ -100,10 +100,9 @@ def test_it_reads_addresses_and_parts_of_a_split(folder):
     pytest.importorskip("obstore", reason="needs the extra 'remote'")
     from object_server import ObjectServer
 
-    server = ObjectServer(folder)
-    train, _ = H5Dataset(f"{server.url}/a.h5", "n").split(0.8)
-    assert sorted(row["n"] for row in read_hdf5(train).take_all()) == sorted(train[:].tolist())
-    server.close()
+    with ObjectServer(folder) as server:
+        train, _ = H5Dataset(f"{server.url}/a.h5", "n").split(0.8)
+        assert sorted(row["n"] for row in read_hdf5(train).take_all()) == sorted(train[:].tolist())
 
 
 def test_what_no_column_holds_is_refused(folder, tmp_path):
