@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import gc
 import multiprocessing
 import os
 import pickle
@@ -202,6 +203,22 @@ def test_an_object_that_changes_is_an_error_and_no_mixture(tmp_path, heeds_tags)
                 dataset = H5Dataset(f"{server.url}/a.h5", "x")
         with pytest.raises(errors.SourceChangedError, match="changed while it was being read"):
             epoch(dataset)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_server_of_these_tests_leaves_no_connection_when_it_is_closed(tmp_path):
+    """Also none that waits for who has stopped reading, or for what never comes."""
+    (tmp_path / "large").write_bytes(bytes(64 << 20))
+    with ObjectServer(tmp_path) as server, contextlib.ExitStack() as stack:
+        for fault in (None, "stall"):
+            server.fault, before = lambda *_, fault=fault: fault, len(server.asked)
+            link = stack.enter_context(socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))))
+            link.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+            eventually(lambda before=before: len(server.asked) > before)
+        server.close()
+        assert not server._connections
+        assert not [one for one in threading.enumerate() if one is server._thread]
+    gc.collect()  # which would warn of what is open
 
 
 WATCHED = {

@@ -260,6 +260,7 @@ def word_of(base: str, options: Any) -> str:
     word, environment = base if not options else f"{base} {_digest(options)}", _environment(base)
     if word not in stores or _environments.get(word, environment) != environment:
         stores[word], _environments[word] = _opened(base, options or {}), environment
+        _tried.discard(word)
         pairs = [*_pairs_of(options or {})]
         _options_of[word] = frozenset(name for name, _ in pairs)
         variables = [(_plain(name), value) for name, value in os.environ.items() if name.startswith(f"{_whose(base)}_")]
