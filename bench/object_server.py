@@ -47,8 +47,8 @@ MISTAKES = ("whole", "elsewhere", "gzip")
 class Server:
     """Answers requests, each connection in a task of its own; `asked` lists them."""
 
-    has_tags = True  # whether objects have ETags
-    has_dates = True  # whether they have dates
+    has_tags = True  # whether objects have ETags, and dates
+    has_dates = False  # whether they have dates alone, if not
     tag = '"{}"'  # the form of an ETag
     heeds_tags = True  # whether If-Match is heeded
 
@@ -108,7 +108,7 @@ class Server:
         facts = {"Accept-Ranges": "bytes"}
         if self.has_tags:
             facts["ETag"] = tag
-        if self.has_dates:
+        if self.has_tags or self.has_dates:
             facts["Last-Modified"] = email.utils.formatdate(about.st_mtime, usegmt=True)
         first, last, status = 0, about.st_size - 1, 200
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", fields.get("range", ""))

@@ -223,8 +223,8 @@ def test_a_server_of_these_tests_leaves_no_connection_when_it_is_closed(tmp_path
 
 WATCHED = {
     "weak ETags": {"tag": 'W/"{}"'},
-    "dates": {"has_tags": False},
-    "sizes": {"has_tags": False, "has_dates": False},
+    "dates": {"has_tags": False, "has_dates": True},
+    "sizes": {"has_tags": False},
 }
 
 
@@ -254,7 +254,7 @@ def test_an_object_that_became_shorter_has_changed(tmp_path):
     path = tmp_path / "a.h5"
     make_file(path, "x", None, data=np.arange(40_000), chunks=(100,))
     with ObjectServer(tmp_path) as server:
-        server.has_tags = server.has_dates = False
+        server.has_tags = False
         dataset = H5Dataset(f"{server.url}/a.h5", "x")
         path.write_bytes(path.read_bytes()[:1000])
         with pytest.raises(errors.SourceChangedError, match=r"its size went from \d+ to 1000 bytes"):
@@ -264,7 +264,7 @@ def test_an_object_that_became_shorter_has_changed(tmp_path):
 def test_what_nothing_watches_is_said_once_and_held_by_nobody(tmp_path, caplog):
     path = tmp_path / "a.h5"
     with ObjectServer(tmp_path) as server:
-        server.has_tags = server.has_dates = False
+        server.has_tags = False
         for k in range(3):
             make_file(path, "x", None, data=np.full(3000, k), chunks=(100,))
             assert H5Dataset(f"{server.url}/a.h5", "x")[2999] == k
