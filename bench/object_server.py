@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import email.utils
+import gzip
 import json
 import os
 import random
@@ -39,12 +40,15 @@ class Distance:
 
 
 FAULTS = (503, 429, "short", "reset", "stall")
+MISTAKES = ("whole", "elsewhere", "gzip")
+"""What servers do wrong each time: all of a file for a range, other bytes, compressed ones."""
 
 
 class Server:
     """Answers requests, each connection in a task of its own; `asked` lists them."""
 
     has_tags = True  # whether objects have ETags, and dates
+    has_dates = False  # whether they have dates alone, if not
     tag = '"{}"'  # the form of an ETag
     heeds_tags = True  # whether If-Match is heeded
 
@@ -55,7 +59,7 @@ class Server:
         self.free_at = 0.0  # when all that was asked of the line so far has passed
 
     def fault(self, number: int, request: tuple[str, str, str | None]) -> int | str | None:
-        """Say what becomes of a request: a status, one of `FAULTS`, or None where nothing goes wrong."""
+        """Say what becomes of a request: a status, one of `FAULTS` or `MISTAKES`, or None where nothing goes wrong."""
         return self.drawn.choice(FAULTS) if self.drawn.random() < self.distance.fault_share else None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -96,17 +100,31 @@ class Server:
             return await self.send(writer, 404, {}, b"")
         about = path.stat()
         tag = self.tag.format(f"{about.st_size:x}-{about.st_mtime_ns:x}")
-        if self.heeds_tags and fields.get("if-match", tag) != tag:
+        wanted = fields.get("if-match", tag)
+        if self.heeds_tags and (
+            wanted != tag or ("if-match" in fields and wanted.startswith("W/"))
+        ):  # RFC 9110, 13.1.1
             return await self.send(writer, 412, {}, b"")
         facts = {"Accept-Ranges": "bytes"}
         if self.has_tags:
-            facts |= {"ETag": tag, "Last-Modified": email.utils.formatdate(about.st_mtime, usegmt=True)}
+            facts["ETag"] = tag
+        if self.has_tags or self.has_dates:
+            facts["Last-Modified"] = email.utils.formatdate(about.st_mtime, usegmt=True)
         first, last, status = 0, about.st_size - 1, 200
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", fields.get("range", ""))
         if asked and method == "GET":
             first = int(asked[1]) if asked[1] else about.st_size - int(asked[2])
             last, status = min(last, int(asked[2])) if asked[1] and asked[2] else last, 206
+            if first > last:
+                return await self.send(writer, 416, {"Content-Range": f"bytes */{about.st_size}"}, b"")
             facts["Content-Range"] = f"bytes {first}-{last}/{about.st_size}"
+            if fault == "whole":
+                first, last, status = 0, about.st_size - 1, 200
+            elif fault == "elsewhere":
+                facts["Content-Range"] = f"bytes {first + 1}-{last + 1}/{about.st_size}"
+            elif fault == "gzip":
+                body = gzip.compress(path.read_bytes()[first : last + 1])
+                return await self.send(writer, 206, facts | {"Content-Encoding": "gzip"}, body)
         return await self.send_file(writer, status, facts, path, first, last + 1 - first, method == "GET", fault)
 
     def listed(self, bucket: str, prefix: str) -> bytes:

@@ -78,7 +78,7 @@ class TruncatedFileError(SourceError):
 
 
 class SourceChangedError(SourceError):
-    """The file's size, modification time or inode is not what it was when it was opened."""
+    """The file's size, modification time or inode, or the object's ETag, is not what it was when it was opened."""
 
 
 class FieldError(H5StreamError, LookupError):

@@ -154,7 +154,8 @@ def statistics_of(
     numbers = [number for some in chosen.values() for number in some]
     layout = _as_stored(layout.only(numbers))
     file = layout.files[0]  # beside whose catalogues they are kept; the others are part of what they are known by
-    beside = file if isinstance(file, (FileIdentity, ObjectIdentity)) else None
+    is_watched = all(one.is_watched for one in layout.files)
+    beside = file if is_watched and isinstance(file, (FileIdentity, ObjectIdentity)) else None
     kept = Catalogue(beside, STATISTICS, f"{', '.join(chosen)[:80]}, {_digest((layout, rows, axes))}")
     if kept.is_kept:
         try:

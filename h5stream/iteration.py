@@ -20,6 +20,7 @@ from h5stream.order.epoch import EpochOrder, Order
 from h5stream.route import Route, route_for
 from h5stream.settings import Settings
 from h5stream.storage.layout import SampleLayout
+from h5stream.storage.stores import NOTHING, Asked
 from h5stream.workers.processes import checked_method
 
 
@@ -39,6 +40,8 @@ class Iterations:
         self._ahead: dict[int, tuple[Run, Progress, Any]] = {}  # by epoch, with what ends it; at most one
         self._expected: Place | None = None
         self._follows = True
+        # Stores charge for what they send, so that nothing is asked of them for an epoch that may never begin.
+        self._may_be_last = layout.is_far and not settings.persistent_workers
 
     def begin(self, loader: Any) -> LoaderIterator:
         """Begin the next iteration of the loader: with what was begun ahead for it, or anew."""
@@ -75,7 +78,12 @@ class Iterations:
         return run, Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
 
     def read_ahead(self, epoch: int, taken: int) -> None:
-        """Read the first window of the epoch after `epoch`, no more, while `taken` batches of that are consumed."""
+        """Read the first window of the epoch after `epoch`, no more, while `taken` batches of that are consumed.
+
+        From a store only if the user has asked for a second epoch before, or says that more than one is coming.
+        """
+        if epoch == 0 and self._may_be_last:
+            return
         size = self.cursor.footprint
         needed = min(size.first_batches, size.max_open_batches)
         if self._ahead or not self._follows or not self.engine.reads_ahead or taken + needed > size.max_open_batches:
@@ -85,6 +93,11 @@ class Iterations:
         with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
             run, progress = self._begun(start, needed)
             self._ahead[start.epoch] = run, progress, weakref.finalize(self, run.stop)
+
+    def asked_ahead(self) -> Asked:
+        """Return what was asked of stores so far for what is read ahead."""
+        runs = [run for run, _, _ in tuple(self._ahead.values())]
+        return next((run.counters.of_stores[0] for run in runs), NOTHING)
 
     def drop_ahead(self, epoch: int | None = None) -> None:
         """End what was begun ahead for an epoch, or for any."""

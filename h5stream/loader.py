@@ -74,8 +74,10 @@ class H5StreamLoader:
         Batches that are held ready on `device`, or that each of `sample_workers` has at a time. Otherwise it has no
         effect: on the host, a whole window is read ahead.
     persistent_workers : bool
-        Has no effect: readers are threads, and the first window of the next epoch is read while the last batches of
-        this one are used. That window is held until its epoch begins or the loader is closed or deleted.
+        Whether a second epoch is sure to follow, for files in object stores: its first window is read then while the
+        last batches of the first are used. Otherwise stores are asked for nothing that may not be needed, until a
+        second epoch has begun. The windows of later epochs, and those of local files, are always read so; such a
+        window is held until its epoch begins or the loader is closed or deleted.
     multiprocessing_context : str or context, optional
         How `sample_workers` are started: "spawn" (the default), "forkserver" or "fork". Readers are threads.
     pin_memory_device, in_order : optional
@@ -431,7 +433,9 @@ class H5StreamLoader:
         LoaderStatistics
             Counts, bytes and seconds, and what high and low mean; all 0 before the first iteration.
         """
-        return LoaderStatistics() if self._counters is None else self._counters.snapshot()
+        if self._counters is None:
+            return LoaderStatistics()
+        return self._counters.snapshot(self._iterations.asked_ahead())
 
     @classmethod
     def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader:

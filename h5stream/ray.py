@@ -12,7 +12,7 @@ import torch
 
 from h5stream.dataset import H5Dataset
 from h5stream.engine.assemble import Assembler
-from h5stream.errors import MissingExtraError, OptionError
+from h5stream.errors import MissingExtraError, OptionError, UnsupportedFieldError
 from h5stream.field_statistics import read_through
 from h5stream.order.blocks import Stretch, stretches
 from h5stream.storage.fields import Fields
@@ -47,8 +47,8 @@ def read_hdf5(
     Returns
     -------
     ray.data.Dataset
-        A column a field. Where each sample has a shape of its own, it holds arrays of unlike shapes; text is text, and
-        a member of a compound has its name behind a colon.
+        A column a field. Where each sample has a shape of its own, it holds arrays of unlike shapes. Strings are text,
+        read as UTF-8, and a member of a compound has its name behind a colon.
 
     Raises
     ------
@@ -56,6 +56,8 @@ def read_hdf5(
         As `H5Dataset` does.
     OptionError
         For sparse rows, for a type that NumPy does not have, and for ``storage_options=``: credentials do not travel.
+    UnsupportedFieldError
+        By the task that reads strings which are not UTF-8.
     MissingExtraError
         Without Ray.
 
@@ -132,5 +134,21 @@ def _columns(name: str, value: Any, count: int) -> Iterator[tuple[str, Any]]:
     else:
         column = np.empty(count, dtype=object)
         for k, one in enumerate(samples_of(value, count)):
-            column[k] = one.numpy().copy() if isinstance(one, torch.Tensor) else one
+            column[k] = one.numpy().copy() if isinstance(one, torch.Tensor) else _as_text(name, one)
         yield name, column
+
+
+def _as_text(name: str, value: Any) -> Any:
+    """Return what a sample has of a field of strings as text, also if it has several."""
+    if isinstance(value, list):
+        return [_as_text(name, one) for one in value]
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise UnsupportedFieldError(
+            f"field {name!r} has strings that are not UTF-8, such as {value[:40]!r}, and a column of text takes no "
+            "others; write them as arrays of bytes (uint8), which are read as they are",
+            field=name,
+        ) from None

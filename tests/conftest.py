@@ -119,9 +119,8 @@ def server(folder):
     """A server of the objects in the folder that a test has."""
     from object_server import ObjectServer  # with bench/, which belongs to a checkout
 
-    server = ObjectServer(folder)
-    yield server
-    server.close()
+    with ObjectServer(folder) as server:
+        yield server
 
 
 @pytest.fixture

@@ -119,18 +119,18 @@ def test_another_process_asks_what_the_object_is_and_for_nothing_else(server, tm
 
 def test_an_object_that_changed_is_read_anew(tmp_path):
     (tmp_path / "store").mkdir()
-    path, server = tmp_path / "store" / "a.h5", ObjectServer(tmp_path / "store")
-    datasets, wanted = [], []
-    for seed in range(2):
-        write(path, seed)
-        wanted.append(epoch(H5Dataset(path, "plain")))
-        datasets.append(H5Dataset(f"{server.url}/a.h5", "plain", cache=tmp_path / "cache"))
-        first = datasets[seed][:100]
-        assert (first == H5Dataset(path, "plain")[:100]).all()
-    with pytest.raises(SourceChangedError):
-        epoch(datasets[0])
-    assert epoch(datasets[1]) == wanted[1] != wanted[0]
-    server.close()
+    path = tmp_path / "store" / "a.h5"
+    with ObjectServer(tmp_path / "store") as server:
+        datasets, wanted = [], []
+        for seed in range(2):
+            write(path, seed)
+            wanted.append(epoch(H5Dataset(path, "plain")))
+            datasets.append(H5Dataset(f"{server.url}/a.h5", "plain", cache=tmp_path / "cache"))
+            first = datasets[seed][:100]
+            assert (first == H5Dataset(path, "plain")[:100]).all()
+        with pytest.raises(SourceChangedError):
+            epoch(datasets[0])
+        assert epoch(datasets[1]) == wanted[1] != wanted[0]
 
 
 @pytest.mark.parametrize("how", ["a byte of each page", "checksums", "cut", "emptied"])
@@ -268,28 +268,28 @@ def test_what_was_used_longest_ago_makes_room(tmp_path):
     (tmp_path / "store").mkdir()
     for name in "abc":
         write(tmp_path / "store" / f"{name}.h5", ord(name))
-    server, cache = ObjectServer(tmp_path / "store"), tmp_path / "cache"
-    epoch(H5Dataset(f"{server.url}/a.h5", "plain", cache=tmp_path / "other"))
-    size = 5 * nbytes_of(tmp_path / "other") // 2
-    remote._blocks.clear()
-
-    def requests(name):
-        server.asked.clear()
-        dataset = H5Dataset(f"{server.url}/{name}.h5", "plain", cache=cache, cache_size=size)
-        epoch(dataset)
-        for path in cache.glob("*.pages"):
-            stat = path.stat()
-            os.utime(path, (stat.st_atime, stat.st_mtime - 100))  # time goes by
+    cache = tmp_path / "cache"
+    with ObjectServer(tmp_path / "store") as server:
+        epoch(H5Dataset(f"{server.url}/a.h5", "plain", cache=tmp_path / "other"))
+        size = 5 * nbytes_of(tmp_path / "other") // 2
         remote._blocks.clear()
-        return len(ranges(server))
 
-    assert requests("a")
-    assert requests("b")
-    assert requests("a") == 0
-    assert requests("c")  # for which b makes room
-    assert requests("a") == 0
-    assert requests("b")
-    server.close()
+        def requests(name):
+            server.asked.clear()
+            dataset = H5Dataset(f"{server.url}/{name}.h5", "plain", cache=cache, cache_size=size)
+            epoch(dataset)
+            for path in cache.glob("*.pages"):
+                stat = path.stat()
+                os.utime(path, (stat.st_atime, stat.st_mtime - 100))  # time goes by
+            remote._blocks.clear()
+            return len(ranges(server))
+
+        assert requests("a")
+        assert requests("b")
+        assert requests("a") == 0
+        assert requests("c")  # for which b makes room
+        assert requests("a") == 0
+        assert requests("b")
 
 
 @pytest.mark.parametrize("why", ["no such folder any more", "full"])
@@ -303,6 +303,14 @@ def test_a_folder_that_cannot_be_written_is_told_once(folder, server, tmp_path, 
     dataset = H5Dataset(f"{server.url}/a.h5", "x", cache=tmp_path if why == "full" else "/proc/self")
     assert epoch(dataset) == epoch(H5Dataset(folder / "a.h5", "x"))
     assert [one.getMessage().count("cannot be written") for one in caplog.records] == [1]
+
+
+def test_a_folder_that_holds_more_than_its_size_is_made_smaller_although_all_is_there(server, tmp_path):
+    epoch(H5Dataset(f"{server.url}/a.h5", cache=tmp_path))
+    before = nbytes_of(tmp_path)
+    size = before // 3
+    epoch(H5Dataset(f"{server.url}/a.h5", "x", cache=tmp_path, cache_size=size))
+    assert nbytes_of(tmp_path) <= size < before
 
 
 def test_arguments_that_make_no_cache_are_refused(folder, server, tmp_path):

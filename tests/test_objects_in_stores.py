@@ -2,14 +2,20 @@
 
 import contextlib
 import datetime
+import gc
+import multiprocessing
 import os
 import pickle
 import random
+import re
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import weakref
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 
 import h5py
@@ -25,7 +31,7 @@ from real_servers import HTTP, s3, web
 from sample_files import eventually, in_thread, plain
 from torch.utils.data import DataLoader
 
-from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, errors, repack
+from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, errors, repack, stage
 from h5stream.storage import object_cache, remote, stores
 from h5stream.storage.filters import Pipeline
 
@@ -189,15 +195,251 @@ def test_a_store_that_always_fails_is_named_at_the_batch_that_needed_it(server, 
 
 @pytest.mark.parametrize("heeds_tags", [True, False])
 def test_an_object_that_changes_is_an_error_and_no_mixture(tmp_path, heeds_tags):
-    server = ObjectServer(tmp_path)
-    server.heeds_tags = heeds_tags
-    for k in range(2):
-        make_file(tmp_path / "a.h5", "x", None, data=np.full((3000, 4), k, "f4"), chunks=(100, 4))
-        if k == 0:
-            dataset = H5Dataset(f"{server.url}/a.h5", "x")
-    with pytest.raises(errors.SourceChangedError, match="changed while it was being read"):
-        epoch(dataset)
-    server.close()
+    with ObjectServer(tmp_path) as server:
+        server.heeds_tags = heeds_tags
+        for k in range(2):
+            make_file(tmp_path / "a.h5", "x", None, data=np.full((3000, 4), k, "f4"), chunks=(100, 4))
+            if k == 0:
+                dataset = H5Dataset(f"{server.url}/a.h5", "x")
+        with pytest.raises(errors.SourceChangedError, match="changed while it was being read"):
+            epoch(dataset)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_server_of_these_tests_leaves_no_connection_when_it_is_closed(tmp_path):
+    """Also none that waits for who has stopped reading, or for what never comes."""
+    (tmp_path / "large").write_bytes(bytes(64 << 20))
+    with ObjectServer(tmp_path) as server, contextlib.ExitStack() as stack:
+        for fault in (None, "stall"):
+            server.fault, before = lambda *_, fault=fault: fault, len(server.asked)
+            link = stack.enter_context(socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))))
+            link.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+            eventually(lambda before=before: len(server.asked) > before)
+        server.close()
+        assert not server._connections
+        assert not [one for one in threading.enumerate() if one is server._thread]
+    gc.collect()  # which would warn of what is open
+
+
+WATCHED = {
+    "weak ETags": {"tag": 'W/"{}"'},
+    "dates": {"has_tags": False, "has_dates": True},
+    "sizes": {"has_tags": False},
+}
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("watched", WATCHED)
+def test_an_object_without_a_strong_etag_is_watched_by_what_its_store_gives(tmp_path, watched, replaced):
+    path = tmp_path / "a.h5"
+    rows = np.arange(12_000, dtype="f4").reshape(3000, 4)
+    make_file(path, "x", None, data=rows, chunks=(100, 4))
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    with ObjectServer(tmp_path) as server:
+        vars(server).update(WATCHED[watched])
+        dataset = H5Dataset(f"{server.url}/a.h5", "x")
+        assert dataset[:].numpy().tolist() == rows.tolist()
+        if replaced:
+            more = 7 if watched == "sizes" else 0
+            make_file(path, "x", None, data=np.zeros((3000 + more, 4), "f4"), chunks=(100, 4))
+        for read in (lambda: epoch(dataset, keep="never"), lambda: dataset[2999]):
+            if replaced:
+                with pytest.raises(errors.SourceChangedError, match=r"its (size|ETag|date) (went )?from .* to "):
+                    read()
+            else:
+                read()
+
+
+def test_an_object_that_became_shorter_has_changed(tmp_path):
+    path = tmp_path / "a.h5"
+    make_file(path, "x", None, data=np.arange(40_000), chunks=(100,))
+    with ObjectServer(tmp_path) as server:
+        server.has_tags = False
+        dataset = H5Dataset(f"{server.url}/a.h5", "x")
+        path.write_bytes(path.read_bytes()[:1000])
+        with pytest.raises(errors.SourceChangedError, match=r"its size went from \d+ to 1000 bytes"):
+            dataset[39_999]
+
+
+def test_what_nothing_watches_is_said_once_and_held_by_nobody(tmp_path, caplog):
+    path = tmp_path / "a.h5"
+    with ObjectServer(tmp_path) as server:
+        server.has_tags = False
+        for k in range(3):
+            make_file(path, "x", None, data=np.full(3000, k), chunks=(100,))
+            assert H5Dataset(f"{server.url}/a.h5", "x")[2999] == k
+        assert caplog.text.count(f"{server.url} gives neither ETags nor the dates of its files") == 1
+
+
+ANSWERS = {
+    301: ("redirects the request", errors.SourceError),
+    400: ("GET .* was answered with 400 .*token that has expired", errors.SourceError),
+    401: ("does not let .* be read", errors.SourceError),
+    405: ("answered with 405 .*download the file", errors.SourceError),
+    409: ("answered with 409 .*try again later", errors.SourceError),
+    410: ("there is no object .* any more", errors.SourceNotFoundError),
+    404: ("there is no object 'http", errors.SourceNotFoundError),
+    412: ("it has another ETag", errors.SourceChangedError),
+    416: ("answered with 416 .*open it again", errors.SourceError),
+    "whole": ("sends whole files alone.*download it", errors.SourceError),
+    "elsewhere": ("does not send the bytes that it is asked for", errors.SourceError),
+    "gzip": ("Content-Encoding: gzip.*download the file", errors.SourceError),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=str)
+def test_each_answer_that_waiting_does_not_change_is_told_at_once(server, answer):
+    said, kind = ANSWERS[answer]
+    server.fault = lambda _, request: answer if request[0] == "GET" else None
+    asked = in_thread(lambda: H5Dataset(f"{server.url}/a.h5", "x"))
+    error = asked.exception(20)  # and not after the 40 s for which a store is asked again
+    assert type(error) is kind
+    assert re.search(said, str(error)), error
+    assert error.file == f"{server.url}/a.h5"
+
+
+@pytest.mark.parametrize("answer", [405, 410])
+def test_a_server_that_does_not_answer_heads_is_told(server, answer):
+    server.fault = lambda _, request: answer if request[0] == "HEAD" else None
+    with pytest.raises(errors.SourceError, match="405 .*in this way" if answer == 405 else "any more"):
+        H5Dataset(f"{server.url}/a.h5", "x")
+
+
+@pytest.mark.parametrize("answer", [408, 429, 500, 502, 503, 504])
+def test_a_store_that_stays_busy_is_asked_again_and_told_with_the_way_out(server, answer):
+    server.fault = lambda *_: answer
+    with pytest.raises(errors.SourceError, match=rf"after 2 retries.* {answer} .*'retry_timeout': '3min'"):
+        H5Dataset(f"{server.url}/a.h5", "x", storage_options={"retry_config": SOON})
+
+
+@pytest.mark.parametrize("address", ["{}/a.h5", "s3://bucket/a.h5", "s3://bucket/*.h5"])
+def test_a_certificate_that_is_not_accepted_is_told_at_once(folder, tmp_path, address):
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    certificate, key = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
+    subject = ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, *subject], check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    with ObjectServer(folder, tls=tls) as server:
+        store = {"endpoint": server.url, "region": "here", "skip_signature": True}
+        options = store if address.startswith("s3") else None
+        asked = in_thread(lambda: H5Dataset(address.format(server.url), "y", storage_options=options))
+        error = asked.exception(20)  # and not after the 40 s for which a store is asked again
+        assert isinstance(error, errors.SourceError)
+        assert re.search("certificate is not accepted .*'root_certificate': .*SSL_CERT_FILE", str(error)), error
+        if not address.startswith("s3"):
+            accepted = {"client_options": {"allow_invalid_certificates": True}}
+            assert len(H5Dataset(address.format(server.url), "y", storage_options=accepted)) == ROWS
+
+
+def test_an_address_may_be_encoded_as_a_browser_shows_it(tmp_path):
+    make_file(tmp_path / "my file \u00fc 100%.h5", "x", None, data=np.arange(10), chunks=(5,))
+    with ObjectServer(tmp_path) as server:
+        for name in ("my%20file%20%C3%BC%20100%25.h5", "my file \u00fc 100%.h5"):
+            assert H5Dataset(f"{server.url}/{name}", "x")[7] == 7
+
+
+def test_credentials_that_the_environment_has_by_now_are_used(server, monkeypatch):
+    (server.folder / "bucket-of-later").mkdir()
+    shutil.copy(server.folder / "a.h5", server.folder / "bucket-of-later")
+    address = "s3://bucket-of-later/a.h5"
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("AWS_REGION", "here")
+    with pytest.raises(errors.SourceError, match="AWS_ALLOW_HTTP=true"):
+        H5Dataset(address, "y")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    assert len(H5Dataset(address, "y")) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"access_key_id": "key", "secret_access_key": "hushhush"},
+            "access_key_id and secret_access_key in storage_op",
+        ),
+        ({"skip_signature": True}, "without credentials"),
+        ({}, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set"),
+    ],
+)
+def test_a_refusal_says_whose_credentials_were_wrong(server, monkeypatch, options, said):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    server.fault = lambda *_: 403
+    store = {"endpoint": server.url, "region": "here", **HTTP}
+    if options:
+        with pytest.raises(errors.SourceError, match=said):
+            H5Dataset("s3://bucket/a.h5", storage_options=store | options)
+    else:
+        monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+        assert said in stores._rights("s3://bucket/a.h5", "no such word")
+
+
+def test_no_message_repeats_a_secret_that_a_server_does():
+    secret = "Bearer hushhush-7431"
+    word = stores.word_of("https://echo.invalid", {"client_options": {"default_headers": {"authorization": secret}}})
+    error = OSError(f"<Code>Denied</Code><Message>not {secret}</Message>")
+    assert "hushhush" not in stores._without_keys(error, "https://echo.invalid/a.h5", word)
+
+
+def test_small_files_that_stay_in_memory_are_asked_for_once(tmp_path):
+    """In the order that the files on a disk have."""
+    for k in range(30):
+        write_datasets(tmp_path / f"{k:02}.h5", image=np.full((8, 8), k, "u1"), label=np.full((), k))
+    files, samples = [f"{k:02}.h5" for k in range(30)], Objects("files")
+    with ObjectServer(tmp_path) as server:
+        epochs = {}
+        for where in (str(tmp_path), server.url):
+            dataset = H5Dataset([f"{where}/{name}" for name in files], ["image", "label"], samples=samples)
+            with H5StreamLoader(dataset, 8, True, seed=1) as loader:
+                epochs[where] = [([plain(batch) for batch in loader], loader.stats().requests) for _ in range(3)]
+    near, far = epochs.values()
+    assert [batches for batches, _ in near] == [batches for batches, _ in far]
+    assert far[0][1] > 0
+    assert [requests for _, requests in far[1:]] == [0, 0]
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_store_sends_the_second_epoch_ahead_only_if_it_is_sure_to_come(server, monkeypatch, more):
+    stream_all(monkeypatch)
+    rows = np.random.default_rng(0).integers(0, 255, (400, 10_000), "u1")
+    make_file(server.folder / "large.h5", data=rows, chunks=(100, 10_000))
+    dataset = H5Dataset(f"{server.url}/large.h5", "x")
+    with H5StreamLoader(dataset, 100, True, keep="never", persistent_workers=more) as loader:
+        server.nbytes = 0
+        assert len(list(loader)) == 4
+        if more:
+            eventually(lambda: loader.stats().ahead_bytes >= rows.nbytes)
+            assert "for the epoch that follows" in str(loader.stats())
+        else:
+            assert loader.stats().ahead_bytes == 0
+            assert server.nbytes < 1.1 * rows.nbytes
+        assert len(list(loader)) == 4
+        assert rows.nbytes <= loader.stats().requested_bytes < 1.1 * rows.nbytes
+        eventually(lambda: loader.stats().ahead_bytes >= rows.nbytes)  # epochs follow one another
+
+
+def test_a_list_is_rewritten_with_its_options_by_an_executor(server, tmp_path):
+    for name in "ab":
+        write_datasets(server.folder / f"{name}-small.h5", x=np.arange(100))
+    sources = [f"{server.url}/{name}-small.h5" for name in "ab"]
+    token = {"client_options": {"default_headers": {"authorization": "Bearer hushhush"}}}
+    with ThreadPoolExecutor(2) as threads:
+        results = repack(sources, tmp_path, storage_options=token, executor=threads)
+        staged = stage(sources, to=tmp_path / "fast", repack={}, storage_options=token, executor=threads)
+    for path in (*(one.target for one in results), *staged.paths):
+        assert H5Dataset(path, "x")[:].tolist() == list(range(100))
+    staged.release()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+        for call in (
+            lambda: repack(sources, tmp_path, storage_options=token, executor=processes, overwrite=True),
+            lambda: stage(sources, to=tmp_path / "new", repack={}, storage_options=token, executor=processes),
+        ):
+            with pytest.raises(errors.SourceError, match="storage_options=, which stay in the process"):
+                call()
 
 
 def test_no_credential_is_in_what_is_kept_or_said(server, caplog):
@@ -279,9 +521,8 @@ def test_a_store_that_is_not_there_yet_is_asked_again(folder, monkeypatch):
     eventually(lambda: stores.asked_of_stores(refused).requests)
     with pytest.raises(TimeoutError):
         asked.result(0.4)  # longer than the first few of the growing steps
-    server = ObjectServer(folder, port)
-    assert int(asked.result(60)) == 7
-    server.close()
+    with ObjectServer(folder, port):
+        assert int(asked.result(60)) == 7
 
 
 def test_a_forked_child_is_told_how_to_start_workers(server):

@@ -190,11 +190,11 @@ def check_writable(path: Path | None, option: str) -> None:
     """Refuse an output path that cannot be written, before anything is measured; what is there stays as it is."""
     if path is None:
         return
-    from h5stream.storage.stores import SCHEMES
+    from h5stream.storage.stores import is_address, restored
 
-    if re.match(rf"{SCHEMES}:/", str(path)):  # a Path has lost a slash
+    if is_address(address := restored(path)):
         said = "is in a store, which h5stream only reads: name a local file, and copy it there"
-        raise OptionError(f"{option} {str(path)!r} {said}")
+        raise OptionError(f"{option} {address!r} {said}")
     is_new = not path.exists()
     try:
         path.open("ab").close()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from h5stream.storage.stores import NOTHING, asked_of_stores
+from h5stream.storage.stores import NOTHING, Asked, asked_of_stores
 from h5stream.units import ShownAsText, text_of_bytes
 
 LEAST_TOLD = 0.01
@@ -50,6 +50,9 @@ class LoaderStatistics(ShownAsText):
     requests, requested_bytes : int
         Requests for this epoch's rows that this process made of object stores, and bytes that it asked for.
         Few bytes a request: small chunks that lie scattered; `stage_to` copies whole objects.
+    ahead_requests, ahead_bytes : int
+        Requests and bytes so far for the first window of the epoch that follows, which counts them once it begins.
+        From a store it is read ahead from the second epoch on, or with ``persistent_workers=True``.
     cached_bytes : int
         Bytes for this epoch's rows that the folder of ``H5Dataset(cache=)`` had, in pages of 4 KiB.
     process_requests, process_bytes : int
@@ -107,6 +110,8 @@ class LoaderStatistics(ShownAsText):
     chunks: int = 0
     requests: int = 0
     requested_bytes: int = 0
+    ahead_requests: int = 0
+    ahead_bytes: int = 0
     cached_bytes: int = 0
     process_requests: int = 0
     process_bytes: int = 0
@@ -222,6 +227,8 @@ class LoaderStatistics(ShownAsText):
         transform = f"tensors, batch_transform and collate_fn: {self.transform_s:.2f} s, {transformed:.0%} of the time"
         asked = f"object stores: {self.requests:,} requests for {text_of_bytes(self.requested_bytes)}"
         asked += f", {text_of_bytes(self.cached_bytes)} from the cache" * bool(self.cached_bytes)
+        ahead = f", and {self.ahead_requests:,} for {text_of_bytes(self.ahead_bytes)} for the epoch that follows"
+        asked += ahead * bool(self.ahead_requests)
         since = f"{self.process_requests:,} for {text_of_bytes(self.process_bytes)}"
         asked += f"; {since} since the process began, to open files as well" * bool(self.process_requests)
         skipped = f"{self.skipped_rows:,} rows skipped: {len(self.skipped_chunks)} corrupt chunk(s)"
@@ -255,11 +262,13 @@ def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
     """Return the statistics of several epochs of one loader as if they were one.
 
     Sums are added. `first_batch_s` is added too, so that its share of `elapsed_s` stays what it is;
-    `wait_p95_s` is the highest of them, which the common one does not exceed.
+    `wait_p95_s` is the highest of them, which the common one does not exceed. What was read ahead is that of the
+    newest, since the others' is in the epoch that followed.
     """
     batches = max(1, sum(s.batches for s in snapshots))
     found: dict[str, Any] = {
-        "skipped_chunks": tuple(dict.fromkeys(name for s in snapshots for name in s.skipped_chunks))
+        **{name: getattr(snapshots[-1], name) for name in ("ahead_requests", "ahead_bytes") if snapshots},
+        "skipped_chunks": tuple(dict.fromkeys(name for s in snapshots for name in s.skipped_chunks)),
     }
     for name in (f.name for f in fields(LoaderStatistics) if f.name not in found):
         values = [getattr(s, name) or 0 for s in snapshots]
@@ -425,8 +434,8 @@ class RunCounters:
         if self._first is None:
             self._first = ended
 
-    def snapshot(self) -> LoaderStatistics:
-        """Add up what was counted so far."""
+    def snapshot(self, ahead: Asked = NOTHING) -> LoaderStatistics:
+        """Add up what was counted so far; `ahead` was asked of stores for the epoch that follows."""
         now = self._ended if self._ended is not None else clock()
         began = now if self._began is None else self._began
         # Copying a deque runs no Python code, so that no thread can change it meanwhile.
@@ -447,6 +456,8 @@ class RunCounters:
             **{f"{name[:-3]}_s": count * 1e-9 for name, count in counted.items() if name.endswith("_ns")},
             requests=asked.requests,
             requested_bytes=asked.nbytes,
+            ahead_requests=ahead.requests,
+            ahead_bytes=ahead.nbytes,
             cached_bytes=asked.cached_nbytes,
             process_requests=in_all.requests,
             process_bytes=in_all.nbytes,

@@ -19,11 +19,10 @@ import functools
 import glob
 import math
 import os
-import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,9 +42,10 @@ from h5stream.order.users import ListedOrder
 from h5stream.repacking import Recipe, survey
 from h5stream.storage.external import needed_elsewhere
 from h5stream.storage.fields import checked_path, several
-from h5stream.storage.remote import fetched_ahead, opened_with
-from h5stream.storage.source import absolute, identity_of
-from h5stream.storage.stores import SCHEMES, is_address
+from h5stream.storage.identity import SourceIdentity
+from h5stream.storage.remote import fetched_ahead, opened_again, opened_with
+from h5stream.storage.source import absolute, identities_of, identity_of
+from h5stream.storage.stores import is_address, restored
 
 PathLike = str | os.PathLike[str]
 
@@ -209,8 +209,10 @@ def repack(
     sources = several(source, "repack")
     many = not (len(sources) == 1 and sources[0] is source)
     pairs = _targets(sources, target, overwrite) if many else [(sources[0], target)]
-    jobs = [(str(old), _repacked, (old, new, recipe, overwrite, progress)) for old, new in pairs]
     with opened_with(storage_options):
+        # An executor's threads and processes know of an object only what comes with the job.
+        known = _identities(old for old, _ in pairs)
+        jobs = [(str(old), _repacked, (old, new, recipe, overwrite, progress, known.get(old))) for old, new in pairs]
         results = tuple(carried_out(jobs, executor))
     return results if many else results[0]
 
@@ -230,10 +232,22 @@ def _targets(sources: Sequence[PathLike], folder: PathLike, overwrite: bool) -> 
     return [(source, target) for target, source in found.items()]
 
 
+def _identities(sources: Iterable[PathLike]) -> dict[PathLike, SourceIdentity]:
+    """Return what those of some sources are that are objects in stores; their stores are asked for many at once."""
+    far = [source for source in sources if is_address(os.fspath(source))]
+    return dict(zip(far, identities_of([os.fspath(source) for source in far]), strict=True))
+
+
 def _repacked(
-    source: PathLike, target: PathLike, recipe: Recipe, overwrite: bool, progress: RepackProgressCallback | None
+    source: PathLike,
+    target: PathLike,
+    recipe: Recipe,
+    overwrite: bool,
+    progress: RepackProgressCallback | None,
+    known: SourceIdentity | None,
 ) -> RepackResult:
-    return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
+    with opened_again(known):
+        return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
 
 
 def plan_repack(source: PathLike, target: PathLike, recipe: Recipe, *, overwrite: bool) -> survey.RewritePlan:
@@ -272,8 +286,9 @@ def _keep_mode(source: str, part: Path, at_least: int = 0) -> None:
 
 
 def _absolute(path: PathLike) -> Path:
-    if re.match(rf"{SCHEMES}:/", str(path)):  # a Path has lost a slash
-        raise StagingError(f"repack writes local files only, and {path} is in a store: name one, and copy it there")
+    if is_address(address := restored(path)):
+        said = f"repack writes local files only, and {address} is in a store: name one, and copy it there"
+        raise StagingError(said)
     return Path(os.path.abspath(os.path.expanduser(path)))
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
@@ -31,7 +30,7 @@ from h5stream.staging.run import ProgressCallback, StagedFiles, StagingProgress,
 from h5stream.storage.fields import paths_of, several
 from h5stream.storage.remote import ObjectIdentity, opened_with, opening
 from h5stream.storage.source import FileIdentity, FilesIdentity
-from h5stream.storage.stores import SCHEMES, is_address
+from h5stream.storage.stores import is_address, restored
 from h5stream.units import counted
 
 if TYPE_CHECKING:
@@ -193,8 +192,8 @@ def _stage(files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] |
             raise OptionError(f"{name} must be at least {least}, not {value}")
     if repack is not None and follow:
         raise OptionError("follow=True copies files that belong together and cannot repack them; leave one of both out")
-    if re.match(rf"{SCHEMES}:/", os.fspath(to)):
-        raise OptionError(f"{os.fspath(to)!r} is in a store, and files are staged to a folder: stores are only read")
+    if is_address(address := restored(to)):
+        raise OptionError(f"{address!r} is in a store, and files are staged to a folder: stores are only read")
     folder = StagingFolder.of(to)
     if folder.path.exists() and not folder.path.is_dir():
         raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))

@@ -389,10 +389,16 @@ def state_of(source: Source) -> dict[str, Any]:
 
 def is_of(entry: Entry, source: Source, recipe: str) -> bool:
     """Say whether a copy was made of this state of the source, and in this way; never of one that says no state."""
-    if isinstance(source, ObjectIdentity) and not source.etag:
-        return False
+    if isinstance(source, ObjectIdentity):
+        copied_ns = round(entry.staged_at * 1e9)
+        # Dates have seconds: what was changed just before it was copied may have changed again in the same one.
+        if not source.etag or (entry.whole and source.changed_ns > copied_ns - _SETTLED_NS):
+            return False
     return entry.recipe == recipe and all(getattr(entry, name) == was for name, was in state_of(source).items())
 
+
+_SETTLED_NS = 2_000_000_000
+"""Nanoseconds after which an object whose date alone is known has another one if it changes."""
 
 _FIELDS = tuple(field.name for field in fields(Entry))
 

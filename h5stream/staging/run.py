@@ -35,7 +35,7 @@ from h5stream.repacking import Recipe
 from h5stream.staging.copying import CopyJob, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, Entry, Files, Source, StagingFolder, is_of, new_session, pids_of, state_of
 from h5stream.storage.external import Reference, references
-from h5stream.storage.remote import ObjectIdentity
+from h5stream.storage.remote import ObjectIdentity, opened_again
 from h5stream.storage.source import FileIdentity, stat_of
 from h5stream.storage.stores import is_address
 from h5stream.units import names_text, text_of_bytes
@@ -121,9 +121,13 @@ def _rewritten(job: CopyJob, recipe: Recipe, plan: RewritePlan | None, told: Cal
 
     `told` hears how far it is, in bytes of the estimated size.
     """
+    with opened_again(job.source):
+        return _rewritten_here(job, recipe, plan or _plan_of(job.source.path, recipe), told)
+
+
+def _rewritten_here(job: CopyJob, recipe: Recipe, plan: RewritePlan, told: Callable[[int], None] | None) -> CopyJob:
     from h5stream.repacking.repack import rewrite
 
-    plan = plan or _plan_of(job.source.path, recipe)
     expected, planned = plan.estimated_nbytes, plan.notices
 
     def show(now: RepackProgress) -> None:

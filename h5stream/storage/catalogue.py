@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.names import Names
+from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FilesIdentity, identity_of
 from h5stream.storage.stores import is_address
 
@@ -69,12 +70,15 @@ class Catalogue:
         self._about: dict[str, Any] = {}
         self._changed_ns = 0
         folder = catalogue_folder()
-        if folder is None or identity is None:
+        if folder is None or identity is None or not identity.is_watched:
             return
         self._about = {"version": _VERSION, "of": of, "fields": fields, "missing": missing, **_about(identity)}
         self._changed_ns = self._about.get("mtime_ns", 0)
         if isinstance(identity, FilesIdentity):
             self._about["files"], self._changed_ns = identity.digest, int(identity.mtimes.max())
+        far = identity.far.values() if isinstance(identity, FilesIdentity) else [identity]
+        dates = (one.changed_ns for one in far if isinstance(one, ObjectIdentity))
+        self._changed_ns = max(self._changed_ns, *dates, 0)
         asked = _digest(json.dumps([of, fields, missing]))
         self._path = folder / f"{_digest(real_path(identity.path))}-{asked}.zip"
         with contextlib.suppress(*_DAMAGE):

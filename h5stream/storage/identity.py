@@ -25,6 +25,11 @@ class SourceIdentity:
         """Bytes of each file, where it stands for several."""
         return (self.size,)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether anything but its size tells that other bytes took its place."""
+        return True
+
     def at(self, offset: int) -> tuple[SourceIdentity, int]:
         """Return the file that a byte lies in, and where it lies there."""
         return self, offset

@@ -92,7 +92,20 @@ class ObjectCache:
             os.makedirs(path, exist_ok=True)
         except OSError as error:
             raise OptionError(f"cache={path!r} cannot be made: {error.strerror}; name another folder") from None
-        return cls(folder=path, most_nbytes=most)
+        cache = cls(folder=path, most_nbytes=most)
+        cache.shrink()
+        return cache
+
+    def shrink(self) -> None:
+        """Make the folder as small as it is to be, once: an earlier run may have left more, and this one write nothing.
+
+        A folder of which nothing is kept stays empty.
+        """
+        try:
+            if self not in _limits and any(name.endswith(_END) for name in os.listdir(self.folder)):
+                self.has_room(0)
+        except OSError as error:
+            self.give_up(error)
 
     def give_up(self, error: OSError) -> None:
         """Write no more there, and say so once."""
@@ -126,7 +139,7 @@ class ObjectCache:
                 return False
             found = os.pread(counter, 8, 0)
             used = int.from_bytes(found, "little") + nbytes
-            if len(found) < 8 or used > _limits.get(self, 0):
+            if len(found) < 8 or self not in _limits or used > _limits[self]:
                 used = self._count(nbytes) + nbytes
             if fits := used <= _limits[self]:
                 _write(counter, used.to_bytes(8, "little"), 0)

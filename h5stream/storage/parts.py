@@ -53,6 +53,7 @@ def open_hdf5(path: str) -> Iterator[Any]:
     try:
         file = open_file(path)
     except FileNotFoundError:
+        check_reads(path)
         raise no_such_file(path) from None
     except OSError as error:
         check_reads(path)

@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import copy
+import datetime
 import fnmatch
 import functools
 import io
@@ -16,7 +17,7 @@ import re
 import shutil
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -29,7 +30,11 @@ from h5stream.storage.identity import ByteSource, SourceIdentity
 from h5stream.storage.names import as_pattern, tokens_of, unquoted
 from h5stream.storage.object_cache import CachedBytes, ObjectCache
 from h5stream.storage.stores import (
+    answered,
+    changed_error,
+    check_encoding,
     count_requests,
+    is_of_ranges,
     over_afterwards,
     parts_of,
     requests,
@@ -71,6 +76,8 @@ _caches: dict[str, ObjectCache | None] = {}
 """The cache that an address was last opened with."""
 _uncached: set[str] = set()
 """The stores of which it was said that nothing is kept."""
+_unwatched: set[str] = set()
+"""The stores of which it was said that nothing tells whether their files are replaced."""
 
 
 class Opening:
@@ -86,6 +93,13 @@ class Opening:
         self._known = {one.path: one for one in known}
         self._next: Iterator[ObjectIdentity] = iter(())
         self._coming: dict[str, concurrent.futures.Future[memoryview]] = {}
+        self._words: dict[str, str] = {}
+
+    def word_of(self, base: str) -> str:
+        """Return the word of a store, which is opened with the options of this opening, and once."""
+        if base not in self._words:
+            self._words[base] = word_of(base, self.options)
+        return self._words[base]
 
     def identities(self, addresses: Sequence[str]) -> list[ObjectIdentity]:
         """Return what objects are; the store is asked for many at once, and for each once."""
@@ -111,7 +125,7 @@ class Opening:
             if one != identity:
                 self._coming[one.path] = requests().begin(_beginning(one))
         if coming is not None:
-            with told(identity.path, "reading"):
+            with told(identity.path, "reading", identity.store):
                 _hold(identity, 0, requests().wait(coming))
 
     def end(self) -> None:
@@ -140,6 +154,11 @@ def opened_with(options: Any, cache: ObjectCache | None = None, known: Iterable[
         opening.end()
 
 
+def opened_again(identity: SourceIdentity | None) -> contextlib.AbstractContextManager[None]:
+    """Open an object as it was opened before, meanwhile, also in another thread or process; a file has no need."""
+    return opened_with(opening().options, known=[identity] if isinstance(identity, ObjectIdentity) else [])
+
+
 def opening() -> Opening:
     """Return the opening that is under way, or one of its own."""
     return _opening.get() or Opening()
@@ -149,7 +168,8 @@ def opening() -> Opening:
 class ObjectIdentity(SourceIdentity):
     """What an object in a store was when it was opened; its path is its address."""
 
-    etag: str  # its ETag, or when it was last changed
+    etag: str  # its ETag; if it has none, when it was last changed; empty if the store gives neither
+    changed: str = field(default="", compare=False, repr=False)  # when it was last changed, if the store gives that
     store: str = field(compare=False, repr=False)  # the word of its store in this process
     cache: ObjectCache | None = field(default=None, compare=False, repr=False)  # where what is read of it is kept
 
@@ -163,9 +183,36 @@ class ObjectIdentity(SourceIdentity):
         return requests().run([_now(self.path, self.store)])[0]
 
     def difference(self, now: ObjectIdentity) -> str:
-        """Say how the object differs from what it is now."""
-        grown = f"its size went from {self.size} to {now.size} bytes, and " * (self.size != now.size)
-        return f"{grown}its ETag from {self.etag} to {now.etag}"
+        """Say how the object differs from what it is now; empty if it does not, as far as the store tells."""
+        said = [f"its size went from {self.size} to {now.size} bytes"] if self.size != now.size else []
+        if self.has_tag and now.has_tag:
+            # A weak tag may stand for other bytes of the same meaning; those of stores and servers stand for a version.
+            if self.etag.removeprefix("W/") != now.etag.removeprefix("W/"):
+                said.append(f"its ETag from {self.etag} to {now.etag}")
+        elif self.changed and now.changed and self.changed != now.changed:
+            said.append(f"its date from {self.changed} to {now.changed}")
+        return ", and ".join(said)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether its store gives its ETag or its date."""
+        return bool(self.etag)
+
+    @property
+    def changed_ns(self) -> int:
+        """When it was last changed, in nanoseconds since 1970, if that is all that tells its versions apart; else 0."""
+        is_dated = self.changed and not self.has_tag
+        return round(datetime.datetime.fromisoformat(self.changed).timestamp() * 1e9) if is_dated else 0
+
+    @property
+    def has_tag(self) -> bool:
+        """Whether the store gives an ETag, and not a date alone, or nothing."""
+        return self.etag not in ("", self.changed)
+
+    @property
+    def has_strong_tag(self) -> bool:
+        """Whether its ETag stands for its bytes, so that a request may name it: a weak one never matches there."""
+        return self.has_tag and self.etag.startswith('"')
 
     def open(self) -> ObjectBytes | CachedBytes:
         """Return the object's bytes; nothing is asked for until they are read."""
@@ -183,19 +230,32 @@ async def _identity(address: str) -> ObjectIdentity:
     """Ask a store what an object is."""
     base, _ = parts_of(address)
     if (asked := _opening.get()) is not None:
-        word, _caches[address] = word_of(base, asked.options), asked.cache
+        word, _caches[address] = asked.word_of(base), asked.cache
     else:  # it is opened once more
         word = _named.get(address) or word_of(base, None)
     _named[address] = word
     found, cache = await _now(address, word), _caches.get(address)
     # Nobody knows whether one without an ETag, or with a weak one, is the same the next time; a store in memory counts
     # them anew in each process.
-    if cache and (not found.etag.startswith('"') or isinstance(stores[word], the_library().store.MemoryStore)):
+    if not found.is_watched:
+        _forget(address)
+        if base not in _unwatched:
+            _unwatched.add(base)
+            said = "a file that is replaced by one of the same size is not noticed; write new versions under new names"
+            _log.warning("%s gives neither ETags nor the dates of its files: %s", base, said)
+    return _with_cache(found, cache)
+
+
+def _with_cache(identity: ObjectIdentity, cache: ObjectCache | None) -> ObjectIdentity:
+    """Return an identity whose bytes are kept in a cache, if it tells one version of them from another."""
+    is_in_memory = isinstance(stores.get(identity.store), the_library().store.MemoryStore)
+    if cache and (not identity.has_strong_tag or is_in_memory):
+        base, _ = parts_of(identity.path)
         if base not in _uncached:
             _uncached.add(base)
             _log.warning("cache= keeps nothing of %s: it gives no ETags that tell one version from another", base)
         cache = None
-    return replace(found, cache=cache)
+    return replace(identity, cache=cache)
 
 
 async def _beginning(identity: ObjectIdentity) -> memoryview:
@@ -212,22 +272,30 @@ async def _beginning(identity: ObjectIdentity) -> memoryview:
 
 async def _now(address: str, word: str) -> ObjectIdentity:
     base, path = parts_of(address)
-    store = stores[word if word in stores else word_of(base, None)]
+    if word not in stores:
+        word = word_of(base, None)
+    store = stores[word]
     count_requests()
     async with requests().room:
         loop = asyncio.get_running_loop()
         silent = loop.call_later(_SILENT_S, loop.run_in_executor, None, _say_silent, base, store)
         try:
-            with told(address, "asking for"):
-                found = await the_library().head_async(store, path)
+            with told(address, "asking for", word):
+                meta = await answered(word, path, the_library().head_async(store, path))
         except SourceNotFoundError as error:
             # A web server has no list, and may take the question for a reason to be asked again.
             raise error if base.startswith("http") else await _with_what_lies_below(error, base, store, path) from None
         finally:
             silent.cancel()
-    changed = found.get("last_modified")  # 1970 where a web server does not say
-    etag = str(found.get("e_tag") or (changed if changed and changed.timestamp() else ""))
-    return ObjectIdentity(path=address, size=int(found["size"]), etag=etag, store=word)
+    return _described(address, word, meta)
+
+
+def _described(address: str, word: str, meta: Mapping[str, Any]) -> ObjectIdentity:
+    """Return the identity that a store's answer describes."""
+    date = meta.get("last_modified")  # 1970 where a web server does not say
+    changed = str(date) if date and date.timestamp() else ""
+    etag = str(meta.get("e_tag") or changed)
+    return ObjectIdentity(path=address, size=int(meta["size"]), etag=etag, changed=changed, store=word)
 
 
 async def _with_what_lies_below(error: SourceNotFoundError, base: str, store: Any, path: str) -> SourceNotFoundError:
@@ -306,19 +374,38 @@ class ObjectBytes(ByteSource):
             yield group
 
     async def fetched(self, begin: int, end: int) -> memoryview:
-        """Return the bytes of a range."""
-        asked: dict[str, Any] = {"range": (begin, end)}
-        if self.identity.etag.startswith(('"', "W/")):
-            asked["if_match"] = self.identity.etag
-        with told(self.identity.path, "reading"):
+        """Return the bytes of a range, which are those of the object that was opened, as far as its store tells."""
+        identity, asked = self.identity, dict[str, Any](range=(begin, end))
+        if identity.has_strong_tag:
+            asked["if_match"] = identity.etag
+        with told(identity.path, "reading", identity.store):
             async with requests().room:
-                found = await the_library().get_async(self._store, self._path, options=asked)
-                data = memoryview(await found.bytes_async()).cast("B")
-            if (now := found.meta.get("e_tag")) and "if_match" in asked and now != self.identity.etag:
-                raise the_library().exceptions.PreconditionError(f"a server gave {now} in place of what was asked for")
+                getting = the_library().get_async(self._store, self._path, options=asked)
+                try:
+                    answer = await answered(identity.store, self._path, getting, is_opening=False)
+                except the_library().exceptions.GenericError as error:
+                    if is_of_ranges(error):  # another object may have other bytes there, or none
+                        await self._check()
+                    raise
+                self._compare(_described(identity.path, identity.store, answer.meta))
+                data = memoryview(await answer.bytes_async()).cast("B")
         if data.nbytes != end - begin:
-            raise self.identity.ends_early(begin, end - begin, data.nbytes)
+            check_encoding(identity.path, answer.attributes)
+            raise identity.ends_early(begin, end - begin, data.nbytes)
         return data
+
+    async def _check(self) -> None:
+        """Raise `SourceChangedError` if the store says that the object is another one by now."""
+        count_requests()
+        meta: Mapping[str, Any] | None = None
+        with contextlib.suppress(the_library().exceptions.BaseError, OSError):
+            meta = await the_library().head_async(self._store, self._path)
+        if meta is not None:
+            self._compare(_described(self.identity.path, self.identity.store, meta))
+
+    def _compare(self, now: ObjectIdentity) -> None:
+        if difference := self.identity.difference(now):
+            raise changed_error(self.identity.path, difference)
 
 
 def read_sources(wanted: Iterable[tuple[Any, Sequence[int], Sequence[memoryview]]]) -> None:
@@ -362,10 +449,15 @@ def fetched_ahead(address: str, folder: str) -> Iterator[None]:
     # Guarantees: the threads that fetch have ended when it ends, and the folder is gone; what a killed process left of
     one is taken over. What they cannot have is asked for again, and reported, by who needs it.
     """
-    size = ObjectIdentity.of(address).size
+    identity = ObjectIdentity.of(address)
+    size = identity.size
     cache = ObjectCache.of(folder, 2 * size + (1 << 20))
-    with opened_with(opening().options, cache), ThreadPoolExecutor(_FETCHING, "h5stream-ahead") as threads:
-        source = ObjectIdentity.of(address).open()
+    identity = _with_cache(replace(identity, cache=None), cache)
+    with (
+        opened_with(opening().options, cache, known=[identity]),
+        ThreadPoolExecutor(_FETCHING, "h5stream-ahead") as threads,
+    ):
+        source = identity.open()
 
         def fetch(begin: int) -> None:
             with contextlib.suppress(SourceError):
@@ -386,11 +478,23 @@ def fetched_ahead(address: str, folder: str) -> Iterator[None]:
 
 
 _blocks_lock = threading.Lock()
-_blocks = collections.OrderedDict[tuple[str, str, int], bytes]()
+_blocks = collections.OrderedDict[tuple[str, str, int, str, int], bytes]()
+
+
+def _key(identity: ObjectIdentity, number: int) -> tuple[str, str, int, str, int]:
+    """Return what tells a block of one object apart from those of others, and of other versions."""
+    return identity.path, identity.store, identity.size, identity.etag, number
+
+
+def _forget(address: str) -> None:
+    """Let go of all blocks of an object: nothing tells whether they are still the same."""
+    with _blocks_lock:
+        for key in [key for key in _blocks if key[0] == address]:
+            del _blocks[key]
 
 
 def _held_block(identity: ObjectIdentity, number: int) -> bytes | None:
-    key = identity.path, identity.etag, number
+    key = _key(identity, number)
     with _blocks_lock:
         if key in _blocks:
             _blocks.move_to_end(key)
@@ -401,7 +505,7 @@ def _hold(identity: ObjectIdentity, number: int, data: memoryview) -> None:
     """Hold what was fetched, from the beginning of a block on."""
     with _blocks_lock:
         for k in range(0, data.nbytes, BLOCK_NBYTES):
-            _blocks[identity.path, identity.etag, number + k // BLOCK_NBYTES] = bytes(data[k : k + BLOCK_NBYTES])
+            _blocks[_key(identity, number + k // BLOCK_NBYTES)] = bytes(data[k : k + BLOCK_NBYTES])
     _trim(HELD_NBYTES)
 
 
@@ -556,41 +660,48 @@ _TREE_NBYTES = 24
 def matches(pattern: str) -> list[str]:
     """List the addresses that a pattern matches, sorted by name; one that is there as it is written is meant alone."""
     base, path = parts_of(pattern)
-    word = word_of(base, opening().options)
-    is_starred, is_web = "*" in tokens_of(path, r"\*"), base.startswith("http")
-    if not is_starred:  # it is asked for, so that no list of a large bucket is needed
-        for one in dict.fromkeys((path, unquoted(path))):
-            with contextlib.suppress(SourceNotFoundError), told(f"{base}/{one}", "asking for"):
-                count_requests()
-                the_library().head(stores[word], one)
-                return [f"{base}/{one}"]
-    if is_web:
+    word = opening().word_of(base)
+    store = stores[word]
+    if "*" not in tokens_of(path, r"\*"):  # it is asked for, so that no list of a large bucket is needed
+        plain = unquoted(path)
+        for key, address in [(path, pattern)] + [(plain, f"{base}/{plain}")] * (plain != path):
+            with contextlib.suppress(SourceNotFoundError), told(address, "asking for", word):
+                requests().run([answered(word, key, _asked_for(store, key))])
+                return [address]
+    if base.startswith("http"):
         raise OptionError(f"{pattern!r}: a web server has no list of its files; name them: ['https://.../a.h5', ...]")
     # Where folders before the first star are there as they are written, nothing else has to be listed.
     folders = (re.split(marks, path, maxsplit=1)[0].rpartition("/")[0] for marks in ("[*]", r"[*?\[\\]"))
     for folder in dict.fromkeys(folders):
         every: dict[tuple[bool, ...], list[str]] = {}
-        with told(pattern, "listing"):
-            for one in _keys_below(stores[word], folder, path.split("/")):
-                if (fit := _fit(one.split("/"), path.split("/"))) is not None:
-                    every.setdefault(fit, []).append(f"{base}/{one}")
+        with told(pattern, "listing", word):
+            keys = requests().run([answered(word, folder, _keys_below(store, folder, path.split("/")))])[0]
+        for one in keys:
+            if (fit := _fit(one.split("/"), path.split("/"))) is not None:
+                every.setdefault(fit, []).append(f"{base}/{one}")
         if every:
             return sorted(every[max(every)])
     return []
 
 
-def _keys_below(store: Any, folder: str, patterns: list[str]) -> list[str]:
+async def _asked_for(store: Any, key: str) -> None:
+    """Ask for an object, of which nothing is fetched."""
+    count_requests()
+    await the_library().head_async(store, key)
+
+
+async def _keys_below(store: Any, folder: str, patterns: list[str]) -> list[str]:
     """List the keys below a folder; folder by folder, where one has a name that obstore takes for none (``a//b``)."""
     library = the_library()
     try:
         count_requests()
-        return [one["path"] for some in library.list(store, prefix=folder or None) for one in some]
+        return [one["path"] async for some in library.list(store, prefix=folder or None) for one in some]
     except library.exceptions.InvalidPathError:
         names, folders = list[str](), [folder]
     while folders:  # those alone that the pattern may match something in
         count_requests()
         try:
-            listed = library.list_with_delimiter(store, prefix=(folder := folders.pop()) or None)
+            listed = await library.list_with_delimiter_async(store, prefix=(folder := folders.pop()) or None)
         except library.exceptions.InvalidPathError:
             why = (
                 f"{folder!r} has a key with an empty name in it, or '.' or '..', and cannot be listed; name the objects"

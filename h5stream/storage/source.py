@@ -97,7 +97,7 @@ _ALIKE = 0.7
 
 def no_such_file(path: str) -> SourceNotFoundError:
     """Return the error of a path that leads nowhere; it names the file beside it that may be meant."""
-    if re.search(rf"(^|/){SCHEMES}:/", path):
+    if re.search(rf"(^|/){SCHEMES}:/(?!/)", path):
         said = "is the address of an object in a store without one of its slashes: give it as text, not as a Path"
         return SourceNotFoundError(f"{path!r} {said}", file=path)
     folder, name = os.path.split(path)
@@ -283,6 +283,11 @@ class FilesIdentity(SourceIdentity):
     def file_sizes(self) -> tuple[int, ...]:
         """Bytes of each."""
         return tuple(self.sizes.tolist())
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anything but its size tells of each of them that other bytes took its place."""
+        return all(one.is_watched for one in self.far.values())
 
     @property
     def digest(self) -> str:

@@ -21,9 +21,10 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 from h5py._objects import phil
 
@@ -166,6 +167,11 @@ def is_address(path: str) -> bool:
     return _ADDRESS.match(path) is not None
 
 
+def restored(path: Any) -> str:
+    """Return an address as it was written, if a `Path` was made of it: that has lost a slash."""
+    return re.sub(rf"^({SCHEMES}):/(?!/)", r"\1://", os.fspath(path))
+
+
 def _whose(path: str) -> str:
     """Return what the variables begin with that the store of an address is opened by; empty where there are none."""
     kinds = {"s3": "AWS", "gs": "GOOGLE", "gc": "GOOGLE", "az": "AZURE", "ab": "AZURE", "ad": "AZURE"}
@@ -193,6 +199,8 @@ def parts_of(address: str) -> tuple[str, str]:
             f"{address.partition('?')[0]!r} is followed by a query, which may hold a key; give the address without "
             "that, and storage_options={'client_options': {'default_headers': ...}}, or a store object"
         )
+    if scheme.startswith("http"):  # as a browser shows it: obstore encodes it
+        path = unquote(path, errors="surrogateescape")
     if scheme == "hf":
         hub = _HUB.fullmatch(f"{host}/{path}")
         if hub is None:
@@ -224,8 +232,21 @@ def the_library() -> Any:
     return obstore
 
 
+_options_of: dict[str, frozenset[str]] = {}
+"""The names of the options that stores were opened with, by their words."""
+_secrets_of: dict[str, tuple[str, ...]] = {}
+"""What no message may repeat, if a server does, by the words of stores: it stays in this process, as the stores do."""
+_environments: dict[str, str] = {}
+"""A digest of the variables that stores were opened with, by their words."""
+_OF_CONNECTIONS = ("_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
+"""How the names of variables end that all connections are made by."""
+_OBJECT = "a store object"
+_SECRET_CHARS = 6
+"""Characters of a secret, at least: shorter words stand in messages by chance."""
+
+
 def word_of(base: str, options: Any) -> str:
-    """Return the word of a store; it is opened if it is not yet."""
+    """Return the word of a store; it is opened if it is not yet, or if the environment says something else since."""
     if isinstance(options, str | bytes | int | list | tuple):
         raise OptionError(
             "storage_options= takes a dict of options, such as {'skip_signature': True}, or a store of obstore's, not "
@@ -234,28 +255,54 @@ def word_of(base: str, options: Any) -> str:
     if options is not None and not isinstance(options, Mapping):
         word = next((word for word, store in stores.items() if store is options), "")
         word = word or secrets.token_hex(8)
-        stores[word] = options
+        stores[word], _options_of[word] = options, frozenset([_OBJECT])
         return word
-    word = base if not options else f"{base} {_digest(options)}"
-    if word not in stores:
-        given = _checked(base, options or {})
-        _check_endpoint(base, given)
-        client = {**_CLIENT, **given.pop("client_options", {})}
-        retries = {**_RETRIES, **given.pop("retry_config", {})}
-        retries["backoff"] = {**_RETRIES["backoff"], **retries["backoff"]}
-        library = the_library()
-        try:
-            url = f"{base}/" if base.startswith(("http", "memory")) else base
-            if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"):
-                client["allow_http"] = True
-            stores[word] = library.store.from_url(url, client_options=client, retry_config=retries, **given)
-        except BaseException as error:
-            if not (isinstance(error, Exception) or _is_panic(error)):
-                raise
-            if (unknown := re.match(r"(?:Configuration key: '|Invalid key: )(\w+)", str(error))) is not None:
-                raise _no_such_option(base, unknown[1]) from None
-            raise OptionError(f"storage_options= does not open {base!r}: {_without_keys(error, base)}") from None
+    word, environment = base if not options else f"{base} {_digest(options)}", _environment(base)
+    if word not in stores or _environments.get(word, environment) != environment:
+        stores[word], _environments[word] = _opened(base, options or {}), environment
+        _tried.discard(word)
+        pairs = [*_pairs_of(options or {})]
+        _options_of[word] = frozenset(name for name, _ in pairs)
+        variables = [(_plain(name), value) for name, value in os.environ.items() if name.startswith(f"{_whose(base)}_")]
+        secrets_of = [value for name, value in [*pairs, *variables] if name in _KEYS and isinstance(value, str)]
+        _secrets_of[word] = tuple(part for value in secrets_of for part in value.split() if len(part) >= _SECRET_CHARS)
     return word
+
+
+def _environment(base: str) -> str:
+    """Return a digest of the variables that a store is opened by, such as credentials."""
+    whose = f"{_whose(base) or '-'}_"
+    names = [name for name in os.environ if name.startswith(whose) or name.upper().endswith(_OF_CONNECTIONS)]
+    return _digest({name: os.environ.get(name, "") for name in names})
+
+
+def _pairs_of(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the plain names of options and their values, wherever they stand."""
+    for name, value in options.items():
+        yield _plain(name), value
+        if isinstance(value, Mapping):
+            yield from _pairs_of(value)
+
+
+def _opened(base: str, options: Mapping[str, Any]) -> Any:
+    """Open a store with some options, and with what the environment says beside them."""
+    given = _checked(base, options)
+    _check_endpoint(base, given)
+    client = {**_CLIENT, **given.pop("client_options", {})}
+    retries = {**_RETRIES, **given.pop("retry_config", {})}
+    retries["backoff"] = {**_RETRIES["backoff"], **retries["backoff"]}
+    library = the_library()
+    try:
+        url = f"{base}/" if base.startswith(("http", "memory")) else base
+        if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"):
+            client["allow_http"] = True
+        return library.store.from_url(url, client_options=client, retry_config=retries, **given)
+    except BaseException as error:
+        if not (isinstance(error, Exception) or _is_panic(error)):
+            raise
+        if (unknown := re.match(r"(?:Configuration key: '|Invalid key: )(\w+)", str(error))) is not None:
+            raise _no_such_option(base, unknown[1]) from None
+        raise OptionError(f"storage_options= does not open {base!r}: {_without_keys(error, base)}") from None
 
 
 def _is_panic(error: BaseException) -> bool:
@@ -348,19 +395,55 @@ _CREDENTIALS = {
 """The variables that hold credentials."""
 
 
-def _rights(address: str) -> str:
+_KEYS = {
+    *("access_key_id", "secret_access_key", "session_token", "credential_provider", "role_arn"),
+    *("web_identity_token_file", "application_credentials", "bearer_token", "service_account", "service_account_key"),
+    *("account_key", "client_secret", "sas_key", "token", "federated_token_file", "authorization"),
+}
+"""Options that hold credentials, or lead to them."""
+
+_STATUSES = {
+    400: "a wrong region or endpoint, or a token that has expired, is the usual reason; see 'Credentials' in "
+    "docs/buckets.md",
+    405: "it does not let files be asked for in this way; check the address, or download the file and name the copy",
+    409: "something else is being done with the object; try again later",
+    416: "the object has no such bytes: it may be another one since it was opened; open it again",
+}
+"""What a status means, and the way out."""
+_BUSY = (
+    "it is busy, or fails, and was asked again until the time for that was up; go on later from loader.state_dict(), "
+    "or wait longer: storage_options={'retry_config': {'retry_timeout': '3min'}}"
+)
+
+
+def _rights(address: str, word: str) -> str:
     """Say what a store's refusal may mean, and where its credentials come from."""
-    if not (names := _CREDENTIALS.get(_whose(address), ())):
+    whose, options = _whose(address), _options_of.get(word, frozenset())
+    names = _CREDENTIALS.get(whose, ())
+    are_set = [name for name in names if os.environ.get(name)]
+    if _OBJECT in options:
+        said = "the credentials of the store object in storage_options= are wrong, or without rights here"
+    elif keys := sorted(options & _KEYS):
+        are = "is" if len(keys) == 1 else "are"
+        said = f"{' and '.join(keys)} in storage_options= {are} wrong, or without rights here"
+        said = f"{are_set[0]} is set, but storage_options= count: {said}" if are_set else said
+    elif not names:
         return "a token goes in storage_options={'client_options': {'default_headers': {'authorization': ...}}}"
-    there = [name for name in names if os.environ.get(name)]
-    said = f"{there[0]} is set, but wrong or without rights here" if there else f"{' and '.join(names)} are not set"
-    said = f"{said}, or the object does not exist and you may not list"
+    elif "skip_signature" in options or is_unsigned(address):
+        said = f"it was asked without credentials (skip_signature); {' and '.join(names)} hold some"
+    elif are_set:
+        said = f"{are_set[0]} is set, but wrong or without rights here"
+    else:
+        said = f"{' and '.join(names)} are not set"
+    said += ", or the object does not exist and you may not list" * bool(names)
     return f"{said}; see 'Credentials' in docs/buckets.md, and storage_options="
 
 
-def _without_keys(error: BaseException, address: str = "") -> str:
-    """Return what an error says, without what may be a key: queries, and what stands before an @."""
-    said = re.sub(r"\?[^\s\"')]*", "?...", str(error))
+def _without_keys(error: BaseException, address: str = "", word: str = "") -> str:
+    """Return what an error says, without what may be a key: queries, what stands before an @, and known ones."""
+    said = re.sub(r"\?[^\s\"')<>]*", "?...", str(error))
+    for secret in _secrets_of.get(word, ()):
+        said = said.replace(secret, "...")
     said = re.sub(r"//[^/@\s]*@", "//...@", said)
     said = re.sub(r'failed to parse "[^"]*"', "failed to parse a value", said)
     asked_the_machine = "169.254.169.254" in said or "metadata.google" in said  # of a cloud, for its own
@@ -368,43 +451,189 @@ def _without_keys(error: BaseException, address: str = "") -> str:
         names = " and ".join(_CREDENTIALS.get(_whose(address), ()))
         said = f"there are no credentials: set {names}" if names else "there are no credentials"
         return f"{said}; for a public bucket storage_options={{'skip_signature': True}} (--anonymous)"
-    if "Range request not supported" in said:
+    if "Range request not supported" in said or "Received non-partial response" in said:
         return "the server sends whole files alone, and no parts of them; download it, and name the copy"
-    if (found := re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", said, re.DOTALL)) is not None:
-        return f"{found[1]}: {found[2]}"[:300]
-    first = said.splitlines()[0][:300] if said else type(error).__name__
+    if is_of_ranges(error) and not _status_of(error):
+        return f"the server does not send the bytes that it is asked for ({_first_line(said)[-90:]}); download the file"
+    if (why := _in_vain(error)) is not None:
+        return why
+    if "redirect" in said:
+        return f"{_redirected(address)} ({_first_line(said)})"
+    return _first_line(said)
+
+
+def _first_line(said: str) -> str:
+    """Return the line of an error that is for people, and the reason that stands below it."""
+    first = said.splitlines()[0][:300].rstrip(": ") if said else "no reason is given"
+    request = re.match(r".*?performing (\w+) (\S+) in [^ ,]+(?:, (after \d+ retries))?.*? - ", first)
+    if request is not None:
+        asked = f"{request[1]} {request[2]}" + (f" ({request[3]})" if request[3] else "")
+        first = first[request.end() :].removeprefix("HTTP error: ")
+        if (status := _STATUS.search(said)) is not None:
+            why = re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", said, re.DOTALL)
+            reason = f", {why[1]}: {why[2]}"[:300] if why else ""
+            return f"{asked} was answered with {status[1].strip()}{reason}"
+        return f"{asked}: {_of_transport(first, said)}"
+    return _of_transport(first, said)
+
+
+def _of_transport(first: str, said: str) -> str:
+    """Return the first line of an error of a connection, with the reason that stands below it."""
     if first.endswith("builder error"):
         how = "AWS_ALLOW_HTTP=true, or storage_options={'client_options': {'allow_http': True}}"
         return f"{first}; an endpoint without TLS takes {how}"
-    if first.endswith("error sending request") and (why := re.search(r'(?:error|message): "([^"]+)"', said)):
-        return f"{first}: {why[1]}"
+    if first.endswith(("error sending request", "request or response body error", "error decoding response body")):
+        if (why := re.search(r'(?:error|message): "([^"]+)"', said)) is not None:
+            return f"{first}: {why[1]}"
+        if "TimedOut" in said:
+            return (
+                f"{first}: no answer in time; storage_options={{'client_options': {{'timeout': '120s'}}}} waits longer"
+            )
+        if "Parse(" in said:
+            return f"{first}: the answer is not HTTP; check the address and its port"
     return first
 
 
+_STATUS = re.compile(r"status code: (\d{3}[^:<\n]*)")
+
+
+def _status_of(error: BaseException) -> int:
+    """Return the status that a server answered with; 0 if it did not, or nobody says which."""
+    found = _STATUS.search(str(error))
+    return int(found[1][:3]) if found else 0
+
+
+def is_of_ranges(error: BaseException) -> bool:
+    """Return whether a server sent other bytes than those that it was asked for, or has none there."""
+    said = str(error)
+    return "Content-Range" in said or re.search(r"Requested \S+, got ", said) is not None or _status_of(error) == 416
+
+
+def _redirected(address: str) -> str:
+    """Say what a redirection means that leads nowhere, and the way out."""
+    if _whose(address) == "AWS":
+        return "the store redirects the request, as S3 does for a bucket of another region: set AWS_REGION to that one"
+    return "the server redirects the request in a circle, or to no address; give the address that it leads to"
+
+
+def _in_vain(error: BaseException, is_opening: bool = True) -> str | None:
+    """Say why it is in vain to ask again after an error, with the way out; None if it may help."""
+    said = str(error)
+    if (why := re.search(r"InvalidCertificate\(\s*(\w+)(?:[\s(]*OtherError\(\s*(\w+))?", said)) is not None:
+        return (
+            f"the server's certificate is not accepted ({why[2] or why[1]}). If a CA of your own signed it: "
+            "storage_options={'client_options': {'root_certificate': Path('ca.pem').read_text()}}, or "
+            "SSL_CERT_FILE=ca.pem"
+        )
+    if (
+        why := re.search(r"InvalidMessage\(\s*(\w+)|AlertReceived\(\s*(\w+)|PeerIncompatible\(\s*(\w+)", said)
+    ) is not None:
+        reason = next(filter(None, why.groups()))
+        return f"the server does not speak TLS as it should ({reason}); if it has none, give http:// for https://"
+    if is_opening and "Name or service not known" in said:
+        return "error sending request: failed to lookup its host: name or service not known; check the address"
+    return None
+
+
+def check_encoding(address: str, attributes: Mapping[Any, Any]) -> None:
+    """Refuse bytes that a server has compressed on their way: ranges of these are not those of the file."""
+    encoding = str(attributes.get("Content-Encoding", ""))
+    if encoding and encoding != "identity":
+        raise SourceError(
+            f"reading {address!r} failed: the server sends it compressed (Content-Encoding: {encoding}), so that parts "
+            "of it cannot be read; switch that off for these files, or download the file and name the copy",
+            file=address,
+        )
+
+
+def changed_error(address: str, how: str) -> SourceChangedError:
+    """Return the error of an object that is not the one that was opened."""
+    return SourceChangedError(
+        f"{address!r} changed while it was being read: {how}. Open it again once its writer is done.", file=address
+    )
+
+
 @contextlib.contextmanager
-def told(address: str, what: str) -> Iterator[None]:
-    """Raise errors of the store as ours, with the address and without keys."""
-    found = the_library().exceptions
+def told(address: str, what: str, word: str = "") -> Iterator[None]:
+    """Raise errors of the store with a word as ours, with the address and without keys."""
+    library = the_library().exceptions
     try:
         yield
-    except (FileNotFoundError, found.NotFoundError):
+    except BaseException as error:
+        of_stores = library.BaseError, OSError, ValueError
+        if isinstance(error, SourceError) or not (isinstance(error, of_stores) or _is_panic(error)):
+            raise
+        raise _error_of(error, address, what, word) from None
+
+
+def _error_of(error: BaseException, address: str, what: str, word: str) -> SourceError:
+    """Return the error that says what a store's error means, and the way out."""
+    library, status = the_library().exceptions, _status_of(error)
+    if status == 410 or (status != 405 and isinstance(error, (FileNotFoundError, library.NotFoundError))):
         base, path = parts_of(address)
         bucket = base.rpartition("/")[2].partition("@")[0]
         which = f": there is no bucket {bucket!r}, or no object {path!r} in it" if _whose(address) else ""
-        raise SourceNotFoundError(f"there is no object {address!r}{which}", file=address) from None
-    except (found.PermissionDeniedError, found.UnauthenticatedError) as error:
-        raise SourceError(
-            f"the store does not let {address!r} be read ({_without_keys(error, address)}): {_rights(address)}",
-            file=address,
-        ) from None
-    except found.PreconditionError:
-        said = f"{address!r} changed while it was being read (another ETag). Open it again once its writer is done."
-        raise SourceChangedError(said, file=address) from None
-    except BaseException as error:
-        known = found.BaseError, OSError, ValueError
-        if isinstance(error, SourceError) or not (isinstance(error, known) or _is_panic(error)):
+        gone = " any more" * (status == 410)
+        return SourceNotFoundError(f"there is no object {address!r}{gone}{which}", file=address)
+    said = _without_keys(error, address, word)
+    if isinstance(error, (library.PermissionDeniedError, library.UnauthenticatedError)):
+        return SourceError(
+            f"the store does not let {address!r} be read ({said}): {_rights(address, word)}", file=address
+        )
+    if isinstance(error, library.PreconditionError):
+        return changed_error(address, "it has another ETag")
+    way_out = _STATUSES.get(status, _BUSY if status in (408, 429) or status >= 500 else "")
+    if "error sending request" in said and not status and _in_vain(error) is None:
+        way_out = "check the address and the network; go on later from loader.state_dict()"
+    return SourceError(f"{what} {address!r} failed: {said}" + f": {way_out}" * bool(way_out), file=address)
+
+
+_TRIED_S = 0.5
+"""How long an answer is waited for before the store is asked once without repetitions, to learn what keeps it."""
+_tried: set[str] = set()
+"""The words of the stores that were asked so, and of which nothing was learnt."""
+_ONCE = {**_RETRIES, "max_retries": 0}
+
+
+async def answered(word: str, path: str, asking: Awaitable[T], is_opening: bool = True) -> T:
+    """Wait for a store's answer; if asking again is in vain, as with a certificate, raise the reason at once."""
+    loop, asked = asyncio.get_running_loop(), asyncio.ensure_future(asking)
+    learning: asyncio.Task[None] | None = None
+
+    def learn() -> None:
+        nonlocal learning
+        learning = loop.create_task(_learn(word, path, is_opening))
+        learning.add_done_callback(lambda task: task.cancelled() or task.exception() is None or asked.cancel())
+
+    timer = None if word in _tried else loop.call_later(_TRIED_S, learn)
+    try:
+        return await asked
+    except asyncio.CancelledError:
+        if learning is not None and learning.done() and not learning.cancelled() and (error := learning.exception()):
+            raise error from None
+        raise
+    finally:
+        if timer is not None:
+            timer.cancel()
+        if learning is not None:
+            learning.cancel()
+
+
+async def _learn(word: str, path: str, is_opening: bool) -> None:
+    """Ask a store once, without repetitions; raise what makes these be in vain."""
+    try:
+        places, options = stores[word].__getnewargs_ex__()
+        once = type(stores[word])(*places, **{**options, "retry_config": _ONCE})
+    except Exception:  # one that asks once anyway, or of the user's own
+        _tried.add(word)
+        return
+    try:
+        count_requests()
+        await the_library().head_async(once, path)
+    except Exception as error:
+        if _in_vain(error, is_opening) is not None:
             raise
-        raise SourceError(f"{what} {address!r} failed: {_without_keys(error, address)}", file=address) from None
+    _tried.add(word)
 
 
 class _CalledLoop(asyncio.SelectorEventLoop):

@@ -115,4 +115,5 @@ def test_stores_are_only_read(server, h5stream):
     assert ended.status == 2
     assert "stores are only read" in ended.err
     ended = h5stream("repack", f"{server.url}/a1.h5", "s3://bucket/b.h5", width=200)
+    assert "'s3://bucket/b.h5' is in a store" in ended.err
     assert "name a local file" in ended.err

@@ -110,9 +110,8 @@ def test_a_world_model_learns_from_a_file_and_from_an_address(tmp_path, capsys, 
     world.main(str(tmp_path / "world.h5"), 20)
     local = capsys.readouterr().out.splitlines()
     assert float(local[1].split()[-1]) > float(local[2].split()[-1])
-    server = ObjectServer(tmp_path)
-    world.main(f"{server.url}/world.h5", 20)
-    server.close()
+    with ObjectServer(tmp_path) as server:
+        world.main(f"{server.url}/world.h5", 20)
     assert capsys.readouterr().out.splitlines() == local
 
 

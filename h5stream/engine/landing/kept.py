@@ -80,7 +80,7 @@ def rows_to_keep(
     so that the order is that of a local file.
     """
     chosen: dict[int, int] = {}
-    for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, ()):
+    for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, (), fetched=fetched):
         parts = layout.datasets[number]
         has_images = any(layout.fields[target.field].images is not None for target in parts[0].targets)
         if (
@@ -97,15 +97,20 @@ def rows_to_keep(
     return chosen
 
 
-def _sizes(layout: SampleLayout, without: tuple[str, ...]) -> list[tuple[int, int, int]]:
-    """Return the bytes of each dataset that may be kept, and of a row; ascending, without some kinds of fields."""
+def _sizes(layout: SampleLayout, without: tuple[str, ...], *, fetched: bool = False) -> list[tuple[int, int, int]]:
+    """Return the bytes of each dataset that may be kept, and of a row; ascending, without some kinds of fields.
+
+    With `fetched` also those of many objects in stores, each of which would take a request in every epoch.
+    """
     sizes = []
     for number, parts in enumerate(layout.datasets):
         fields = [layout.fields[target.field] for target in parts[0].targets]
         row_nbytes = sum(field.placed_nbytes for field in fields)
-        # That one of many small files has changed is seen by reading it.
-        must_be_read = parts is layout.leading and any(
-            isinstance(layout.files[part.file], FilesIdentity) for part in parts
+        # That one of many small files has changed is seen by reading it, which costs a request if it is in a store.
+        files = {part.file: layout.files[part.file] for part in parts} if parts is layout.leading else {}
+        must_be_read = any(
+            isinstance(one, FilesIdentity) and not (fetched and len(one.far) == len(one.sizes))
+            for one in files.values()
         )
         without_memory = any(field.kind in without or field.dtype.kind == "O" for field in fields)
         if not (must_be_read or parts[0].along or without_memory):
