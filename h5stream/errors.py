@@ -312,3 +312,11 @@ class LeakWarning(UserWarning):
 
     Where that is meant: ``warnings.simplefilter("ignore", h5stream.errors.LeakWarning)``.
     """
+
+
+class MeaningWarning(UserWarning):
+    """Datasets are read as one, and their attributes say that the same stored number means different things.
+
+    Such as another ``scale_factor`` or other ``units``; see ``missing=`` of `Field`. If that is meant:
+    ``warnings.simplefilter("ignore", h5stream.errors.MeaningWarning)``.
+    """

@@ -35,6 +35,7 @@ from h5stream.storage.images import LOOKED_AT, Images, decode_image
 from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_named_shapes, with_room_for_all
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
+from h5stream.storage.meanings import warn_of_meanings, with_packings
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, files_of, groups_alike, kept_or_anew, lacks, objects_of
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
@@ -79,7 +80,9 @@ def open_layout(
     )
     layout = replace(layout, columns=tuple(_columns(layout, files, samples)), lookups=shared(lookups))
     layout = with_named_shapes(layout, looked_up.values())
-    return _normalised(_with_image_sizes(layout))
+    layout = with_packings(_normalised(_with_image_sizes(layout)), [file.packed for file in files])
+    warn_of_meanings(layout)
+    return layout
 
 
 def _normalised(layout: SampleLayout) -> SampleLayout:
