@@ -149,19 +149,43 @@ class _Files:
     def __init__(self, layout: SampleLayout, opened: contextlib.ExitStack) -> None:
         self._layout, self._opened = layout, opened
         self._path, self._file = "", None
+        self._part: DatasetPart | None = None
+        self._numbers = np.zeros(0, dtype=np.int64)
 
     def dataset(self, part: DatasetPart, k: int) -> tuple[Any, str]:
         """Return a part's dataset, or that of its object `k`, and the path of its file."""
         identity, path = self._layout.files[part.file], part.path
-        if len(part.objects):
-            path = part.objects[k] + path[len(part.objects[0]) :]
         within = identity.path
         if isinstance(identity, FilesIdentity):
-            within, path = part.objects[k], part.path[len(part.objects[0]) :].strip("/")
+            if part is not self._part:
+                self._part, self._numbers = part, _file_of_each(part, identity)
+            within = identity.paths[int(self._numbers[k])]
+        elif len(part.objects):
+            path = part.objects[k] + path[len(part.objects[0]) :]
         if within != self._path:
             self._opened.close()
             self._file, self._path = self._opened.enter_context(open_hdf5(within)), within
         return thing_at(self._file, path, within), within
+
+
+def _file_of_each(part: DatasetPart, identity: FilesIdentity) -> NDArray[np.int64]:
+    """Return the number of the file that each object of a part is, by where its bytes are."""
+    numbers = np.full(len(part.objects), -1, dtype=np.int64)
+    if part.index is not None and len(part.index.numbers):
+        owner = part.index.numbers // part.index.columns
+        if part.object_edges is not None:
+            owner = np.searchsorted(part.object_edges, owner * part.chunk_rows, side="right") - 1
+        numbers[owner] = np.searchsorted(identity.starts, part.index.offset, side="right") - 1
+    lacking, in_turn = numbers < 0, np.arange(len(numbers))
+    if part.object_rows is not None:
+        numbers[lacking & (part.object_rows == 0)] = 0  # nothing is read of it
+        lacking = numbers < 0
+    if lacking.any():
+        if len(numbers) < len(identity.paths) or (numbers[~lacking] != in_turn[~lacking]).any():
+            said = "nothing was written in some of the files, so that their attributes cannot be told apart"
+            raise OptionError(f"missing= of {part.path!r}: {said}; give missing= the numbers that stand for what is missing")
+        numbers[lacking] = in_turn[lacking]
+    return numbers
 
 
 def _of_part(files: _Files, part: DatasetPart, target: Target, field: FieldLayout, asked: Asked) -> NDArray[np.object_]:
