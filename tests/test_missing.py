@@ -1,8 +1,6 @@
 """Missing and packed numbers: `missing=` gives what the rules of xarray and of CF conventions give, on every path."""
 
-import io
 import itertools
-import re
 
 import h5py
 import numpy as np
@@ -11,7 +9,6 @@ import torch
 from torch.utils.data import ConcatDataset
 
 from h5stream import (
-    Bounds,
     Boxes,
     Field,
     H5Dataset,
@@ -347,7 +344,9 @@ def test_what_missing_does_not_take_is_refused(tmp_path, field, says):
 
 def test_numbers_that_do_not_mean_the_same_are_warned_of(tmp_path, files):
     paths, _ = files
-    with pytest.warns(MeaningWarning, match=r"scale_factor is '0\.5' in .*0\.nc.*'1\.5' in .*missing='netcdf'") as warned:
+    with pytest.warns(
+        MeaningWarning, match=r"scale_factor is '0\.5' in .*0\.nc.*'1\.5' in .*missing='netcdf'"
+    ) as warned:
         raw = H5Dataset(paths, "t")[:]
     assert len(warned) == 1
     with h5py.File(paths[0]) as file:

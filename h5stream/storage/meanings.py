@@ -53,6 +53,34 @@ def meaning_of(dataset: Any) -> tuple[tuple[str, str], ...]:
     return tuple((name, _shown(value)) for name, value in attributes_of(dataset, MEANINGS).items())
 
 
+def packed_by(dataset: Any) -> tuple[str, ...]:
+    """Return the attributes by which some stored numbers of a dataset are missing, or stand for others."""
+    if dataset.dtype.kind not in "iuf":
+        return ()
+    attributes = attributes_of(dataset, (*PACKED, "_Unsigned"))
+    kind = np.dtype(dataset.dtype.newbyteorder("="))
+    plain = packing((NETCDF,), kind, {})
+    return tuple(attributes) if replace(packing((NETCDF,), kind, attributes), dtype=plain.dtype) != plain else ()
+
+
+def packed_text(name: str, attributes: Sequence[str]) -> str:
+    """Say which attributes ask that stored numbers be unpacked, and what follows them."""
+    text = name if name.isprintable() and '"' not in name and "\\" not in name else repr(name)[1:-1]
+    listing = ", ".join(f"{text}@{one}" for one in attributes)
+    return f'{text} has fill values or packed numbers ({listing}), which Field("{text}", missing="netcdf") follows'
+
+
+def not_followed(layout: SampleLayout) -> dict[str, tuple[str, ...]]:
+    """Return the attributes of fields that say how stored numbers are packed, and are not followed, by field."""
+    names = dict[str, tuple[str, ...]]()
+    for parts in layout.datasets:
+        for target in parts[0].targets:
+            field = layout.fields[target.field]
+            if attributes := tuple(name for name, _ in target.meaning if name in PACKED and not field.packings):
+                names[field.name] = attributes
+    return names
+
+
 def _shown(value: Any) -> str:
     values = np.ravel(value).tolist()
     texts = [one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values]
@@ -183,7 +211,9 @@ def _file_of_each(part: DatasetPart, identity: FilesIdentity) -> NDArray[np.int6
     if lacking.any():
         if len(numbers) < len(identity.paths) or (numbers[~lacking] != in_turn[~lacking]).any():
             said = "nothing was written in some of the files, so that their attributes cannot be told apart"
-            raise OptionError(f"missing= of {part.path!r}: {said}; give missing= the numbers that stand for what is missing")
+            raise OptionError(
+                f"missing= of {part.path!r}: {said}; give missing= the numbers that stand for what is missing"
+            )
         numbers[lacking] = in_turn[lacking]
     return numbers
 
@@ -353,7 +383,7 @@ def _warn(
     where = [layout.files[part.file].path for _, part in (first, other)]
     where = [
         f"{path!r}, {part.path!r}" if where[0] == where[1] else repr(path)
-        for path, (_, part) in zip(where, (first, other))
+        for path, (_, part) in zip(where, (first, other), strict=True)
     ]
     has = [f"{values[name]!r}" if name in values else "none" for values, _ in (first, other)]
     way_out = "missing='netcdf' follows the attributes of each file"
