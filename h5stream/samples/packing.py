@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -72,16 +72,20 @@ def packing(
         words += [attributes[name] for name in ("_FillValue", "missing_value") if name in attributes]
     values = [one for word in words for one in _numbers(word, dtype, stored)]
     values += [held for one in asked if not isinstance(one, str) and (held := as_stored(one, stored)) is not None]
-    named = {"values": tuple(dict.fromkeys(values)), "stored": "" if stored == dtype else stored.str}
+    masked = Packing(values=tuple(dict.fromkeys(values)), stored="" if stored == dtype else stored.str)
     if NETCDF not in asked:
-        return Packing(**named)
+        return masked
     scale, offset = (_one(attributes.get(name)) for name in ("scale_factor", "add_offset"))
     is_masked = "_FillValue" in attributes or "missing_value" in attributes
-    return Packing(
-        **named,
-        **_range(dtype, stored, attributes, is_scaled=scale is not None or offset is not None),
+    limits = _limits(dtype, stored, attributes, is_scaled=scale is not None or offset is not None)
+    return replace(
+        masked,
+        least=limits.get("least"),
+        most=limits.get("most"),
         scale=None if scale is None else float(scale),
         offset=None if offset is None else float(offset),
+        scaled_least=limits.get("scaled_least"),
+        scaled_most=limits.get("scaled_most"),
         dtype=_float_type(stored, scale, offset, is_masked=is_masked).name,
     )
 
@@ -135,10 +139,10 @@ def _one(value: Any) -> Any:
     return flat[0] if flat.size == 1 and flat.dtype.kind in "iuf" else None
 
 
-def _range(
+def _limits(
     dtype: np.dtype[Any], stored: np.dtype[Any], attributes: Mapping[str, Any], *, is_scaled: bool
 ) -> dict[str, Number]:
-    """Return the bounds of valid numbers: of stored ones, or of scaled ones where they are fractions and those are not."""
+    """Return the bounds of valid numbers, stored ones; fractions are bounds of what whole numbers are scaled to."""
     both = np.ravel(attributes.get("valid_range", np.zeros(0)))
     bounds = [_one(attributes.get(name)) for name in ("valid_min", "valid_max")]
     if both.size == 2 and both.dtype.kind in "iuf":

@@ -195,7 +195,9 @@ class Field:
         that are examined when the files are opened have the same size, a batch is one tensor, (samples, height, width,
         channels), else a list; ``ragged="list"`` makes it a list in any case. Samples of several rows are (samples,
         steps, height, width, channels), and such images must have the same size. Pixels keep the type of the image,
-        uint8 for JPEG, and grayscale images have no axis of channels. For rows that are filled up to one length, pass a
+        uint8 for JPEG, and grayscale images have no axis of channels. A PNG with a palette, such as a mask of classes,
+        comes as the numbers of its colours, (height, width), as PIL gives it; ``"png-rgb"`` and ``"auto-rgb"`` give the
+        palette's colours. For rows that are filled up to one length, pass a
         pair: the format, and the dataset that says how many bytes of each row are the image. Not with `dtype` or
         `columns`; `normalise` makes numbers of pixels.
     normalise : dict, optional, keyword-only
@@ -208,9 +210,9 @@ class Field:
         Stored numbers that become NaN; the batch is float32 unless `dtype` says otherwise. A number is compared as the
         dataset's type holds it, ``"fill"`` is the dataset's fill value, and ``"netcdf"`` follows the attributes of each
         dataset: ``_FillValue``, ``missing_value``, ``valid_min``, ``valid_max``, ``valid_range`` and ``_Unsigned`` say
-        which numbers are valid, and these are multiplied by ``scale_factor`` before ``add_offset`` is added. The type is
-        then the one that xarray decodes to, float32 or float64, unless `dtype` or `normalise` are given. `normalise`
-        gets the numbers that come of this.
+        which numbers are valid, and these are multiplied by ``scale_factor`` before ``add_offset`` is added. The type
+        is then the one that xarray decodes to, float32 or float64, unless `dtype` or `normalise` are given.
+        `normalise` gets the numbers that come of this.
     **old
         Arguments of earlier versions, which warn and say what to write.
 

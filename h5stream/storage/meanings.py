@@ -327,7 +327,10 @@ def with_joint_packings(layout: SampleLayout, layouts: Sequence[SampleLayout]) -
         if len({one.stored for one in known}) > 1:
             said = "some of its datasets have the attribute _Unsigned, others have not, or say otherwise"
             raise OptionError(f"field {layout.fields[number].name!r}: {said}; read them apart")
-        columns = [dict(one.columns).get(own.packed_by) for one, own in zip(layouts, several, strict=True)]
+        columns = [
+            None if own.packed_by is None else dict(one.columns)[own.packed_by]
+            for one, own in zip(layouts, several, strict=True)
+        ]
         is_of_parts = all(column is None or column.by_rows for column in columns)
         values = []
         for one, own, column in zip(layouts, several, columns, strict=True):
