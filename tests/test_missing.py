@@ -276,7 +276,12 @@ def test_numbers_and_fill_values_become_nan_of_float32(tmp_path):
     raw = np.arange(ROWS * 4).reshape(ROWS, 4) % 9
     write(tmp_path / "a.h5", raw.astype("i4"), {}, "x", fillvalue=5)
     write(tmp_path / "a.h5", raw.astype("f8"), {}, "y")
-    for name, missing, values in (("x", 3, [3]), ("x", (3, -1, 4), [3, 4]), ("x", "fill", [5]), ("y", [7.0], [7])):
+    for name, missing, values in (
+        ("x", 3, [3]),
+        ("x", (3, -1, 4), [3, 4]),
+        ("x", "fill", [5]),
+        ("y", torch.tensor([7.0, np.nan]), [7]),
+    ):
         got = H5Dataset(tmp_path / "a.h5", Field(name, missing=missing))[:]
         same(got, np.where(np.isin(raw, values), np.nan, raw).astype("f4"))
     wide = H5Dataset(tmp_path / "a.h5", Field("x", missing=("fill", 2), dtype=torch.float64))
@@ -327,6 +332,7 @@ def test_values_of_variable_length_and_padding(tmp_path):
         (lambda: Field("x", missing="none"), "missing= takes 'netcdf'.*not 'none'"),
         (lambda: Field("x", missing=[None]), "missing= takes 'netcdf'.*not None"),
         (lambda: Field("x", missing=True), "missing= takes 'netcdf'.*not True"),
+        (lambda: Field("x", missing=float("nan")), "stored numbers are uint8, which are never that"),
         (lambda: Field("x", missing=300), "stored numbers are uint8, which are never that"),
         (lambda: Field("x", missing="fill"), "has no fill value of its own"),
         (lambda: Field("x", missing=3, dtype=torch.int32), "missing= gives floating point numbers"),

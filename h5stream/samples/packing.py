@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+from h5stream.samples.segments import as_array
 
 Number = int | float
 Missing = Literal["netcdf", "fill"] | Number | Iterable[Literal["netcdf", "fill"] | Number]
@@ -46,10 +47,10 @@ class Packing:
 
 def missing_of(name: str, given: Any) -> tuple[str | Number, ...]:
     """Read what a user gave: words and numbers, each once."""
-    several = [given] if isinstance(given, str) or np.ndim(given) == 0 else list(given)
-    several = [
-        one.item() if isinstance(one, (np.generic, np.ndarray)) and np.ndim(one) == 0 else one for one in several
-    ]
+    if not isinstance(given, (str, list, tuple)):
+        given = as_array(given).tolist()  # arrays, tensors, single numbers
+    several = list(given) if isinstance(given, (list, tuple)) else [given]
+    several = [one.item() if isinstance(one, np.generic) else one for one in several]
     wrong = [
         one
         for one in several
@@ -59,7 +60,7 @@ def missing_of(name: str, given: Any) -> tuple[str | Number, ...]:
     if wrong:
         said = "'netcdf' (what the dataset's attributes say), 'fill' (its fill value), a number or several"
         raise OptionError(f"Field({name!r}): missing= takes {said}, not {wrong[0]!r}")
-    return tuple(dict.fromkeys(one for one in several if one == one))
+    return tuple(dict.fromkeys(several))
 
 
 def packing(

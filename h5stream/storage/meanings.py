@@ -153,7 +153,9 @@ def _check_fit(asked: Field, fields: Sequence[FieldLayout]) -> None:
     for field in fields:
         check_is_number(field)
     for number in asked.missing if NETCDF not in asked.missing else ():
-        if not isinstance(number, str) and all(as_stored(number, field.dtype) is None for field in fields):
+        if isinstance(number, str) or (number != number and any(field.dtype.kind == "f" for field in fields)):
+            continue  # NaN stays what it is
+        if all(as_stored(number, field.dtype) is None for field in fields):
             said = f"missing={number!r}, and its stored numbers are {fields[0].dtype}, which are never that"
             raise OptionError(f"Field({asked.name!r}): {said}; give the number as it is stored")
 
