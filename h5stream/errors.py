@@ -319,3 +319,11 @@ class LeftOutWarning(UserWarning):
 
     Where that is meant: ``samples=Rows(missing="skip")``, or ``missing="skip"`` of `Sequences`.
     """
+
+
+class MeaningWarning(UserWarning):
+    """Datasets are read as one, and their attributes say that the same stored number means different things.
+
+    Such as another ``scale_factor`` or other ``units``; see ``missing=`` of `Field`. If that is meant:
+    ``warnings.simplefilter("ignore", h5stream.errors.MeaningWarning)``.
+    """

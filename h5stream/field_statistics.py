@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from h5stream import allowance
-from h5stream.engine.assemble import object_value, strings_to_lists
+from h5stream.engine.assemble import object_value, strings_to_lists, unpacking_of
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.footprint import Sizing, check_budget, default_budget
 from h5stream.engine.moments import Moments, ValueCounts
@@ -25,6 +26,7 @@ from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Engine
 from h5stream.engine.slots import SlotFormat, SlotRing
+from h5stream.engine.unpacking import Unpacking
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.executors import Job, carried_out, check_executor
 from h5stream.order.blocks import Blocks, Stretch, blocks_in, shuffled_blocks, stretches
@@ -64,6 +66,8 @@ KeptAxes = Sequence[tuple[int, tuple[int, ...]]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldStatistics:
     """What is known of all values of a field: as the file has them, before ``dtype=`` and normalisation.
+
+    With ``missing=`` they are the numbers that come of it: what is missing counts as NaN.
 
     With `axis` given, numbers are arrays with a value for each index of these axes; else they are single numbers.
 
@@ -264,11 +268,13 @@ def _merged(passes: Iterable[list[_Watched]]) -> list[_Watched]:
 def _watched(layout: SampleLayout, rows: Places | None, stretch: Stretch, axes: KeptAxes) -> list[_Watched]:
     """Let all values of fields, given by number, go by: each batch in the next of a few threads; sums are merged."""
     parts = [[(n, _Watched(layout.fields[n], kept)) for n, kept in axes] for _ in range(PARTS)]
+    unpackings = {n: unpacking_of(layout.fields[n]) for n, _ in axes}
     looking: collections.deque[Future[None]] = collections.deque()
 
     def look(part: list[tuple[int, _Watched]], batch: ReadyBatch, slot_format: SlotFormat) -> None:
         for number, each in part:
-            each.add(_values_of(batch, slot_format, number, layout.fields[number]))
+            values = _values_of(batch, slot_format, number, layout.fields[number])
+            each.add(_unpacked(values, unpackings[number], batch, slot_format, number, layout.fields))
         batch.slot.give_back()
 
     with ThreadPoolExecutor(min(PARTS, allowance.cpus()), "h5stream-statistics") as threads:
@@ -329,6 +335,28 @@ def _values_of(batch: ReadyBatch, slot_format: SlotFormat, number: int, field: F
     values = batch.slot.memory[start : start + batch.rows * field.row_nbytes]
     shaped = values.view(field.dtype).reshape(batch.rows, *field.row_shape) if field.row_nbytes else values[:0]
     return strings_to_lists(shaped, cut_at_nul=field.cut_at_nul) if field.kind == "bytes" else shaped
+
+
+def _unpacked(
+    values: Any,
+    unpacking: Unpacking | None,
+    batch: ReadyBatch,
+    slot_format: SlotFormat,
+    number: int,
+    fields: Sequence[FieldLayout],
+) -> Any:
+    """Return the floats that stored numbers of a field mean, where it has missing=; else its values as they are."""
+    if unpacking is None:
+        return values
+    which, by = None, fields[number].packed_by
+    if by is not None:
+        which = torch.from_numpy(_values_of(batch, slot_format, by, fields[by]))
+        if fields[number].kind == "ragged":
+            which = which.repeat_interleave(torch.from_numpy(np.diff(batch.objects[number].of.offsets)))
+    raw = torch.from_numpy(values)
+    out = torch.empty(raw.shape, dtype=unpacking.dtype)
+    unpacking.into(out, raw, which)
+    return out.numpy()
 
 
 class _Watched:

@@ -201,6 +201,7 @@ NORMAL = {"mean": 1, "std": [2, 3], "factor": 4, "nan": 5}
         ({"ragged": "pad", "crop": Crop(9), "pad_value": 2}, {"ragged": Ragged("pad", crop=Crop(9), pad_value=2)}),
         ({"decode": "png", "length": "n"}, {"decode": ("png", "n")}),
         (NORMAL, {"normalise": NORMAL}),
+        ({"members": ["a", "b"]}, {"columns": ["a", "b"]}),
     ],
     ids=str,
 )
@@ -219,6 +220,8 @@ def test_the_old_words_of_a_field_mean_the_same_and_warn(old, new):
         ({"repeat": True, "steps": [0]}, "repeat= and steps= do not go together"),
         ({"rows": "y", "names": ["a"]}, "rows= and names= do not go together"),
         ({"max_length": 3, "crop": Crop(3)}, "max_length= and crop= do not go together"),
+        ({"columns": [0], "members": ["a"]}, "columns= was given, and so was an old name"),
+        ({"members": ["a", 3]}, "members= takes names of members of a compound, not 3"),
         ({"take": [0], "steps": [1]}, "take= was given, and so was an old name"),
         ({"lookup": "y", "rows": "z"}, "lookup= was given, and so was an old name"),
         ({"normalise": {"mean": 1}, "std": 2}, "normalise= was given, and so was an old name"),

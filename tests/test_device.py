@@ -11,7 +11,7 @@ from inner import device_is, pinned_copies, stream_all
 from making import corrupt_chunk
 from oracle.compare import differs, plain
 
-from h5stream import Field, H5StreamLoader
+from h5stream import Field, H5StreamLoader, SampleNumber
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import CorruptChunkError, DeviceMemoryError, OptionError
 from tests.device.fake_backend import FakeBackend
@@ -64,6 +64,25 @@ def are_same(found, expected):
 def test_on_a_late_device_every_batch_is_right_and_stays_so_where_it_is_kept(path, monkeypatch, seed):
     expected, backend, keep = list(loader_of(path)), FakeBackend(seed), seed % 3 == 0
     assert are_same(seen_on(backend, path, monkeypatch, keep=keep), expected * (1 + keep))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_packed_numbers_of_several_files_are_right_on_a_late_device(tmp_path, monkeypatch, seed):
+    paths = [tmp_path / f"{k}.nc" for k in range(3)]
+    for k, path in enumerate(paths):
+        with h5py.File(path, "w") as file:
+            file["t"] = np.random.default_rng(k).integers(0, 9, (ROWS // 4, 5), "u2")
+            for name, value in (("scale_factor", 0.5 + k), ("add_offset", 3.0 * k), ("_FillValue", np.uint16(k))):
+                file["t"].attrs[name] = value
+    packed = {"missing": "netcdf"}
+    fields = {
+        "t": Field("t", **packed),
+        "n": Field("t", **packed, normalise={"mean": 1, "nan": 0}),
+        "y": SampleNumber(),
+    }
+    expected, backend = list(loader_of(paths, fields=fields)), FakeBackend(seed)
+    assert are_same(seen_on(backend, paths, monkeypatch, keep=seed == 3, fields=fields), expected * (1 + (seed == 3)))
+    assert expected[0]["t"].isnan().any()
 
 
 @pytest.mark.parametrize("size", [BATCH, 8])

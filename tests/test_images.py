@@ -1,6 +1,8 @@
 """Encoded images, decoded by the readers, beside imagecodecs."""
 
 import os
+import struct
+import zlib
 from contextlib import nullcontext
 
 import h5py
@@ -210,3 +212,94 @@ def test_each_sample_names_the_object_of_its_image(tmp_path, stored, beside):
     assert all(np.array_equal(a.numpy(), b) for a, b in zip(H5Dataset(path, alone)[:], expected, strict=True))
     with pytest.raises(errors.FieldNotFoundError, match="img_77"):
         H5Dataset(path, Field("images/{}", **given, lookup=["img_77"] * 9, decode="jpeg"))
+
+
+PASSES = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+"""The first row and column, and the steps, of each pass of an interlaced PNG."""
+
+
+def palette_png(numbers, bits, *, is_interlaced=False, transparent=b"", between=b"", colour_type=3):
+    """Encode numbers of colours as a PNG with a palette, by the PNG specification."""
+
+    def chunk(kind, content):
+        checked = kind + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    parts = [numbers[r::down, c::across] for r, c, down, across in PASSES] if is_interlaced else [numbers]
+    lines = b""
+    for row in (row for part in parts if part.size for row in part):
+        lines += b"\0" + np.packbits(np.unpackbits(row[:, None], axis=1)[:, 8 - bits :]).tobytes()
+    height, width = numbers.shape
+    header = struct.pack(">IIBBBBB", width, height, bits, colour_type, 0, 0, is_interlaced)
+    colours = np.random.default_rng(bits).integers(0, 256, (2**bits, 3), dtype="u1")
+    packed = zlib.compress(lines)
+    chunks = [(b"IHDR", header), (b"PLTE", colours.tobytes())] + [(b"tRNS", transparent)] * bool(transparent)
+    chunks += [(b"tEXt", between)] * bool(between) + [(b"IDAT", packed[:20]), (b"IDAT", packed[20:]), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*one) for one in chunks), colours
+
+
+def write_encoded(path, encoded):
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("mask", (len(encoded),), h5py.vlen_dtype("u1"))
+        for k, one in enumerate(encoded):
+            data[k] = np.frombuffer(one, "u1")
+        padded = np.full((len(encoded), max(map(len, encoded)) + 5), 9, "u1")
+        for k, one in enumerate(encoded):
+            padded[k, : len(one)] = np.frombuffer(one, "u1")
+        file["rows"] = padded
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+@pytest.mark.parametrize("is_interlaced", [False, True])
+def test_a_palette_png_is_class_numbers_or_colours(tmp_path, bits, is_interlaced):
+    every = np.random.default_rng(0).integers(0, 2**bits, (5, 13, 11), dtype="u1")
+    made = [palette_png(one, bits, is_interlaced=is_interlaced, between=b"a\0b" * k) for k, one in enumerate(every)]
+    write_encoded(tmp_path / "a.h5", [encoded for encoded, _ in made])
+    for name, kind in (("mask", "png"), ("mask", "auto"), ("rows", "png")):
+        dataset = H5Dataset(tmp_path / "a.h5", Field(name, decode=kind))
+        assert np.array_equal(dataset[:].numpy(), every)
+        assert np.array_equal(dataset[3].numpy(), every[3])
+        with H5StreamLoader(dataset, batch_size=2, shuffle=False) as loader:
+            assert np.array_equal(torch.cat([*loader]).numpy(), every)
+    for kind in ("png-rgb", "auto-rgb"):
+        got = H5Dataset(tmp_path / "a.h5", Field("mask", decode=kind))[:]
+        assert np.array_equal(got.numpy(), made[0][1][every])
+
+
+def test_transparency_of_a_palette_does_not_change_its_numbers(tmp_path):
+    numbers = np.arange(64, dtype="u1").reshape(8, 8) % 4
+    encoded, colours = palette_png(numbers, 2, transparent=b"\0\x80")
+    write_encoded(tmp_path / "a.h5", [encoded] * 2)
+    assert np.array_equal(H5Dataset(tmp_path / "a.h5", Field("mask", decode="png"))[1].numpy(), numbers)
+    alpha = np.array([0, 128, 255, 255], "u1")
+    want = np.concatenate([colours, alpha[:, None]], axis=1)[numbers]
+    assert np.array_equal(H5Dataset(tmp_path / "a.h5", Field("mask", decode="png-rgb"))[1].numpy(), want)
+
+
+def test_palettes_beside_colours_are_refused_and_beside_gray_levels_are_not(tmp_path):
+    numbers = np.arange(64, dtype="u1").reshape(8, 8) % 4
+    (encoded, colours), gray = palette_png(numbers, 8), image(1, (8, 8))
+    write_encoded(tmp_path / "a.h5", [encoded, ENCODE["png"](image(0, (8, 8, 3)))])
+    with pytest.raises(errors.UnsupportedFieldError, match=r"some images have a palette.*decode='png-rgb' gives"):
+        H5Dataset(tmp_path / "a.h5", Field("mask", decode="png"))
+    both = H5Dataset(tmp_path / "a.h5", Field("mask", decode="png-rgb"))[:].numpy()
+    assert np.array_equal(both, np.stack([colours[numbers], image(0, (8, 8, 3))]))
+    write_encoded(tmp_path / "b.h5", [encoded, ENCODE["png"](gray)])
+    assert np.array_equal(H5Dataset(tmp_path / "b.h5", Field("mask", decode="png"))[:].numpy(), [numbers, gray])
+
+
+@pytest.mark.parametrize("at", [18, 25, 30, 36, 41, 80, -14, -30])
+def test_a_damaged_palette_png_is_an_error_and_never_other_numbers(tmp_path, at):
+    numbers = np.arange(64, dtype="u1").reshape(8, 8) % 4
+    encoded, _ = palette_png(numbers, 8)
+    damaged = bytearray(encoded)
+    damaged[at] ^= 0x55
+    write_encoded(tmp_path / "a.h5", [encoded, encoded, bytes(damaged), encoded[: len(encoded) // 2]])
+    dataset = H5Dataset(tmp_path / "a.h5", Field("mask", decode="png"))
+    with pytest.raises(errors.CorruptChunkError, match="the image of row 3"):
+        dataset[3]
+    try:
+        got = dataset[2].numpy()
+    except errors.H5StreamError:
+        return
+    assert np.array_equal(got, numbers)  # what was damaged is not read: the palette

@@ -141,12 +141,12 @@ def test_objects_that_cannot_be_looked_up_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("field", "kind", "says"),
     [
-        (lambda: Field("x", members=["a", "d"]), FieldNotFoundError, "no member 'd'.*it has 'a', 'b', 'c'"),
-        (lambda: Field("x", members=["a", "b"]), UnsupportedFieldError, "'a' is float32, 'b' is int32; make a field"),
-        (lambda: Field("x", members=["c"]), UnsupportedFieldError, "'c' is"),
-        (lambda: Field("plain", members=["a"]), FieldNotFoundError, "no compounds"),
-        (lambda: Field("x", members=[3]), OptionError, "members= takes names"),
-        (lambda: Field("x", members="a", take="all"), OptionError, "take='all' takes the whole"),
+        (lambda: Field("x", columns=["a", "d"]), FieldNotFoundError, "no member 'd'.*it has 'a', 'b', 'c'"),
+        (lambda: Field("x", columns=["a", "b"]), UnsupportedFieldError, "'a' is float32, 'b' is int32; make a field"),
+        (lambda: Field("x", columns=["c"]), UnsupportedFieldError, "'c' is"),
+        (lambda: Field("plain", columns=["a"]), FieldNotFoundError, "no compounds"),
+        (lambda: Field("x", columns=["a", 3]), OptionError, "columns= takes names alone"),
+        (lambda: Field("x", columns=["a"], take="all"), OptionError, "take='all' takes the whole"),
     ],
 )
 def test_members_that_make_no_tensor_are_refused(tmp_path, field, kind, says):

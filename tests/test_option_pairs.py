@@ -50,7 +50,8 @@ OPTIONS = {
     "scale": ({"take": Take(scale=0.5)}, None),
     "pad": ({"take": Take(pad=-1)}, None),
     "columns": ({"columns": [0]}, lambda rows: rows),  # of a sparse matrix
-    "members": ({"members": ["a"]}, None),
+    "members": ({"columns": ["a"]}, None),
+    "missing": ({"missing": 100}, lambda rows: rows),
     "crop": ({"ragged": Ragged(crop=Crop(1))}, lambda rows: rows),
     "length": ({"decode": ("png", "plain")}, None),
     "names": ({"lookup": ["a"]}, None),

@@ -249,8 +249,8 @@ class Salt(Program):
         return H5StreamLoader(
             folder / "jets.h5",
             fields={
-                "jets": Field("jets", members=["pt", "eta", "mass"]),
-                "tracks": Field("tracks", members=["d0", "pt"]),
+                "jets": Field("jets", columns=["pt", "eta", "mass"]),
+                "tracks": Field("tracks", columns=["d0", "pt"]),
                 "flavour": "jets:flavour",
                 "valid": "tracks:valid",
             },

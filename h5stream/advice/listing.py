@@ -25,6 +25,7 @@ from h5stream.storage.fields import Field
 from h5stream.storage.filters import pipeline_of
 from h5stream.storage.handles import dtype_of
 from h5stream.storage.images import format_of
+from h5stream.storage.meanings import packed_by
 from h5stream.storage.opening import open_layout
 from h5stream.storage.parts import open_hdf5
 from h5stream.storage.source import identity_of
@@ -101,6 +102,8 @@ class DatasetEntry:
     matlab_class: str = ""  # the class that MATLAB gave it
     # Clues of what it is for.
     attributes: tuple[str, ...] = ()  # those that can be fields
+    # those that say which numbers are missing, and how others are packed; empty where all mean what they are
+    packed: tuple[str, ...] = ()
     image: str = ""  # "jpeg", "png" or "webp" where its first values begin like that, "auto" where they differ
     counts: Counts | None = None  # of a dataset of integers with one axis
     columns: tuple[Counts, ...] = ()  # of each column of one with two or three
@@ -118,7 +121,7 @@ class DatasetEntry:
         """Return it as plain containers for JSON."""
         plain = asdict(self)
         return plain | {
-            "clues": {name: plain.pop(name) for name in ("attributes", "image", "counts", "columns", "words")}
+            "clues": {name: plain.pop(name) for name in ("attributes", "packed", "image", "counts", "columns", "words")}
         }
 
     @property
@@ -363,6 +366,7 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
         role=_role(dataset, name),
         matlab_class=_attribute(dataset, "MATLAB_class").decode("ascii", "replace"),
         attributes=_attributes(dataset),
+        packed=_or((), packed_by, dataset),
         image=image,
         counts=counts[0] if len(counts) == 1 else None,
         columns=counts[1:] and counts,

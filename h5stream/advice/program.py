@@ -344,9 +344,8 @@ def form_of(entry: DatasetEntry, name: str = "", *, ragged: str = "") -> str:
     text = quoted(name or entry.path)
     if entry.image:
         return f'Field({text}, decode="{entry.image}")'
-    if ragged or entry.is_numbers_of_any_length:
-        return f'Field({text}, ragged="{ragged or "packed"}")'
-    return text
+    form = f'Field({text}, ragged="{ragged or "packed"}")' if ragged or entry.is_numbers_of_any_length else text
+    return with_options(form, missing='"netcdf"' * bool(entry.packed))
 
 
 def with_options(form: str, **options: str) -> str:

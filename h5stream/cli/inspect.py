@@ -165,6 +165,7 @@ def statistics_command(
     """
     paths = options.files_of(files)
     from h5stream import H5Dataset
+    from h5stream.storage.meanings import not_followed, packed_text
 
     dataset = H5Dataset(paths, **options.loader_options(fields, samples))
     found = dataset.statistics(axis=_axis(axis))
@@ -174,6 +175,9 @@ def statistics_command(
     console = SafeConsole()
     for line in _lines([*found.values()], console.width):
         console.print(line, soft_wrap=True)
+    for name, attributes in not_followed(dataset.layout).items():
+        text = f"{packed_text(name, attributes)}; without it stored numbers are counted, fill values among them"
+        console.print(Text(text, style="yellow"))
 
 
 def _axis(text: str) -> Any:

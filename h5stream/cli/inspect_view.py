@@ -21,6 +21,7 @@ from h5stream.cli.showing import labelled, named_lines, table, whole
 from h5stream.monitor.progress import printable
 from h5stream.storage.catalogue import Kept
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, VIA_H5PY
+from h5stream.storage.meanings import packed_text
 from h5stream.units import count_text, counted, names_text, shape_text, text_of_bytes
 
 _LISTED, _LISTED_GROUPS = 12, 5  # unless --all is given: datasets of one length, members of a compound; and lengths
@@ -85,6 +86,7 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
     legend += [f"{access} = {means}" for access, means in _ACCESS_MEANS.items() if access in accesses]
     if legend:
         yield Text("; ".join(legend), style="dim")
+    yield from (Text(packed_text(entry.path, entry.packed), style="yellow") for entry in entries if entry.packed)
     if everything:
         return
     lengths = len(groups) - len(listed)

@@ -108,11 +108,11 @@ class DeviceFeed:
         copied = self._backend.record_event(self._side, timed=True)
         self._copying.append((ready.slot, began, copied))
 
-        def changed(change: Change, raw: torch.Tensor) -> torch.Tensor:
-            """Cast and normalise on the device, after the raw bytes have crossed: they are fewer, as a rule."""
+        def changed(change: Change, raw: torch.Tensor, which: torch.Tensor | None) -> torch.Tensor:
+            """Unpack, normalise and cast on the device, after the raw bytes have crossed: they are fewer, as a rule."""
             nbytes = raw.numel() * change.dtype.itemsize
             held.append(self._allocate(nbytes).view(change.dtype).view(raw.shape))
-            self._backend.launch(self._side, change.into, held[-1], raw)
+            self._backend.launch(self._side, change.into, held[-1], raw, *([] if which is None else [which]))
             return held[-1]
 
         value = self._assembler.batch(

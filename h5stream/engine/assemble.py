@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.slots import Memory, SlotFormat
+from h5stream.engine.unpacking import Unpacking
 from h5stream.errors import OptionError
 from h5stream.samples.ragged import DENSE, STACKED, Normalisation
 from h5stream.storage.layout import FieldLayout, SampleLayout
@@ -28,31 +29,47 @@ NARROW = (torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int8,
 
 
 class Change:
-    """Casts numbers, and normalises them where that is asked for.
+    """Makes floats of stored numbers, normalises them and casts them, as far as that is asked for.
 
     # Guarantees: any thread may call; constants are made once for each device, and stay.
     """
 
-    def __init__(self, dtype: torch.dtype, normalisation: Normalisation | None = None) -> None:
-        self.dtype, self.normalisation = dtype, normalisation
+    def __init__(
+        self, dtype: torch.dtype, normalisation: Normalisation | None = None, unpacking: Unpacking | None = None
+    ) -> None:
+        self.dtype, self.normalisation, self.unpacking = dtype, normalisation, unpacking
         self._constants: dict[tuple[Any, torch.dtype], tuple[Any, Any]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Change, (self.dtype, self.normalisation)
+        return Change, (self.dtype, self.normalisation, self.unpacking)
 
-    def on_host(self, raw: torch.Tensor) -> torch.Tensor:
+    @property
+    def casts_alone(self) -> bool:
+        """Whether numbers stay what they are, in another type."""
+        return self.normalisation is None and self.unpacking is None
+
+    def on_host(self, raw: torch.Tensor, which: torch.Tensor | None = None) -> torch.Tensor:
         """Return the numbers changed; in place where their type stays, for a batch owns its memory."""
-        if self.normalisation is None:
+        if self.casts_alone:
             return raw.to(self.dtype)
         out = raw if raw.dtype == self.dtype else torch.empty_like(raw, dtype=self.dtype)
-        self.into(out, raw)
+        self.into(out, raw, which)
         return out
 
-    def into(self, out: torch.Tensor, raw: torch.Tensor) -> None:
-        """Write the numbers, changed; what it launches goes to the current stream."""
+    def into(self, out: torch.Tensor, raw: torch.Tensor, which: torch.Tensor | None = None) -> None:
+        """Write the numbers, changed; what it launches goes to the current stream.
+
+        `which` says for each index of the first axis by which packing it is stored, where there are several.
+        """
+        if self.unpacking is not None:
+            unpacked = self.unpacking.dtype
+            work = out if out.dtype == unpacked else torch.empty_like(out, dtype=unpacked)
+            self.unpacking.into(work, raw, which)
+            raw = work
         asked = self.normalisation
         if asked is None:
-            out.copy_(raw)
+            if raw is not out:
+                out.copy_(raw)
             return
         wide = raw.dtype not in NARROW or self.dtype == torch.float64
         dtype = torch.float64 if wide else torch.float32
@@ -91,7 +108,8 @@ COPIED_SHARE = 32
 COPIED_NBYTES = 64 * 1024
 """So is one of this many bytes that takes a quarter of it or less: that costs some microseconds."""
 
-Changing = Callable[[Change, torch.Tensor], torch.Tensor]
+Changing = Callable[[Change, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
+"""Changes numbers; the last argument is that of `Change.into`."""
 
 
 class Assembler:
@@ -129,14 +147,24 @@ class Assembler:
         their own. Not so where torch's allocators must know the memory again: tensors are views of `within` then, which
         is the slot as pinned memory, or its copy on a device.
         """
+
+        def which(f: FieldLayout, packed: Memory | torch.Tensor) -> torch.Tensor | None:
+            if f.packed_by is None:
+                return None
+            by = self.layout.fields[f.packed_by]
+            return self._tensor(f.packed_by, by, packed, slot_format, rows, changed)
+
+        place = memory if within is None else within
         values = [
             _objects(objects[number], f, self._changes[number])
             if f.kind == "object"
-            else self._ragged(number, f, objects[number], changed, None if within is None else within.device)
+            else self._ragged(
+                number, f, objects[number], changed, None if within is None else within.device, which(f, memory)
+            )
             if f.kind == "ragged"
             else self._strings(number, f, memory, slot_format, rows)
             if f.kind == "bytes"
-            else self._tensor(number, f, memory if within is None else within, slot_format, rows, changed)
+            else self._tensor(number, f, place, slot_format, rows, changed, which(f, place))
             for number, f in enumerate(self.layout.fields)
         ]
         for number, shapes in self._own_shapes:
@@ -147,7 +175,13 @@ class Assembler:
         return list(batch) if self._gives_lists else batch
 
     def _ragged(
-        self, number: int, f: FieldLayout, rows: RaggedRows, changed: Changing, device: torch.device | None
+        self,
+        number: int,
+        f: FieldLayout,
+        rows: RaggedRows,
+        changed: Changing,
+        device: torch.device | None,
+        which: torch.Tensor | None = None,
     ) -> Any:
         dtype = self._dtypes[number]
         if f.is_listed:
@@ -168,9 +202,11 @@ class Assembler:
             values = values.view(int(counts.offsets[-1]), *f.row_shape)
         change = self._changes[number]
         if change is not None:
-            # Normalised here also for a device: padding must stay what it is.
-            values = changed(change, values) if f.normalise is None else change.on_host(values)
-            if f.normalise is not None and f.ragged.form == "pad":
+            if which is not None and f.ragged.form not in ("pad", STACKED):
+                which = which.repeat_interleave(torch.from_numpy(np.asarray(counts.lengths, dtype=np.int64)))
+            # Changed here also for a device, but for a cast: padding must stay what it is.
+            values = changed(change, values, None) if change.casts_alone else change.on_host(values, which)
+            if not change.casts_alone and f.ragged.form == "pad":
                 outside = torch.from_numpy(np.arange(counts.longest) >= counts.lengths[:, None])
                 values[outside] = f.ragged.pad_value
         found = in_form(values, counts.lengths, counts.offsets, f.ragged.form)
@@ -192,6 +228,7 @@ class Assembler:
         slot_format: SlotFormat,
         rows: int,
         changed: Changing,
+        which: torch.Tensor | None = None,
     ) -> torch.Tensor:
         start = slot_format.offsets[number]
         nbytes = rows * self._row_nbytes[number]
@@ -205,20 +242,28 @@ class Assembler:
         else:
             tensor = _apart(packed, start, nbytes, f.dtype, shape)
         change = self._changes[number]
-        return tensor if change is None else changed(change, tensor)
+        return tensor if change is None else changed(change, tensor, which)
+
+
+def unpacking_of(field: FieldLayout) -> Unpacking | None:
+    """Return what makes floats of a field's stored numbers; None for a field whose numbers come as they are stored."""
+    return Unpacking(field.packings, field.dtype) if field.packings else None
 
 
 def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
     """Return what is done to a field's numbers; None for nothing."""
-    if field.normalise is not None:
-        wanted = torch.float32 if field.cast is None else field.cast
-        if not wanted.is_floating_point:
-            raise OptionError(
-                f"field {field.name!r}: normalise= gives floating point numbers, so dtype= takes "
-                f"such a type, not {wanted}"
-            )
-        return Change(wanted, field.normalise)
-    return None if field.cast is None or field.cast == dtype else Change(field.cast)
+    unpacking = unpacking_of(field)
+    if field.normalise is None and unpacking is None:
+        return None if field.cast is None or field.cast == dtype else Change(field.cast)
+    wanted = field.cast
+    if wanted is None:
+        wanted = torch.float32 if field.normalise is not None or unpacking is None else unpacking.dtype
+    if not wanted.is_floating_point:
+        option = "missing=" if field.normalise is None else "normalise="
+        raise OptionError(
+            f"field {field.name!r}: {option} gives floating point numbers, so dtype= takes such a type, not {wanted}"
+        )
+    return Change(wanted, field.normalise, unpacking)
 
 
 def _apart(memory: Memory, start: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> torch.Tensor:

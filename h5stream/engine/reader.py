@@ -401,7 +401,7 @@ class RowReader:
     def _ways_singly(self) -> list[tuple[list[UnfilteredRows], list[SourceIdentity]]]:
         """Return what reads single rows of each dataset, and of which files, by part."""
         fields, datasets = self.layout.fields, self.layout.datasets
-        are_simple = all(field.kind == "array" and field.cast is field.normalise is None for field in fields)
+        are_simple = all(field.kind == "array" and field.is_as_stored for field in fields)
         if not (self._unfiltered and are_simple and all(part.pieces for parts in datasets for part in parts)):
             return []
         every = ([cast(UnfilteredRows, self._way(n, k)) for n in range(len(datasets))] for k in range(len(datasets[0])))

@@ -24,6 +24,7 @@ from h5stream.errors import (
 )
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
+from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
 from h5stream.samples.segments import Between, Bounds, Stretches, in_memory, samples_bounded
 from h5stream.samples.space import Along, Steps, steps_of
@@ -50,6 +51,7 @@ from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
 from h5stream.storage.lookups import Key, LookedUp, counted, unlike_widths
+from h5stream.storage.meanings import check_is_number, meaning_of, packing_of
 from h5stream.storage.names import Names, Within, quoted, readings, templates
 from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
 from h5stream.storage.parts import OpenFile, Place, part_moved, part_of
@@ -73,6 +75,7 @@ class _Found:
     looked_up: dict[Key, LookedUp]
     fields: list[FieldLayout] = field(default_factory=list)
     once: list[tuple[int, Any]] = field(default_factory=list)
+    packed: list[tuple[int, Packing]] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)  # how many rows each field says there are
     named: dict[str, int] = field(default_factory=dict)  # and what looked up objects say where none does
     # ragged fields, what datasets say of their rows, and where those of this part begin
@@ -146,6 +149,7 @@ def read_fields(
         parts=tuple(parts or _rows_alone(found, rows)),
         entries=entries,
         once=tuple(found.once),
+        packed=tuple(found.packed),
         volume=extents,
     )
 
@@ -232,9 +236,11 @@ def _with_columns(found: _Found, key: Key, asked: Field, there: OpenFile, width:
         return asked
     if wanted.by_place:
         return changed(asked, columns=(Ellipsis,))
-    thing = None if width else there.find(asked.name)
-    if thing is not None and _inner_dtype(thing).names:  # they would be its members
-        why = ": columns= names columns of an array, and this is a compound; members=[...] names its members"
+    thing = None if width or asked.names_objects or asked.is_numbered else there.find(asked.name)
+    if not width and wanted.names and (thing is None or _inner_dtype(thing).names):  # they are members of a compound
+        return changed(asked, columns=None, members=wanted.names)
+    if asked.has_own_shape:
+        why = ": ragged='arrays' takes whole arrays, and columns= names columns; the members of a compound can be named"
         raise _refused(there, asked, why, OptionError)
     where = axis_names(there.file, asked.name.strip("/") if thing is None else thing.path, there.identity, width)
     labels = [one for one in where if one.axis == 1]
@@ -413,6 +419,10 @@ def _add_column(found: _Found, given: Given) -> int:
 def _add_once(found: _Found, asked: Field) -> Any:
     """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
     check_options("once", asked, found.samples, found.path)
+    thing = found.opened.find(asked.name) if asked.missing and not found.opened.is_attribute(asked.name) else None
+    if asked.missing and (thing is None or found.are_objects):
+        why = ": missing= is for datasets, not for attributes or single values of objects; leave it out, and change the"
+        raise _refused(found.opened, asked, f"{why} batch in batch_transform=", OptionError)
     value, stored = found.opened.once(asked.name), None
     first, dtype = len(found.fields), elements.compound_of(value)
     for member, kind in _leaves_of(dtype, ()) if dtype is not None else [((), None)]:
@@ -426,6 +436,10 @@ def _add_once(found: _Found, asked: Field) -> Any:
             stored = found.opened.once_type(asked.name) if stored is None else stored
             meanings = elements.meanings_of(elements.member_type(stored, member))
             found.fields[number] = replace(found.fields[number], meanings=meanings)
+        if thing is not None:
+            check_is_number(found.fields[number])
+            named = (*thing.member, *member), found.fields[number].dtype
+            found.packed.append((number, packing_of(thing.dataset, *named, asked.missing, found.path)))
     return first if dtype is None else _entry_of(dtype, itertools.count(first))
 
 
@@ -744,7 +758,7 @@ def _add_part(found: _Found, known: LookedUp, asked: Field, there: OpenFile, thi
     entry, layouts, targets = _described(found, asked, thing, *_rows_taken(found, thing, asked))
     if asked.ragged is not None and isinstance(entry, dict):
         why = f"each member of a ragged one is a field of its own, {f'{asked.name}:{next(iter(entry))}'!r}"
-        raise _refused(there, asked, f" is a compound, and {why}, or members=[...] makes one matrix")
+        raise _refused(there, asked, f" is a compound, and {why}, or columns=[NAMES] makes one matrix")
     if len(layouts) == 1:
         layouts = [replace(layouts[0], axes=_axes(found, asked, thing, there, ()))]
     part = _part(found, there.place(thing), asked, (), targets, start=known.rows)
@@ -876,14 +890,14 @@ def _described(
     if asked.decode:
         return _image(found, asked, _bytes_of_image(found, asked, thing, whole), steps)
     if asked.members:
-        _check_members(found, asked, whole)
+        _check_names(found, asked, whole)
         whole = np.dtype((whole.fields[asked.members[0]][0], (len(asked.members),)))
 
-    first = len(found.fields)
+    first, meaning = len(found.fields), meaning_of(thing.dataset)
     for number, (member, dtype) in enumerate(_leaves_of(whole, thing.member), first):
         layout, leaf = _layout(found, asked, thing._replace(member=member), dtype, shape, steps)
         layouts.append(layout)
-        targets.append(_target(number, leaf, member, asked.members))
+        targets.append(replace(_target(number, leaf, member, asked.members), meaning=meaning))
     return _entry_of(whole, itertools.count(first)), layouts, targets
 
 
@@ -983,23 +997,28 @@ def _image(found: _Found, asked: Field, leaf: elements.Leaf | None, steps: Steps
     return len(found.fields), [layout], [_target(len(found.fields), leaf)]
 
 
-def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
-    """Refuse members that are not there, or make no matrix."""
-    known = dtype.names or ()
-    if lacking := next((name for name in asked.members if name not in known), ""):
-        there = f"it has {', '.join(map(repr, known))}" if known else f"its elements are {dtype}, no compounds"
-        why = f" has no member {lacking!r}, which members= names; {there}{did_you_mean(lacking, list(known))}"
-        raise _refused(found.opened, asked, why, FieldNotFoundError)
+def _check_names(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
+    """Decide what names in columns= stand for, members of a compound; refuse others, and such as make no matrix."""
+    if dtype.names is None:
+        why = (
+            f": columns={[*asked.members]!r} names members of a compound, and its elements are {dtype}, no compounds; "
+        )
+        raise _refused(found.opened, asked, f"{why}columns of an array are numbers", FieldNotFoundError)
+    if lacking := next((name for name in asked.members if name not in dtype.names), ""):
+        has = f"it has {', '.join(map(repr, dtype.names))}{did_you_mean(lacking, list(dtype.names))}"
+        raise _refused(
+            found.opened, asked, f" has no member {lacking!r}, which columns= names; {has}", FieldNotFoundError
+        )
     kinds = {name: dtype[name] for name in asked.members}
     first = kinds[asked.members[0]]
     if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
         listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
-        why = f": members= makes one tensor of numbers of one type, but {listing}; make a field for each type"
+        why = f": columns= of names makes one tensor of numbers of one type, but {listing}; make a field for each type"
         raise _refused(found.opened, asked, why)
     why = elements.joined_meanings((elements.meanings_of(kind), repr(name)) for name, kind in kinds.items())[1]
     if why:
-        why = f": members= makes one tensor of these enums, and {why}, so a code would not mean the same; make a field"
-        raise _refused(found.opened, asked, f"{why} for each")
+        why = f": columns= of names makes one tensor of these enums, and {why}, so a code would not mean the same; "
+        raise _refused(found.opened, asked, f"{why}make a field for each")
 
 
 def _inner_dtype(thing: Thing) -> Any:

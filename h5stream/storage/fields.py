@@ -30,6 +30,7 @@ from h5stream.errors import OptionError, SourceNotFoundError
 from h5stream.samples.boxes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
+from h5stream.samples.packing import Missing, missing_of
 from h5stream.samples.ragged import (
     ARRAYS,
     STACKED,
@@ -53,7 +54,9 @@ from h5stream.units import check_ordered, listed, names_in
 
 
 class OldField(TypedDict, total=False):
-    """The arguments of `Field` under the names that they had before 0.3, and what to write."""
+    """The arguments of `Field` under the names that they had before, and what to write."""
+
+    members: Annotated[Sequence[str], "columns=[NAMES]"]
 
     steps: Annotated[Any, "take=STEPS, or take=Take(STEPS, ...)"]
     at: Annotated[str, "take=Take(at=...)"]
@@ -159,18 +162,16 @@ class Field:
         stands for numbers: with ``"frame_{}_x"``, each object (``frame_0_x``, ``frame_1_x``, ...) is a row, in the
         order of the numbers; all must have the same shape and type. A name that is in the file is taken as it is,
         whatever characters it has, and a backslash takes the next character as it is.
-    columns : slice, list or array of int, mask, or a tuple of them, optional, keyword-only
+    columns : slice, list or array of int, mask, list of str, "by name", "by place" or a tuple, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order, or a mask of all columns. A tuple says what to take of
         axes 1, 2 and so on, as in brackets: slices, lists, masks, integers (which remove the axis) and ``...``. A tuple
         of integers alone is refused as ambiguous: ``[0, 1]`` are columns, ``(0, 1, ...)`` is an index into two axes.
         Only the chunks that hold the columns are read; of chunks without a filter only their bytes, and gaps of up to 4
-        KiB between them. If the file names its columns (the index of ``var`` in AnnData, features of 10x, dimension
-        scales of texts), a list of names takes these columns of each file, also of a sparse matrix, and ``"by name"``
-        takes all, in the order of the first file. Without either, columns of other names are not joined; ``"by place"``
-        joins them all the same.
-    members : sequence of str, optional, keyword-only
-        Members of a compound that make one tensor, whose last axis is that of the members. They must be numbers of one
-        type.
+        KiB between them. Names are members of a compound that make one tensor, whose last axis is that of the members;
+        they must be numbers of one type. If the file names its columns (the index of ``var`` in AnnData, features of
+        10x, dimension scales of texts), a list of names takes these columns of each file, also of a sparse matrix, and
+        ``"by name"`` takes all, in the order of the first file. Without either, columns of other names are not joined;
+        ``"by place"`` joins them all the same.
     dtype : torch.dtype, optional, keyword-only
         The type that the batch is cast to, after the stored bytes have reached the batch's device.
     take : range or sequence of int, "all" or Take, optional, keyword-only
@@ -205,7 +206,9 @@ class Field:
         that are examined when the files are opened have the same size, a batch is one tensor, (samples, height, width,
         channels), else a list; ``ragged="list"`` makes it a list in any case. Samples of several rows are (samples,
         steps, height, width, channels), and such images must have the same size. Pixels keep the type of the image,
-        uint8 for JPEG, and grayscale images have no axis of channels. For rows that are filled up to one length, pass a
+        uint8 for JPEG, and grayscale images have no axis of channels. A PNG with a palette, such as a mask of classes,
+        comes as the numbers of its colours, (height, width), as PIL gives it; ``"png-rgb"`` and ``"auto-rgb"`` give the
+        palette's colours. For rows that are filled up to one length, pass a
         pair: the format, and the dataset that says how many bytes of each row are the image. Not with `dtype` or
         `columns`; `normalise` makes numbers of pixels.
     normalise : dict, optional, keyword-only
@@ -214,8 +217,15 @@ class Field:
         ``nan`` replaces NaN. Arrays must broadcast to one sample: one number per column of a table, or the shape (3, 1,
         1) for images of (3, height, width). With a factor of ``1 / 255`` for pixels, ``mean`` and ``std`` are on the
         scale of 0 to 1. `FieldStatistics.normalise` gives both.
+    missing : "netcdf", "fill", number or several, optional, keyword-only
+        Stored numbers that become NaN; the batch is float32 unless `dtype` says otherwise. A number is compared as the
+        dataset's type holds it, ``"fill"`` is the dataset's fill value, and ``"netcdf"`` follows the attributes of each
+        dataset: ``_FillValue``, ``missing_value``, ``valid_min``, ``valid_max``, ``valid_range`` and ``_Unsigned`` say
+        which numbers are valid, and these are multiplied by ``scale_factor`` before ``add_offset`` is added. The type
+        is then the one that xarray decodes to, float32 or float64, unless `dtype` or `normalise` are given.
+        `normalise` gets the numbers that come of this.
     **old
-        Arguments of versions before 0.3, which warn and say what to write.
+        Arguments of earlier versions, which warn and say what to write.
 
     Raises
     ------
@@ -235,6 +245,7 @@ class Field:
     name: str
     columns: Columns = None
     members: tuple[str, ...] = ()
+    """Names in `columns`, which is None then."""
     dtype: Any = None
     take: Take = Take()
     repeat: bool = False
@@ -244,6 +255,7 @@ class Field:
     decode: str = ""
     length: str = ""
     normalise: Normalisation | None = None
+    missing: tuple[str | int | float, ...] = ()
     _file: str = ""
     """The file of the dataset that was given in place of a name; empty for a name."""
     _beside: Beside | None = dataclasses.field(default=None, compare=False)
@@ -254,7 +266,6 @@ class Field:
         name: Any,
         *,
         columns: slice | Sequence[int] | Sequence[str] | tuple[Any, ...] | str | None = None,
-        members: Sequence[str] = (),
         dtype: Any = None,
         take: Take | Iterable[int] | Literal["all"] | None = None,
         file: Any = None,
@@ -262,11 +273,13 @@ class Field:
         ragged: Form | Ragged | None = None,
         decode: Format | tuple[Format, str] | Literal[""] | None = "",
         normalise: Mapping[str, Any] | None = None,
+        missing: Missing | None = None,
         **old: Unpack[OldField],
     ) -> None:
         if old:
-            named_anew = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode, "normalise": normalise}
-            take, lookup, ragged, decode, normalise = _with_new_names(named_anew, old).values()
+            named_anew = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode}
+            named_anew |= {"normalise": normalise, "columns": columns}
+            take, lookup, ragged, decode, normalise, columns = _with_new_names(named_anew, old).values()
         named, of = named_by(name), ""
         if named is not None and named[2]:
             of, name, _ = named
@@ -280,7 +293,7 @@ class Field:
             "_beside": None,
             "name": name,
             "columns": _columns(columns),
-            "members": (members,) if isinstance(members, str) else names_in(f"Field({name!r}): members=", members),
+            "members": (),
             "dtype": dtype,
             "take": take if isinstance(take, Take) else Take(None if isinstance(take, str) else take),
             "repeat": isinstance(take, str),
@@ -291,11 +304,10 @@ class Field:
             "decode": _decode(name, format_, length, ragged),
             "length": length,
             "normalise": normalisation(name, normalise),
+            "missing": () if missing is None else missing_of(name, missing),
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
-        if not all(isinstance(each, str) and each for each in self.members):
-            raise OptionError(f"Field({name!r}): members= takes names of members of a compound, not {members!r}")
         object.__setattr__(self, "ragged", self._form(ragged))
         given = given_to(self)
         for option, what, refused, way_out in _CLASHES:
@@ -305,8 +317,7 @@ class Field:
 
     def __repr__(self) -> str:
         said = {
-            "columns": self.columns,
-            "members": self.members or None,
+            "columns": _written(self.columns),
             "dtype": self.dtype,
             "take": "all" if self.repeat else None if self.take == Take() else self.take,
             "file": self.file or None,
@@ -314,6 +325,7 @@ class Field:
             "ragged": self.ragged,
             "decode": (self.decode, self.length) if self.length else self.decode or None,
             "normalise": self.normalise,
+            "missing": self.missing or None,
         }
         return f"Field({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in said.items() if v is not None)])})"
 
@@ -492,6 +504,7 @@ def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, 
         "take": "all" if "repeat" in used else Take(**took) if took else None,
         "lookup": used.get("rows", used.get("names")),
         "normalise": {key: used[key] for key in ("mean", "std", "factor", "nan") if key in used} or None,
+        "columns": _members(used["members"]) if "members" in used else None,
     }
     if wrong := [key for key, value in meant.items() if value is not None and given[key] is not None]:
         raise OptionError(f"Field: {wrong[0]}= was given, and so was an old name of it; leave out the old one")
@@ -524,6 +537,14 @@ def not_ragged(name: str) -> OptionError:
 BY_NAME, BY_PLACE = "by name", "by place"
 
 
+def _members(given: Any) -> list[str]:
+    """Read what the old name of names in `columns` was given."""
+    names = [given] if isinstance(given, str) else [*names_in("Field: members=", given)]
+    if wrong := [one for one in names if not isinstance(one, str) or not one]:
+        raise OptionError(f"Field: members= takes names of members of a compound, not {wrong[0]!r}")
+    return names
+
+
 def _columns(columns: Any) -> Columns:
     """Read what is taken of the axes of a row."""
     if isinstance(columns, str) and columns in (BY_NAME, BY_PLACE):
@@ -539,6 +560,13 @@ def _columns(columns: Any) -> Columns:
         said = f"columns=[{numbers}] takes these columns, and columns=({numbers}, ...) what x[i, {numbers}] is"
         raise OptionError(f"columns={columns!r} is a tuple of numbers, which may mean two things: {said}")
     return tuple(_of_axis(each, is_one=True) for each in columns)
+
+
+def _written(columns: Columns) -> Any:
+    """Return columns as a user writes them."""
+    if not isinstance(columns, ColumnNames):
+        return columns
+    return BY_PLACE if columns.by_place else [*columns.names] or BY_NAME
 
 
 def _column_names(columns: Any) -> tuple[str, ...]:
@@ -792,26 +820,32 @@ def _is_array(given: Any) -> bool:
 
 _RAGGED = ("ragged=", "Ragged(crop=)", "Ragged(pad_value=)")
 _PLACED = tuple(f"Take({name}=)" for name in _TOOK)
+_NAMED = "columns= of names"
 _ARRAYS = f"ragged={ARRAYS!r}"
 _EACH = (_ARRAYS, "a part of an axis", "lookup= of rows")
 """What says more of another option than that it is given."""
 
 _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "sparse": ("rows of a sparse matrix", ("dtype=", "normalise=", "columns=", "ragged=", "file=", "lookup=")),
-    "values": ("values of variable length with ragged=", ("dtype=", "normalise=", *_RAGGED)),
+    "values": ("values of variable length with ragged=", ("dtype=", "normalise=", "missing=", *_RAGGED)),
     "images": (
         "encoded images",
         ("normalise=", "decode=", "ragged=", "file=", "lookup=", "Take(steps=)", "Take(at=)", "Take(pad=)"),
     ),
-    "objects": ("whole objects with ragged=", ("dtype=", "normalise=", "columns=", "members=", *_RAGGED)),
-    "once": ("an attribute or a single value", ("dtype=", "normalise=", "take='all'")),
+    "objects": ("whole objects with ragged=", ("dtype=", "normalise=", "missing=", "columns=", _NAMED, *_RAGGED)),
+    "once": ("an attribute or a single value", ("dtype=", "normalise=", "missing=", "take='all'")),
 }
 """Kinds of field: what each is called, and the options that it takes; all others are refused."""
 
 _CLASHES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
-    ("decode=", "whole images", ("columns=", "members=", "take='all'", "dtype="), "; cut or cast in sample_transform="),
+    (
+        "decode=",
+        "whole images",
+        ("columns=", _NAMED, "missing=", "take='all'", "dtype="),
+        "; cut or cast in sample_transform=",
+    ),
     ("lookup=", "something else for each sample", ("take='all'", *_PLACED), ""),
-    ("take='all'", "the whole dataset", ("columns=", "members="), ""),
+    ("take='all'", "the whole dataset", ("columns=", _NAMED), ""),
     (
         _ARRAYS,
         "whole arrays, or one place of some axes, columns=(0, ...)",
@@ -830,13 +864,13 @@ def is_given(value: Any) -> bool:
 def given_to(field: Field) -> set[str]:
     """Return which options a field was given."""
     ragged, columns = field.ragged, field.columns
-    given = {f"{name}=": getattr(field, name) for name in ("columns", "members", "dtype", "file", "lookup", "ragged")}
+    given = {f"{name}=": getattr(field, name) for name in ("columns", "dtype", "file", "lookup", "ragged", "missing")}
+    given |= {_NAMED: field.members}
     given |= {"decode=": field.decode, "normalise=": field.normalise, "take='all'": field.repeat}
     given |= {f"Take({name}=)": getattr(field.take, name) for name in _TOOK}
     given |= {
         "a part of an axis": any(
-            isinstance(one, (slice, list, ColumnNames))
-            for one in (columns if isinstance(columns, tuple) else [columns])
+            isinstance(one, (slice, list)) for one in (columns if isinstance(columns, tuple) else [columns])
         ),
         "lookup= of rows": field.lookup is not None and not field.names_objects,
         _ARRAYS: field.has_own_shape,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import Column, asked_of_each
+from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import changed
 from h5stream.samples.space import Along, Space, joined_space
 from h5stream.storage.axis_names import moved, unlike_names
@@ -21,6 +22,7 @@ from h5stream.storage.extents import Extents
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout, SparseEntry
 from h5stream.storage.lookups import LookedUp, of_two_meanings, shared, unlike_widths
+from h5stream.storage.meanings import warn_of_meanings, with_joint_packings, without_packings
 from h5stream.storage.parts import part_moved
 from h5stream.storage.rowbox import column_pieces
 
@@ -35,6 +37,7 @@ class FileParts:
     entries: tuple[Any, ...]  # as in `SampleLayout.entries`
     volume: Extents | None = None  # what is known of that, where samples are parts of a volume
     once: tuple[tuple[int, Any], ...] = ()  # by field number, what all of its rows have
+    packed: tuple[tuple[int, Packing], ...] = ()  # and how numbers among that become floats
     are_objects: bool = False  # whether its rows are objects; `once` then has an array or a list of a value for each
     # the row of each object, where these do not follow one another as they are asked for
     anchors: NDArray[np.int64] | None = None
@@ -227,7 +230,8 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
 
     A field keeps the name that it has in the first: in groups of one file its path differs from group to group.
     """
-    layouts = _with_like_columns(layouts)
+    packed = _with_like_columns(layouts)
+    layouts = [without_packings(layout) for layout in packed]
     first, files = layouts[0], dict[SourceIdentity, int]()
     for number, other in enumerate(layouts[1:], 1):
         _check_structure(first, other, number)
@@ -256,7 +260,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     aligned = tuple(zip(*(part.parts for part in parts), strict=True))
     space = _joined_space(layouts)
     looked_up = [_joined_lookup(moved, k, len(aligned)) for k in range(len(first.lookups))]
-    return replace(
+    layout = replace(
         first,
         files=tuple(files),
         file_starts=tuple(starts),
@@ -267,6 +271,8 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
         columns=tuple(_joined_column(layouts, k, tuple(starts), space) for k in range(len(first.columns))),
         space=space,
     )
+    warn_of_meanings(layout := with_joint_packings(layout, packed))
+    return layout
 
 
 def _beside(layout: SampleLayout) -> tuple[Any, ...]:

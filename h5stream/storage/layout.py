@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from h5stream.samples.columns import Column, DrawnRows
 from h5stream.samples.kinds import Draws
+from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import Normalisation, Ragged
 from h5stream.samples.space import Along, Space
 from h5stream.storage.axis_names import AxisNames
@@ -87,11 +88,20 @@ class FieldLayout:
     normalise: Normalisation | None = None  # what is done to its numbers in a batch
     # where each sample has a shape of its own, the number of the field that says which; `row_shape` holds any then
     shapes: int | None = None
+    # how its stored numbers become floats before that; where datasets differ in it, `packed_by` is the number of the
+    # field that says for each sample which of them it is
+    packings: tuple[Packing, ...] = ()
+    packed_by: int | None = None
 
     @property
     def is_listed(self) -> bool:
         """Whether a batch has lists of it, and no tensor."""
         return self.dtype.kind in "OS"
+
+    @property
+    def is_as_stored(self) -> bool:
+        """Whether its numbers come in a batch as they are stored."""
+        return self.cast is None and self.normalise is None and not self.packings
 
     @property
     def row_nbytes(self) -> int:
@@ -121,6 +131,7 @@ class Target:
     fill: NDArray[np.uint8]  # one element of the fill value, as the batch holds it
     # the members inside of it that make one row of numbers; empty where it is taken as it is
     stacked: tuple[str, ...] = ()
+    meaning: tuple[tuple[str, str], ...] = ()  # the dataset's attributes that say what its numbers mean, as text
 
     def taken(self, elements: NDArray[Any]) -> NDArray[Any]:
         """Return the field's values of stored elements, as NumPy has them."""
@@ -329,6 +340,7 @@ class SampleLayout:
             n for n, parts in enumerate(self.datasets) if any(target.field in numbers for target in parts[0].targets)
         }
         wanted = list(numbers)
+        wanted += dict.fromkeys(n for n in (self.fields[k].packed_by for k in numbers) if n is not None)
         if not kept & set(range(aligned)):
             small = min(range(aligned), key=lambda n: self.datasets[n][0].stored_row_nbytes)
             wanted += [target.field for target in self.datasets[small][0].targets[:1]]
@@ -337,7 +349,10 @@ class SampleLayout:
         listed = sorted(kept)
         return replace(
             self,
-            fields=tuple(replace(self.fields[n], shapes=place.get(self.fields[n].shapes)) for n in wanted),
+            fields=tuple(
+                replace(one, shapes=place.get(one.shapes), packed_by=place.get(one.packed_by))
+                for one in (self.fields[n] for n in wanted)
+            ),
             datasets=tuple(tuple(part.with_fields(place) for part in self.datasets[n]) for n in listed),
             shape=SampleShape(
                 kind="dict", keys=tuple(map(str, wanted)), fields=tuple(Field(self.fields[n].name) for n in wanted)

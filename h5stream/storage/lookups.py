@@ -158,7 +158,7 @@ class LookedUp:
         known = self.layouts = self.layouts or list(layouts)
         mine, before = ([replace(one, name="", meanings=()) for one in each] for each in (layouts, known))
         if mine != before:
-            for other, one in zip(before, mine, strict=False):
+            for other, one in zip(known, layouts, strict=False):
                 if why := unlike_widths(other, one):
                     raise refusal(path, self.name, f": {why}", FieldLengthError)
             texts = [", ".join(f"{one.unit or one.dtype} {one.row_shape}" for one in each) for each in (mine, before)]

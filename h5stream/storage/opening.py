@@ -39,7 +39,7 @@ from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, beside, read_request, sample_shape
 from h5stream.storage.filters import DecodeError
-from h5stream.storage.images import LOOKED_AT, Images, decode_image
+from h5stream.storage.images import COLOURS, LOOKED_AT, Images, decode_image, palette_bits
 from h5stream.storage.joining import (
     FileParts,
     check_alike,
@@ -50,6 +50,7 @@ from h5stream.storage.joining import (
 )
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
+from h5stream.storage.meanings import warn_of_meanings, with_packings
 from h5stream.storage.names import Names
 from h5stream.storage.objects import (
     attributes_of,
@@ -106,7 +107,9 @@ def open_layout(
     )
     layout = replace(layout, columns=tuple(_columns(layout, files, samples)), lookups=shared(lookups))
     layout = with_named_shapes(layout, looked_up.values())
-    return _normalised(_with_image_sizes(layout))
+    layout = with_packings(_normalised(_with_image_sizes(layout)), [file.packed for file in files])
+    warn_of_meanings(layout)
+    return layout
 
 
 def _normalised(layout: SampleLayout) -> SampleLayout:
@@ -523,15 +526,21 @@ def _with_image_sizes(layout: SampleLayout) -> SampleLayout:
 def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader) -> FieldLayout:
     assert field.images is not None
     found, why, form = list[NDArray[Any]](), "there are none", field.images.format
+    palettes = set[bool]()  # whether images have one, of those that have colours or one
     path, named = layout.files[parts[0].file].path, f": field {field.name!r}: "
     for data in _some(parts, layout, reader):
         try:
             found.append(decode_image(data, form))
+            is_palette = bool(palette_bits(data))
+            palettes |= {is_palette} if is_palette or found[-1].ndim == 3 else set()
         except DecodeError as error:
             why = str(error)
     if not found:
         said = f"of the values that were looked at none is an image that decode={form!r} takes: {why}"
         raise refusal(path, field.name, named + said)
+    if len(palettes) > 1 and not form.endswith(COLOURS):
+        said = f"some images have a palette, of which decode={form!r} gives the numbers, and others have colours; "
+        raise refusal(path, field.name, f"{named}{said}decode='{form}{COLOURS}' gives the colours of all")
     nbytes = [image.nbytes for image in found]
     images = Images(format=form, mean_nbytes=float(np.mean(nbytes)), most_nbytes=max(nbytes))
     if field.ragged is None and len({(image.shape, image.dtype) for image in found}) == 1:

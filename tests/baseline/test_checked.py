@@ -20,7 +20,7 @@ HELD |= cells(12, 9) | {f"frame_{k}": np.full((2, 2), k) for k in range(12)}
 
 FORMS, BOUNDS, KIND = ("packed", "nested", "pad", "list"), Bounds("offsets"), "obs/cell_type"
 COMPARED = [
-    *("x", "y", "table", "table:name", KIND, "v", "texts", "on", Field("table", members=["a", "b"])),
+    *("x", "y", "table", "table:name", KIND, "v", "texts", "on", Field("table", columns=["a", "b"])),
     *(Field("x", columns=some, dtype=torch.bfloat16) for some in ([3, 1], slice(0, 2), np.arange(5) > 2)),
     *(Field("X", **how) for how in ({"ragged": "packed"}, {"ragged": "dense"}, {"ragged": "dense", "columns": [7, 2]})),
     *(Field("i", decode="jpeg"), Field("i", decode="auto", ragged="list"), Field("filled", decode=("jpeg", "lengths"))),

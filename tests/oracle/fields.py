@@ -68,7 +68,7 @@ def member(draft: Draft) -> None:
         draft.fields[name] = call("Field", f"{name}:b", **options)
     else:
         members = draft.rng.choice([["b", "c"], ["c", "b"]])
-        draft.fields[name] = call("Field", name, members=members, **options_of(draft, [], "g"))
+        draft.fields[name] = call("Field", name, columns=members, **options_of(draft, [], "g"))
 
 
 def attribute(draft: Draft) -> None:

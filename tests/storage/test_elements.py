@@ -111,15 +111,15 @@ def test_members_that_lie_apart_are_put_together(tmp_path, shape, options):
             file.create_dataset(f"unlike/{k}", data=values[k, : lengths[k]], **options)
     for names in (["a", "b"], ["b", "c"], ["a", "c"], ["c", "a"]):
         expected = np.stack([values[name] for name in names], axis=-1)
-        field = Field("like/1", members=names)
+        field = Field("like/1", columns=names)
         assert np.array_equal(H5Dataset(tmp_path / "a.h5", field)[:], expected[1])
-        of = {"samples": Objects("like/*"), "fields": Field(".", members=names)}
+        of = {"samples": Objects("like/*"), "fields": Field(".", columns=names)}
         assert np.array_equal(H5Dataset(tmp_path / "a.h5", **of)[:], expected)
         for ragged in ("packed", "arrays"):
-            of = {"samples": Objects("unlike/*"), "fields": Field(".", members=names, ragged=ragged)}
+            of = {"samples": Objects("unlike/*"), "fields": Field(".", columns=names, ragged=ragged)}
             dataset = H5Dataset(tmp_path / "a.h5", **of)
             assert [np.array_equal(dataset[k], expected[k, : lengths[k]]) for k in range(3)] == [True] * 3
-        of = {"samples": Rows(of="unlike/*"), "fields": Field(".", members=names)}
+        of = {"samples": Rows(of="unlike/*"), "fields": Field(".", columns=names)}
         rows = np.concatenate([expected[k, : lengths[k]] for k in range(3)])
         assert np.array_equal(H5Dataset(tmp_path / "a.h5", **of)[:], rows)
 

@@ -1,0 +1,178 @@
+"""Stored numbers that stand for others: fill values become NaN, and packed whole numbers what they mean. Pure.
+
+Attributes are read as xarray and netCDF4-python read them; CF conventions 1.11, sections 2.5.1 and 8.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.samples.segments import as_array
+
+Number = int | float
+Missing = Literal["netcdf", "fill"] | Number | Iterable[Literal["netcdf", "fill"] | Number]
+"""What a user says is missing: words for what a dataset says, and numbers."""
+
+NETCDF: Literal["netcdf"] = "netcdf"
+FILL: Literal["fill"] = "fill"
+
+MEANINGS = ("scale_factor", "add_offset", "_FillValue", "missing_value", "units", "_Unsigned")
+"""Attributes that say what a dataset's numbers mean: what is read as one has the same."""
+
+PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value", "valid_min", "valid_max", "valid_range")
+"""Attributes that `Field` follows with ``missing="netcdf"``, beside `_Unsigned`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How the stored numbers of one dataset become floats: some are missing, the others are scaled."""
+
+    values: tuple[Number, ...] = ()  # stored numbers that are missing
+    least: Number | None = None  # least, most: stored numbers below or above are missing, too
+    most: Number | None = None
+    scale: float | None = None  # what the others are multiplied by, and what is added then
+    offset: float | None = None
+    scaled_least: float | None = None  # scaled_least, scaled_most: as least and most, of numbers that are scaled
+    scaled_most: float | None = None
+    stored: str = ""  # the NumPy type that the stored bytes are, where it is not the dataset's
+    dtype: str = "float32"  # the NumPy type of the result
+
+
+def missing_of(name: str, given: Any) -> tuple[str | Number, ...]:
+    """Read what a user gave: words and numbers, each once."""
+    if not isinstance(given, (str, list, tuple)):
+        given = as_array(given).tolist()  # arrays, tensors, single numbers
+    several = list(given) if isinstance(given, (list, tuple)) else [given]
+    several = [one.item() if isinstance(one, np.generic) else one for one in several]
+    wrong = [
+        one
+        for one in several
+        if not (one in (NETCDF, FILL) if isinstance(one, str) else isinstance(one, (int, float)))
+        or isinstance(one, bool)
+    ]
+    if wrong:
+        said = "'netcdf' (what the dataset's attributes say), 'fill' (its fill value), a number or several"
+        raise OptionError(f"Field({name!r}): missing= takes {said}, not {wrong[0]!r}")
+    return tuple(dict.fromkeys(several))
+
+
+def packing(
+    asked: tuple[str | Number, ...], dtype: np.dtype[Any], attributes: Mapping[str, Any], fill: Any = None
+) -> Packing:
+    """Return how numbers of a type become floats, by what was asked for, and by the attributes and the fill value."""
+    stored = _stored_type(dtype, attributes) if NETCDF in asked else dtype
+    words: list[Any] = [fill] if FILL in asked and fill is not None else []
+    if NETCDF in asked:
+        words += [attributes[name] for name in ("_FillValue", "missing_value") if name in attributes]
+    values = [one for word in words for one in _numbers(word, dtype, stored)]
+    values += [held for one in asked if not isinstance(one, str) and (held := as_stored(one, stored)) is not None]
+    masked = Packing(values=tuple(dict.fromkeys(values)), stored="" if stored == dtype else stored.str)
+    if NETCDF not in asked:
+        return masked
+    scale, offset = (_one(attributes.get(name)) for name in ("scale_factor", "add_offset"))
+    is_masked = "_FillValue" in attributes or "missing_value" in attributes
+    limits = _limits(dtype, stored, attributes, is_scaled=scale is not None or offset is not None)
+    return replace(
+        masked,
+        least=limits.get("least"),
+        most=limits.get("most"),
+        scale=None if scale is None else float(scale),
+        offset=None if offset is None else float(offset),
+        scaled_least=limits.get("scaled_least"),
+        scaled_most=limits.get("scaled_most"),
+        dtype=_float_type(stored, scale, offset, is_masked=is_masked).name,
+    )
+
+
+def as_stored(number: Number, dtype: np.dtype[Any]) -> Number | None:
+    """Return a number as a type holds it; None where it does not."""
+    if dtype.kind in "iu":
+        if isinstance(number, float) and not number.is_integer():
+            return None
+        limits, whole = np.iinfo(dtype), int(number)
+        return whole if limits.min <= whole <= limits.max else None
+    with np.errstate(all="ignore"):
+        held = float(np.array(number).astype(dtype))
+    return None if math.isnan(held) else held
+
+
+def joint_type(packings: Iterable[Packing]) -> str:
+    """Return the type of what several datasets give that are read as one: the widest."""
+    return np.result_type(*(one.dtype for one in packings)).name
+
+
+def _stored_type(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[Any]:
+    """Return the type that the stored bytes are meant as: `_Unsigned` says it of whole numbers."""
+    said = _text(attributes.get("_Unsigned"))
+    if dtype.kind not in "iu" or said not in ("true", "false"):
+        return dtype
+    return np.dtype(f"{'u' if said == 'true' else 'i'}{dtype.itemsize}")
+
+
+def _text(value: Any) -> str:
+    flat = np.ravel(value) if value is not None else np.zeros(0)
+    one = flat[0] if flat.size == 1 else ""
+    return (one.decode("latin-1") if isinstance(one, bytes) else str(one)).lower()
+
+
+def _numbers(value: Any, dtype: np.dtype[Any], stored: np.dtype[Any]) -> list[Number]:
+    """Return the numbers of an attribute as they are stored; those that no element can have are left out."""
+    flat: NDArray[Any] = np.ravel(value)
+    if flat.dtype.kind not in "iuf":
+        return []
+    held = [as_stored(one, stored) for one in flat.tolist()]
+    if stored != dtype:  # the number is written in the dataset's own type, whose bytes are meant as the other one
+        own = ((one, as_stored(one, dtype)) for one in flat.tolist())
+        held += [np.array(same).astype(dtype).view(stored).item() for _, same in own if same is not None]
+    return [one for one in held if one is not None]
+
+
+def _one(value: Any) -> Any:
+    """Return the one number of an attribute, with its type; None for anything else."""
+    flat: NDArray[Any] = np.ravel(value) if value is not None else np.zeros(0)
+    return flat[0] if flat.size == 1 and flat.dtype.kind in "iuf" else None
+
+
+def _limits(
+    dtype: np.dtype[Any], stored: np.dtype[Any], attributes: Mapping[str, Any], *, is_scaled: bool
+) -> dict[str, Number]:
+    """Return the bounds of valid numbers, stored ones; fractions are bounds of what whole numbers are scaled to."""
+    both = np.ravel(attributes.get("valid_range", np.zeros(0)))
+    bounds = [_one(attributes.get(name)) for name in ("valid_min", "valid_max")]
+    if both.size == 2 and both.dtype.kind in "iuf":
+        bounds = [own if own is not None else one for own, one in zip(bounds, both, strict=True)]
+    limits: dict[str, Number] = {}
+    for name, bound, to_whole in zip(("least", "most"), bounds, (math.ceil, math.floor), strict=True):
+        if bound is None or not np.isfinite(bound):
+            continue
+        number = bound.item()
+        if stored.kind == "f":
+            limits[name] = float(np.array(number).astype(stored))
+        elif bound.dtype.kind == "f" and is_scaled:
+            limits[f"scaled_{name}"] = float(number)
+        else:
+            if stored != dtype and stored.kind == "u" and number < 0:
+                number = int(number) + (1 << 8 * stored.itemsize)
+            limits[name] = min(max(to_whole(number), int(np.iinfo(stored).min)), int(np.iinfo(stored).max))
+    return limits
+
+
+def _float_type(dtype: np.dtype[Any], scale: Any, offset: Any, *, is_masked: bool) -> np.dtype[Any]:
+    """Return the type that xarray decodes to (`_choose_float_dtype`, `maybe_promote`)."""
+    if scale is None and offset is None:
+        if dtype.kind == "f":
+            return dtype if is_masked and dtype.itemsize >= 4 else np.dtype(f"f{max(4, dtype.itemsize)}")
+        return np.dtype(np.float32 if dtype.itemsize <= 2 else np.float64)
+    kinds = {np.dtype(type(one)) for one in (scale, offset) if one is not None}
+    floats = (np.dtype(np.float32), np.dtype(np.float64))
+    if len(kinds) == 1 and scale is not None and offset is not None and kinds <= set(floats):
+        return floats[1] if dtype.itemsize == 4 and dtype.kind in "iu" else kinds.pop()
+    alone = kinds.pop()
+    return alone if offset is None and alone in floats else floats[1]
