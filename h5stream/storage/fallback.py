@@ -85,7 +85,7 @@ class H5pyReader:
 
     def rows(self, part: DatasetPart, first: int, count: int) -> NDArray[Any]:
         """Read `count` rows from row `first` of a dataset part, converted to its dtype, columns taken."""
-        return columns_of(self.box(part, (first,), (count,)), part.columns)
+        return columns_of(self.box(part, (first,), (count,)), part.columns, len(part.shape) - 1)
 
     def bytes_of(self, part: DatasetPart, row: int) -> NDArray[np.uint8]:
         """Read the bytes of an object."""
