@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream import allowance
-from h5stream.engine.assemble import object_value, strings_to_lists
+from h5stream.engine.assemble import objects_of, strings_to_lists
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.footprint import Sizing, check_budget, default_budget
 from h5stream.engine.moments import Moments, ValueCounts
@@ -314,7 +314,7 @@ def read_through(
 def _values_of(batch: ReadyBatch, slot_format: SlotFormat, number: int, field: FieldLayout) -> Any:
     """Return a field's values in a batch: an array, or a list of what is no number or of unlike shape."""
     if field.kind == "object":
-        return [object_value(value) for value in batch.objects[number]]
+        return objects_of(batch.objects[number], field)
     if field.kind == "ragged":
         rows = batch.objects[number]
         assert isinstance(rows, RaggedRows)
@@ -343,9 +343,10 @@ class _Watched:
         if not isinstance(values, list):
             self._add_array(values)
             return
+        every = [*_flat(values)]
         if self._counts is not None:
-            self._counts.add([value for value in values if isinstance(value, (bytes, str))])
-        for value in values:
+            self._counts.add([value for value in every if isinstance(value, (bytes, str))])
+        for value in every:
             if hasattr(value, "numpy"):
                 self._add_array(value.numpy()[None])
 
@@ -393,6 +394,15 @@ class _Watched:
         lengths = dict(zip(self._axes, self._kept, strict=False))
         shape = tuple(lengths.get(axis, 1) for axis in range(min(lengths, default=0), 0))
         return FieldStatistics(name=name, samples=samples, counts=few, shape=shape, **shaped)
+
+
+def _flat(values: list[Any]) -> Iterator[Any]:
+    """Yield what lists hold, however deep."""
+    for value in values:
+        if isinstance(value, list):
+            yield from _flat(value)
+        else:
+            yield value
 
 
 def _by_value(item: tuple[Any, int]) -> Any:

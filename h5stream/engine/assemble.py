@@ -130,7 +130,7 @@ class Assembler:
         is the slot as pinned memory, or its copy on a device.
         """
         values = [
-            _objects(objects[number], f, self._changes[number])
+            objects_of(objects[number], f, self._changes[number])
             if f.kind == "object"
             else self._ragged(number, f, objects[number], changed, None if within is None else within.device)
             if f.kind == "ragged"
@@ -239,11 +239,14 @@ def _cut(strings: list[Any]) -> list[Any]:
     return [_cut(s) if isinstance(s, list) else s.split(b"\0", 1)[0] for s in strings]
 
 
-def _objects(values: list[Any], f: FieldLayout, change: Change | None) -> list[Any]:
+def objects_of(values: list[Any], f: FieldLayout, change: Change | None = None) -> list[Any]:
+    """Return what a batch has of values that live in no slot, one a sample; of several steps a list of each one's."""
     if 0 in f.row_shape:  # no chunk holds anything of such rows, so nothing was read
-        empty: list[Any] = np.empty((len(values), *f.row_shape), dtype=object).tolist()
+        empty: list[Any] = np.empty((len(values) // f.places, *f.row_shape), dtype=object).tolist()
         return empty
     found = [object_value(value) for value in values]
+    if f.steps is not None:
+        return [found[first : first + f.places] for first in range(0, len(found), f.places)]
     return found if change is None else [change.on_host(value) for value in found]
 
 

@@ -280,7 +280,7 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
     else:
         raise _not_found(file, name, path)
     dataset, member = file[dataset_path], tuple(parts[cut:])
-    current: Any = dataset.dtype if member else None
+    current: Any = _type_of(dataset, name, path)
     for part in member:
         names = current.names or ()
         if part not in names:
@@ -350,8 +350,8 @@ def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
     """Yield every name that can be a field: datasets, and the members of compounds."""
     for name, dataset in datasets.items():
         yield name
-        with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
-            yield from member_names(name, dataset.dtype)
+        with contextlib.suppress(*elements.CANNOT_READ):
+            yield from member_names(name, elements.type_of(dataset.id.get_type()))
 
 
 def member_names(name: str, dtype: Any) -> Iterator[str]:
@@ -371,7 +371,8 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     where, _, attribute = name.rpartition("@")
     if not is_attribute(file, name, path):
         dataset, _, member = find_dataset(file, name, path, guard)
-        values = _read(lambda: dataset[()], dataset, name, path)
+        start, shape = (0,) * dataset.ndim, dataset.shape or ()
+        values = _read(lambda: elements.values_of(dataset, start, shape), dataset, name, path, member)
         for part in member:
             values = values[part]
         return values
@@ -424,17 +425,19 @@ def is_attribute(file: Any, name: str, path: str) -> bool:
     return "@" in name and not is_there(file, name, path)
 
 
-def _read(read: Callable[[], Any], opened: Any, name: str, path: str) -> Any:
-    """Read a value; refuse one that is not for batches, or that h5py cannot read."""
-    check_has_numpy_type(opened, name, path)
+def _read(read: Callable[[], Any], opened: Any, name: str, path: str, member: tuple[str, ...] = ()) -> Any:
+    """Read a value; refuse one of which a member is not for batches, or that h5py cannot read."""
+    whole = dtype = _type_of(opened, name, path)
+    for part in member:
+        dtype = dtype[part]
     stored = (opened.id if isinstance(opened, h5py.Dataset) else opened).get_type()
     why = "references point into the file and mean nothing in a batch" if holds_reference(stored) else ""
-    if opened.dtype.kind in "fc":
-        why = elements.refusal(opened.dtype) or why
+    if dtype.kind in "fc" or elements.readable_of(dtype) is not dtype:
+        why = elements.refusal(dtype) or why
     if why:
-        raise refusal(path, name, f": field {name!r} is {opened.dtype}: {why}")
+        raise refusal(path, name, f": field {name!r} is {dtype}: {why}")
     try:
-        return in_stored_byte_order(read(), opened.dtype)
+        return in_stored_byte_order(read(), whole)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise refusal(path, name, f": h5py cannot read {name!r}: {error}") from error
     except (OSError, RuntimeError, KeyError) as error:
@@ -444,11 +447,15 @@ def _read(read: Callable[[], Any], opened: Any, name: str, path: str) -> Any:
 
 def check_has_numpy_type(opened: Any, name: str, path: str) -> None:
     """Refuse a dataset or an attribute of a type that h5py does not know."""
+    _type_of(opened, name, path)
+
+
+def _type_of(opened: Any, name: str, path: str) -> np.dtype[Any]:
+    """Return the type of a dataset, or of an attribute; refuse one that h5py does not know."""
     try:
-        _ = opened.dtype
-    except (TypeError, ValueError, NotImplementedError) as error:
-        why = f": field {name!r} has a type that h5py cannot read: {error}. Write it anew as one that NumPy has: times "
-        raise refusal(path, name, f"{why}of HDF5's own type, for instance, as int64") from error
+        return elements.type_of((opened.id if isinstance(opened, h5py.Dataset) else opened).get_type())
+    except elements.CANNOT_READ as error:
+        raise refusal(path, name, f": field {name!r} has {elements.no_type(str(error))}") from error
 
 
 # --- sparse matrices: groups of three datasets that hold the values of each row, and the columns that these are in.

@@ -26,6 +26,7 @@ from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.space import Along, Listed, Space, steps_of
 from h5stream.samples.table import START, Table
 from h5stream.storage.discovery import refusal
+from h5stream.storage.elements import CANNOT_READ, type_of
 from h5stream.storage.fields import Field
 from h5stream.storage.rowbox import Columns, axes_taken
 
@@ -204,9 +205,9 @@ class Extents:
 
     def has_once(self, dataset: Any) -> bool:
         """Tell whether an object's dataset is a value rather than numbers along axes: a single one, or strings."""
-        with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
+        with contextlib.suppress(*CANNOT_READ):
             if isinstance(self.samples, Objects) and isinstance(dataset, h5py.Dataset):
-                return dataset.shape == () or dataset.dtype.kind in "OS"
+                return dataset.shape == () or type_of(dataset.id.get_type()).kind in "OS"
         return False
 
 

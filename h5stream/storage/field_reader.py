@@ -31,7 +31,6 @@ from h5stream.storage import elements
 from h5stream.storage.discovery import (
     Thing,
     categories_of,
-    check_has_numpy_type,
     did_you_mean,
     is_attribute,
     is_matrix,
@@ -234,8 +233,11 @@ def _add_rows(found: _Found, asked: Field) -> Any:
         along, shape = found.extents.take(thing.dataset.shape, asked, there.path)
     entry, layouts, targets = _described(found, asked, thing, shape, steps)
     found.fields += layouts
-    key = (where.number, thing.path, columns, steps, at, asked.take.pad, along, asked.decode, asked.length)
-    found.read.setdefault(key, (where, asked, along, []))[-1].extend(targets)
+    for target, layout in zip(targets, layouts, strict=True):
+        # Members of variable length lie elsewhere, each by itself.
+        apart = target.member if layout.dtype.kind == "O" else ()
+        key = (where.number, thing.path, apart, columns, steps, at, asked.take.pad, along, asked.decode, asked.length)
+        found.read.setdefault(key, (where, asked, along, []))[-1].append(target)
     return entry
 
 
@@ -453,7 +455,7 @@ def _stretches(found: _Found, known: LookedUp, asked: Field) -> tuple[Stretches,
         if h5py.check_ref_dtype(_inner_dtype(thing)) is h5py.RegionReference:
             of = None if asked.file else thing_at(opened.file, known.parts[-1].path, opened.path)
             return Between(*names * 2), [*region_rows(thing, of, asked.name, opened.path)]
-    return asked.lookup, [np.asarray(opened.once(name)) for name in names]
+    return asked.lookup, [np.asarray(opened.once(name)).reshape(-1) for name in names]
 
 
 def _add_ragged(found: _Found, key: Key, asked: Field) -> Any:
@@ -461,7 +463,7 @@ def _add_ragged(found: _Found, key: Key, asked: Field) -> Any:
     check_options("objects" if found.are_objects else "values", asked, found.samples, found.path)
     known, opened = _known(found, key, asked), found.opened
     thing = _thing(opened, asked.name)
-    if not found.are_objects and elements.vlen_base(thing.dataset.dtype) is None:
+    if not found.are_objects and elements.vlen_base(_inner_dtype(thing)) is None:
         raise not_ragged(asked.name)
     _add_part(found, known, asked, opened, thing)
     found.fields += known.layouts
@@ -597,6 +599,9 @@ def _add_part(found: _Found, known: LookedUp, asked: Field, there: OpenFile, thi
     if asked.ragged is not None and isinstance(entry, dict):
         why = f"each member of a ragged one is a field of its own, {f'{asked.name}:{next(iter(entry))}'!r}"
         raise _refused(there, asked, f" is a compound, and {why}, or members=[...] makes one matrix")
+    if len(targets) > 1 and any(layout.dtype.kind == "O" for layout in layouts):
+        why = f"one that is looked up is a field of its own, {f'{asked.name}:{next(iter(entry))}'!r}"
+        raise _refused(there, asked, f" is a compound with members of variable length, and each of {why}")
     part = _part(found, there.place(thing), asked, (), targets, start=known.rows)
     known.add_part(part, entry, layouts, there.path)
 
@@ -624,7 +629,6 @@ def _sources(found: _Found, asked: Field) -> Iterator[OpenFile]:
 def _thing(there: OpenFile, name: str) -> Thing:
     """Find a dataset that has an axis of rows."""
     thing = there.find(name)
-    check_has_numpy_type(thing.dataset, name, there.path)
     if not thing.dataset.shape:
         what = "empty (a null dataspace)" if thing.dataset.shape is None else "a single value"
         why = f": {name!r} is {what}, so it has no rows; a field's first axis are the samples"
@@ -722,7 +726,7 @@ def _described(
     """Return the field of a dataset, or one for each member of a compound, of which samples take a shape."""
     layouts, targets, whole = list[FieldLayout](), list[Target](), _inner_dtype(thing)
     if asked.decode:
-        return _image(found, asked, _bytes_of_image(found, asked, thing, whole), steps)
+        return _image(found, asked, _bytes_of_image(found, asked, thing, whole), steps, thing.member)
     if asked.members:
         _check_members(found, asked, whole)
         whole = np.dtype((whole.fields[asked.members[0]][0], (len(asked.members),)))
@@ -764,7 +768,7 @@ def _layout(
     name = ":".join((path, *member)) if member else asked.name
     is_value = ragged is not None and asked.lookup is None and not found.are_objects
     items = elements.vlen_base(dtype) if is_value else None
-    dtype, stored = (dtype, elements.plain_dtype(dataset.dtype)) if items is None else (items, items)
+    dtype, stored = (dtype, elements.stored_as(dataset).dtype) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
     if ragged is not None and base.kind != "V" and (ragged.form in ("list", STACKED) or base.kind not in "OS"):
@@ -785,9 +789,11 @@ def _layout(
         cast=asked.dtype,
         ragged=ragged,
         unit=_unit(base),
+        items=elements.vlen_base(base),
         cut_at_nul=base.kind == "S" and elements.ends_at_nul(dataset.id.get_type(), member),
     )
-    return layout, elements.leaf_of(stored, member, asked.members) if base.kind != "O" else None
+    inside = member if items is None else ()
+    return layout, elements.leaf_of(stored, inside, asked.members) if base.kind != "O" else None
 
 
 def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[str, ...], is_one: bool) -> str:
@@ -796,10 +802,8 @@ def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[st
         return why
     if dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
         return "an array of compounds inside a compound has no tensor form"
-    if dtype.base.kind == "O" and member:
-        return "a member of variable length, which only whole datasets may have"
-    if kind in ("object", "ragged") and not is_one:
-        return "values of variable length make no tensor of several rows; leave it out, or store it with a fixed length"
+    if kind == "ragged" and not is_one:
+        return "ragged rows are for samples of one row"
     if asked.ragged is not None and asked.ragged.form == DENSE and asked.ragged.places is None:
         return "ragged='dense' is for sparse matrices"
     if asked.ragged is None or kind == "ragged":
@@ -822,12 +826,14 @@ def _bytes_of_image(found: _Found, asked: Field, thing: Thing, dtype: np.dtype[A
     return leaf
 
 
-def _image(found: _Found, asked: Field, leaf: elements.Leaf | None, steps: Steps | None = None) -> Described:
+def _image(
+    found: _Found, asked: Field, leaf: elements.Leaf | None, steps: Steps | None = None, member: tuple[str, ...] = ()
+) -> Described:
     """Return a field of images; of what size they are is found out once all files are open."""
     check_options("images", asked, found.samples, found.path)
     said: dict[str, Any] = {"steps": steps, "at": asked.take.at, "pad": asked.take.pad, "ragged": asked.ragged}
     layout = _field(asked.name, object, images=Images(format=asked.decode), **said)
-    return len(found.fields), [layout], [_target(len(found.fields), leaf)]
+    return len(found.fields), [layout], [_target(len(found.fields), leaf, member)]
 
 
 def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
@@ -847,7 +853,7 @@ def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
 
 def _inner_dtype(thing: Thing) -> Any:
     """Return the type of a member of a dataset's elements."""
-    dtype: Any = elements.plain_dtype(thing.dataset.dtype)
+    dtype: Any = elements.plain_dtype(elements.type_of(thing.dataset.id.get_type()))
     for part in thing.member:
         dtype = dtype[part]
     return dtype

@@ -318,7 +318,7 @@ class StoredAs(NamedTuple):
     def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
         if other.shape != self.shape or not other.type.equal(self.type):
-            first, this = (f"{one.type.dtype} {one.shape}" for one in (self, other))
+            first, this = (f"{elements.type_of(one.type)} {one.shape}" for one in (self, other))
             why = f": {name!r} holds {this}, and {self.name!r} {first}, but objects must be alike. "
             why += "Field(..., ragged='pad') takes different lengths, and Objects([...]) only those that it names"
             raise refusal(path, name, why, FieldLengthError)
