@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.engine.ragged import RaggedRows
+from h5stream.engine.ragged import RaggedRows, rows_of_values
 from h5stream.engine.slots import Memory, SlotFormat
 from h5stream.errors import OptionError
-from h5stream.samples.ragged import DENSE, STACKED, Normalisation
+from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Normalisation
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.structure import in_form, with_tensors
 
@@ -130,7 +130,9 @@ class Assembler:
         is the slot as pinned memory, or its copy on a device.
         """
         values = [
-            objects_of(objects[number], f, self._changes[number])
+            self._of_values(number, f, objects[number], changed, None if within is None else within.device)
+            if f.is_of_values
+            else objects_of(objects[number], f, self._changes[number])
             if f.kind == "object"
             else self._ragged(number, f, objects[number], changed, None if within is None else within.device)
             if f.kind == "ragged"
@@ -177,6 +179,16 @@ class Assembler:
         return (
             found if device is None or device.type == "cpu" else with_tensors(found, lambda tensor: tensor.to(device))
         )
+
+    def _of_values(
+        self, number: int, f: FieldLayout, values: list[Any], changed: Changing, device: torch.device | None
+    ) -> Any:
+        assert f.ragged is not None
+        if f.ragged.form != ARRAYS:
+            return self._ragged(number, f, rows_of_values(values, f), changed, device)
+        tensors, change = (torch.from_numpy(value.copy()) for value in values), self._changes[number]
+        moved = [one if device is None else one.to(device) for one in tensors]
+        return moved if change is None else [changed(change, one) for one in moved]
 
     def _strings(self, number: int, f: FieldLayout, memory: Memory, slot_format: SlotFormat, rows: int) -> Any:
         start = slot_format.offsets[number]

@@ -87,7 +87,8 @@ class Extents:
         if samples is None:
             return None
         asked, is_rows = [one for one in fields if isinstance(one, Field)], isinstance(samples, Rows)
-        unlike = is_rows and any(one.has_own_shape and not one.names_objects for one in asked)
+        # An attribute, which stands behind an "@", is of no volume.
+        unlike = is_rows and any(one.has_own_shape and not one.names_objects and "@" not in one.name for one in asked)
         is_scaled = not is_rows and any(one.take.scale for one in asked)
         are_parts = isinstance(samples, (Boxes, Objects)) or unlike or along_axis(samples, is_scaled) is not None
         return cls.of(samples) if are_parts else None

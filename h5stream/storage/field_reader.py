@@ -205,13 +205,15 @@ def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
         return (_add_objects if asked.names_objects else _add_looked_up)(found, key, asked)
     if asked.is_numbered and not is_there(found.opened.file, asked.name, found.path):
         return _add_numbered(found, key, asked)
+    if is_attribute(found.opened.file, asked.name, found.path):
+        return _add_once(found, asked)
     if asked.decode and found.are_objects:
         return _add_bytes_of_object(found, asked)
     if asked.has_own_shape:
         return _add_arrays(found, key, asked)
     if asked.ragged is not None and not asked.decode:
         return _add_ragged(found, key, asked)
-    if asked.repeat or is_attribute(found.opened.file, asked.name, found.path):
+    if asked.repeat:
         return _add_once(found, asked)
     return _add_rows(found, asked)
 
@@ -364,9 +366,12 @@ def _add_column(found: _Found, given: Given) -> int:
 
 def _add_once(found: _Found, asked: Field) -> int:
     """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
-    check_options("once", asked, found.samples, found.path)
+    check_options("once" if asked.ragged is None else "attributes", asked, found.samples, found.path)
     value = as_samples_have_it(found.opened.once(asked.name))
-    number = _add_value(found, asked.name, value, asked.dtype)
+    if asked.ragged is None:
+        number = _add_value(found, asked.name, value, asked.dtype)
+    else:  # of what type and shape the values are is found out once all are known
+        number = found.add(asked.name, object, cast=asked.dtype, ragged=asked.ragged)
     found.once.append((number, value))
     return number
 

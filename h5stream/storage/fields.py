@@ -710,6 +710,7 @@ _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
         ("normalise=", "decode=", "ragged=", "file=", "lookup=", "Take(steps=)", "Take(at=)", "Take(pad=)"),
     ),
     "objects": ("whole objects with ragged=", ("dtype=", "normalise=", "columns=", "members=", *_RAGGED)),
+    "attributes": ("an attribute with ragged=", ("dtype=", "normalise=", *_RAGGED)),
     "once": ("an attribute or a single value", ("dtype=", "normalise=", "take='all'")),
 }
 """Kinds of field: what each is called, and the options that it takes; all others are refused."""

@@ -92,6 +92,11 @@ class FieldLayout:
         return 1 if self.steps is None else len(self.steps)
 
     @property
+    def is_of_values(self) -> bool:
+        """Whether its rows are values in memory, an array for each sample: attributes of any length."""
+        return self.kind == "object" and self.ragged is not None and not self.is_listed
+
+    @property
     def is_listed(self) -> bool:
         """Whether a batch has lists of it, and no tensor."""
         return self.dtype.kind in "OS"

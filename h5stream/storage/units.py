@@ -506,7 +506,7 @@ class Once(_Column):
         first = given.inside(name).name
         self._is_attribute = is_attribute(file, first, file.filename)
         owner, _, attribute = given.name.rpartition("@") if self._is_attribute else (given.name, "", "")
-        is_array = isinstance(value, np.ndarray)
+        is_array = isinstance(value, np.ndarray) and given.ragged is None
         found = np.empty((count, *value.shape), value.dtype) if is_array else [None] * count
         super().__init__(given.beside or owner.strip("/."), count, **{"": found})
         self.attribute, self.label = attribute, f"value {given.name}"
@@ -541,12 +541,16 @@ class Once(_Column):
     def _asked(self, file: Any, name: str) -> Any:
         name = self._given.inside(name).name
         one, first = value_of(file, name, self._guard, is_attribute=self._is_attribute), self._first
+        if self._given.ragged is not None:
+            return one  # they are compared once all are known
         is_array = isinstance(first, np.ndarray)
         if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
             return one
         why = (
             f": {name!r} is {_shown(one)}, and that of the first object is {_shown(first)}, but objects must be alike. "
         )
+        why += "Field(..., ragged='pad') takes attributes of any length, also 'list', 'packed' and 'nested', and "
+        why += "'arrays' any shape. " if self._is_attribute else ""
         why += (
             "Objects([...]) takes only those that you name, and Values([...]) values of your own, one for each object"
         )
