@@ -135,7 +135,7 @@ CANNOT_READ = (TypeError, ValueError, NotImplementedError)
 def type_of(stored: Any) -> np.dtype[Any]:
     """Return the type that elements of a stored one come as; members that h5py cannot read are opaque, and say why."""
     try:
-        return cast("np.dtype[Any]", stored.dtype)
+        return _own_type(stored)
     except CANNOT_READ:
         if stored.get_class() != h5py.h5t.COMPOUND:
             raise
@@ -146,6 +146,26 @@ def type_of(stored: Any) -> np.dtype[Any]:
         except CANNOT_READ as error:
             formats[name] = np.dtype(f"V{member.get_size()}", metadata={NO_TYPE: str(error)})
     return np.dtype([*formats.items()])
+
+
+def _own_type(stored: Any) -> np.dtype[Any]:
+    """Return the type that h5py has for a stored one; raises `CANNOT_READ` for one that is of no use to read into."""
+    dtype: np.dtype[Any] = stored.dtype
+    if _overlaps(dtype):
+        raise TypeError("h5py gives its members types that are larger than they are, and overlap")
+    return dtype
+
+
+def _overlaps(dtype: np.dtype[Any]) -> bool:
+    """Tell whether members of a type overlap, as h5py 3.16 makes them of numbers that it widens: bytes would be lost."""
+    if dtype.subdtype is not None:
+        return _overlaps(dtype.subdtype[0])
+    items = h5py.check_vlen_dtype(dtype)
+    if dtype.fields is None:
+        return isinstance(items, np.dtype) and _overlaps(items)
+    ends = sorted((offset, offset + one.itemsize) for one, offset, *_ in dtype.fields.values())
+    crosses = any(end > begin for (_, end), (begin, _) in itertools.pairwise(ends))
+    return crosses or any(_overlaps(one) for one, *_ in dtype.fields.values())
 
 
 def no_type(why: str) -> str:
@@ -174,9 +194,9 @@ def _members_of(stored: Any) -> list[tuple[str, int, Any]]:
 
 
 def _is_readable(stored: Any) -> bool:
-    """Tell whether h5py has a type for all of a stored one."""
+    """Tell whether h5py has a type for all of a stored one, which it can read into."""
     try:
-        return stored.dtype is not None
+        return _own_type(stored) is not None
     except CANNOT_READ:
         return False
 
