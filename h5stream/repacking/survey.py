@@ -32,7 +32,7 @@ from h5stream.filesystem import is_full
 from h5stream.order.permutation import permutation
 from h5stream.repacking import Recipe
 from h5stream.storage.discovery import datasets_of, default_fields, find_dataset
-from h5stream.storage.elements import Leaf, holds_reference, in_stored_byte_order, is_fixed, same
+from h5stream.storage.elements import Leaf, holds_reference, in_stored_byte_order, is_fixed, is_readable, same, stored_as
 from h5stream.storage.external import Guard, needed_elsewhere
 from h5stream.storage.fallback import fill_element, read_raw_box
 from h5stream.storage.field_reader import read_fields
@@ -274,6 +274,8 @@ def _layout_of(opened: OpenFile, name: str, dataset: Any, count: int) -> tuple[S
     part = found.parts[0]
     if part.index is None:
         return None, part.reason
+    if not stored_as(dataset).is_whole:
+        return None, "some of its members lie elsewhere, or are of a type that h5py cannot read"
     if part.stored_row_nbytes > MOST_ROW_NBYTES:
         return None, f"a row of {part.stored_row_nbytes:,} bytes is more than a chunk should hold"
     byte, (unit, units) = np.dtype(np.uint8), (count, 1) if count in _WORDS else (1, count)
@@ -298,6 +300,8 @@ def _fill(dataset: Any, part: DatasetPart) -> NDArray[np.uint8]:
     read = fill_element(dataset, part.chunk_index)
     if read is not None:
         return read
+    if not is_readable(dataset.id.get_type()):
+        return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)
     with contextlib.suppress(TypeError, ValueError, RuntimeError):
         return np.frombuffer(np.asarray(dataset.fillvalue, dtype=dataset.dtype).tobytes(), dtype=np.uint8)
     return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)

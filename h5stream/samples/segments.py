@@ -238,8 +238,9 @@ def _one_a_row(values: NDArray[Any], name: str, rows: int, kinds: str) -> NDArra
             f"field {called(name)} says where segments end, by one value for each of {rows:,} rows, not {values.shape}"
         )
     flat = values.reshape(rows)
-    if flat.dtype.kind not in kinds or (flat.dtype.kind == "O" and not all(isinstance(v, (str, bytes)) for v in flat)):
-        what = "values of variable length" if flat.dtype.kind == "O" else str(flat.dtype)
+    are_texts = flat.dtype.kind == "O" and all(isinstance(value, (str, bytes)) for value in flat)
+    if flat.dtype.kind not in kinds or (flat.dtype.hasobject and not are_texts):
+        what = "of variable length" if flat.dtype.hasobject else str(flat.dtype)
         takes = "numbers, or texts for Ids(...)"
         raise OptionError(f"field {called(name)} says where segments end, and its values are {what}: it takes {takes}")
     return flat

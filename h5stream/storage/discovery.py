@@ -434,6 +434,8 @@ def _read(read: Callable[[], Any], opened: Any, name: str, path: str, member: tu
     why = "references point into the file and mean nothing in a batch" if holds_reference(stored) else ""
     if dtype.kind in "fc" or elements.readable_of(dtype) is not dtype:
         why = elements.refusal(dtype) or why
+    elif not isinstance(opened, h5py.Dataset) and not elements.is_readable(stored):
+        why = why or elements.no_type("it widens members of a compound, which then overlap")
     if why:
         raise refusal(path, name, f": field {name!r} is {dtype}: {why}")
     try:

@@ -193,7 +193,7 @@ def _members_of(stored: Any) -> list[tuple[str, int, Any]]:
     return sorted(every, key=lambda member: member[1])
 
 
-def _is_readable(stored: Any) -> bool:
+def is_readable(stored: Any) -> bool:
     """Tell whether h5py has a type for all of a stored one, which it can read into."""
     try:
         return _own_type(stored) is not None
@@ -232,7 +232,7 @@ class Stored(NamedTuple):
 def stored_as(dataset: Any) -> Stored:
     """Return how elements of a dataset lie in its file: libhdf5 tells how they would lie in memory."""
     stored = dataset.id.get_type()
-    if stored.get_class() != h5py.h5t.COMPOUND or (_is_readable(stored) and not has_variable(stored)):
+    if stored.get_class() != h5py.h5t.COMPOUND or (is_readable(stored) and not has_variable(stored)):
         return Stored(stored.get_size(), stored, {}, is_whole=True)
     wide, _ = dataset.file.id.get_create_plist().get_sizes()
     return _in_file(stored, wide)
@@ -252,9 +252,9 @@ def _in_file(stored: Any, wide: int) -> Stored:
     if kind == h5py.h5t.ARRAY:
         inner = _in_file(stored.get_super(), wide)
         count = math.prod(stored.get_array_dims())
-        return Stored(inner.nbytes * count, stored if is_fixed(stored) and _is_readable(stored) else None, {})
+        return Stored(inner.nbytes * count, stored if is_fixed(stored) and is_readable(stored) else None, {})
     if kind != h5py.h5t.COMPOUND:
-        is_plain = _is_readable(stored) and stored.dtype.itemsize == stored.get_size()
+        is_plain = is_readable(stored) and stored.dtype.itemsize == stored.get_size()
         return Stored(stored.get_size(), stored if is_plain else None, {})
     loose, moved, plain = dict[tuple[str, ...], tuple[int, Any]](), 0, list[tuple[bytes, int, Any]]()
     for name, offset, member in _members_of(stored):
@@ -378,7 +378,7 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
 def values_of(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
     """Read a box of elements as h5py gives them, without the members of a compound that it cannot read."""
     stored = dataset.id.get_type()
-    if stored.get_class() != h5py.h5t.COMPOUND or _is_readable(stored):
+    if stored.get_class() != h5py.h5t.COMPOUND or is_readable(stored):
         return dataset[tuple(slice(first, first + some) for first, some in zip(start, count, strict=True))]
     dtype, space = readable_of(type_of(stored)), dataset.id.get_space()
     if dtype is None:

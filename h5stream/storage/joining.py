@@ -160,10 +160,10 @@ def rows_of_values(values: Sequence[Any], field: FieldLayout) -> list[Any]:
         said = f"of attributes a crop takes the first items, at='start', not {crop.at!r}"
         raise OptionError(f"field {field.name!r}: {said}; crop the batch in batch_transform=")
     rows = [_as_rows(value) for value in values]
-    like = next((one for one in rows if len(one) and np.size(one)), next(iter(rows), []))
+    like = next((one for one in rows if _holds(one)), next(iter(rows), []))
     wanted, taken = _row_of(like, field), whole if crop is None else slice(crop.length)
     for k, one in enumerate(rows):
-        if np.size(one) if isinstance(one, np.ndarray) else one:
+        if _holds(one):
             if (row := _row_of(one, field)) != wanted:
                 said, other = (f"{'texts' if not dtype else dtype} {shape}" for dtype, shape in (row, wanted))
                 why = f"has rows of {said} in number {k:,} of {len(rows):,}, and of {other} in another"
@@ -175,6 +175,10 @@ def rows_of_values(values: Sequence[Any], field: FieldLayout) -> list[Any]:
         else:
             rows[k] = []
     return [one[taken] for one in rows]
+
+
+def _holds(rows: Any) -> bool:
+    return bool(rows.size if isinstance(rows, np.ndarray) else rows)
 
 
 def _as_rows(value: Any) -> Any:
