@@ -236,8 +236,8 @@ def _add_rows(found: _Found, asked: Field) -> Any:
     entry, layouts, targets = _described(found, asked, thing, shape, steps)
     found.fields += layouts
     for target, layout in zip(targets, layouts, strict=True):
-        # Members of variable length lie elsewhere, each by itself.
-        apart = target.member if layout.dtype.kind == "O" else ()
+        # Values of variable length lie elsewhere, those of each member by themselves.
+        apart = target.field if layout.dtype.kind == "O" else None
         key = (where.number, thing.path, apart, columns, steps, at, asked.take.pad, along, asked.decode, asked.length)
         found.read.setdefault(key, (where, asked, along, []))[-1].append(target)
     return entry

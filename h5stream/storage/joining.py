@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import Column, asked_of_each
-from h5stream.samples.ragged import ARRAYS
+from h5stream.samples.ragged import ARRAYS, DENSE
 from h5stream.samples.space import Along, Space, joined_space
 from h5stream.storage.elements import held_dtype
 from h5stream.storage.extents import Extents
@@ -156,6 +156,8 @@ def rows_of_values(values: Sequence[Any], field: FieldLayout) -> list[Any]:
     """Return values as rows, of one type and shape: arrays, or lists; a single one is a row, an empty one has none."""
     assert field.ragged is not None
     crop, whole = field.ragged.crop, slice(None)
+    if field.ragged.form == DENSE:
+        raise OptionError(f"field {field.name!r}: ragged='dense' is for sparse matrices; 'pad' fills attributes up")
     if crop is not None and crop.at != "start":
         said = f"of attributes a crop takes the first items, at='start', not {crop.at!r}"
         raise OptionError(f"field {field.name!r}: {said}; crop the batch in batch_transform=")
