@@ -89,7 +89,11 @@ def test_attributes_of_any_length_come_in_each_ragged_form(paths, kind):
             one = values.sample(place) if form in ("pad", "packed") else values[place]
             assert one.tolist() == expected, (form, name, place)
     sample = dataset[each]
-    assert all(sample[f"{form} {name}"].tolist() == np.atleast_1d(VALUES[name][1]).tolist() for form in FORMS for name in ("picks", "boxes", "big", "single"))
+    assert all(
+        sample[f"{form} {name}"].tolist() == np.atleast_1d(VALUES[name][1]).tolist()
+        for form in FORMS
+        for name in ("picks", "boxes", "big", "single")
+    )
     kinds = {"picks": torch.float64, "boxes": torch.float32, "big": torch.int32, "empty": torch.int16}
     assert {name: sample[f"pad {name}"].dtype for name in kinds} == kinds
 

@@ -309,7 +309,7 @@ def rows_of_values(values: Sequence[NDArray[Any]], field: FieldLayout) -> Ragged
     empty = np.empty((0, *field.row_shape), field.dtype)
     memory = np.concatenate([empty, *values]).reshape(-1).view(np.uint8)
     ragged = replace(field, kind="ragged")
-    return RaggedRows(field=ragged, of=of, take=functools.partial(np.empty, dtype=np.uint8), shares=(memory,))
+    return RaggedRows(field=ragged, of=of, take=RaggedMemory().take, shares=(memory,))
 
 
 def is_widened(dtype: np.dtype[Any]) -> bool:

@@ -32,7 +32,15 @@ from h5stream.filesystem import is_full
 from h5stream.order.permutation import permutation
 from h5stream.repacking import Recipe
 from h5stream.storage.discovery import datasets_of, default_fields, find_dataset
-from h5stream.storage.elements import Leaf, holds_reference, in_stored_byte_order, is_fixed, is_readable, same, stored_as
+from h5stream.storage.elements import (
+    Leaf,
+    holds_reference,
+    in_stored_byte_order,
+    is_fixed,
+    is_readable,
+    same,
+    stored_as,
+)
 from h5stream.storage.external import Guard, needed_elsewhere
 from h5stream.storage.fallback import fill_element, read_raw_box
 from h5stream.storage.field_reader import read_fields

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -168,6 +168,11 @@ def _overlaps(dtype: np.dtype[Any]) -> bool:
     return crosses or any(_overlaps(one) for one, *_ in dtype.fields.values())
 
 
+def _why_no_type(dtype: np.dtype[Any]) -> str:
+    """Say why h5py has no type for a member; empty for one that it has."""
+    return "" if dtype.metadata is None else str(dtype.metadata.get(NO_TYPE, ""))
+
+
 def no_type(why: str) -> str:
     """Say that h5py has no type for what a file has, and what to do."""
     way_out = "Write it anew as one that NumPy has: times of HDF5's own type, for instance, as int64"
@@ -177,7 +182,7 @@ def no_type(why: str) -> str:
 def readable_of(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """Return a type without the members that h5py cannot read; None if none is left."""
     if dtype.fields is None:
-        return None if NO_TYPE in (dtype.metadata or {}) else dtype
+        return None if _why_no_type(dtype) else dtype
     inner = {name: readable_of(dtype[name]) for name in dtype.names or ()}
     if all(one is dtype[name] for name, one in inner.items()):
         return dtype
@@ -356,9 +361,11 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
     """Say why a dtype cannot become a tensor or a list; None if it can."""
     if h5py.check_ref_dtype(dtype) is not None:
         return "references point into the file and mean nothing in a batch; read what they point to"
-    if why := (dtype.metadata or {}).get(NO_TYPE):
-        return no_type(str(why))
-    if dtype.fields is not None and (lacking := [name for name in dtype.names or () if readable_of(dtype[name]) is None]):
+    if why := _why_no_type(dtype):
+        return no_type(why)
+    if dtype.fields is not None and (
+        lacking := [name for name in dtype.names or () if readable_of(dtype[name]) is None]
+    ):
         return f"its member {lacking[0]!r} has {refusal(dtype[lacking[0]]) or 'members'}"
     if dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None:
         return "opaque bytes have no number type; store them as uint8, or read them with h5py"

@@ -100,7 +100,6 @@ class H5pyReader:
     def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[Any]:
         """Read a box of a dataset part, converted to its dtype."""
 
-
         def read(dataset: Any) -> NDArray[Any]:
             return cast(NDArray[Any], in_stored_byte_order(values_of(dataset, start, count)))
 

@@ -162,7 +162,7 @@ def rows_of_values(values: Sequence[Any], field: FieldLayout) -> list[Any]:
         said = f"of attributes a crop takes the first items, at='start', not {crop.at!r}"
         raise OptionError(f"field {field.name!r}: {said}; crop the batch in batch_transform=")
     rows = [_as_rows(value) for value in values]
-    like = next((one for one in rows if _holds(one)), next(iter(rows), []))
+    like: Any = next((one for one in rows if _holds(one)), next(iter(rows), []))
     wanted, taken = _row_of(like, field), whole if crop is None else slice(crop.length)
     for k, one in enumerate(rows):
         if _holds(one):

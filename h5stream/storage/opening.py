@@ -32,7 +32,14 @@ from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, beside, read_request, sample_shape
 from h5stream.storage.filters import DecodeError
 from h5stream.storage.images import LOOKED_AT, Images, decode_image
-from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_named_shapes, with_room_for_all, with_rows_of_values
+from h5stream.storage.joining import (
+    FileParts,
+    check_alike,
+    with_like_strings,
+    with_named_shapes,
+    with_room_for_all,
+    with_rows_of_values,
+)
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names

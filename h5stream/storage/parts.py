@@ -208,9 +208,7 @@ def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row
     )
 
 
-def _why_h5py(
-    place: Place, pipeline: filters.Pipeline, targets: Sequence[Target], stored: elements.Stored
-) -> str:
+def _why_h5py(place: Place, pipeline: filters.Pipeline, targets: Sequence[Target], stored: elements.Stored) -> str:
     """Say why a dataset is read through h5py, as far as its type and its way of storing say; empty where it is not."""
     dataset, dtype = place.dataset, elements.type_of(place.dataset.id.get_type())
     is_loose = len(targets) == 1 and targets[0].member in stored.loose
@@ -328,8 +326,7 @@ def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Targe
 
 
 def _all_elements(place: Place, stored: DatasetPart, taken: slice) -> NDArray[np.uint8] | None:
-    """Read some bytes of all elements of a dataset, chunk by chunk; None where one has a fill value that is not empty.
-    """
+    """Read some bytes of all elements of a dataset, chunk by chunk; None where one has a fill value that is not empty."""
     index, dataset, nbytes = stored.index, place.dataset, stored.stored_element_nbytes
     assert index is not None
     is_filled = dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED

@@ -63,9 +63,7 @@ def columns_of(rows: NDArray[Any], columns: Columns, axes: int | None = None) ->
     inner = rows.shape[rows.ndim if axes is None else 1 + axes :]
     taken = axes_taken(rows.shape[1 : rows.ndim - len(inner)], columns)
     chosen: Any = (slice(None), *np.ix_(*(numbers for numbers, _ in taken)))
-    found: NDArray[Any] = rows[chosen].reshape(
-        len(rows), *(len(numbers) for numbers, stays in taken if stays), *inner
-    )
+    found: NDArray[Any] = rows[chosen].reshape(len(rows), *(len(numbers) for numbers, stays in taken if stays), *inner)
     return found
 
 
