@@ -157,7 +157,7 @@ def _own_type(stored: Any) -> np.dtype[Any]:
 
 
 def _overlaps(dtype: np.dtype[Any]) -> bool:
-    """Tell whether members of a type overlap, as h5py 3.16 makes them of numbers that it widens: bytes would be lost."""
+    """Tell whether members of a type overlap, as h5py 3.16 makes them of numbers that it widens."""
     if dtype.subdtype is not None:
         return _overlaps(dtype.subdtype[0])
     items = h5py.check_vlen_dtype(dtype)
@@ -194,7 +194,9 @@ def _members_of(stored: Any) -> list[tuple[str, int, Any]]:
     """Return the name, the offset and the type of each member of a stored compound, in the order of the offsets."""
     numbers = range(stored.get_nmembers())
     names = (stored.get_member_name(i).decode("utf-8", "surrogateescape") for i in numbers)
-    every = ((name, stored.get_member_offset(i), stored.get_member_type(i)) for i, name in zip(numbers, names))
+    every = (
+        (name, stored.get_member_offset(i), stored.get_member_type(i)) for i, name in zip(numbers, names, strict=True)
+    )
     return sorted(every, key=lambda member: member[1])
 
 

@@ -167,7 +167,7 @@ def rows_of_values(values: Sequence[Any], field: FieldLayout) -> list[Any]:
     for k, one in enumerate(rows):
         if _holds(one):
             if (row := _row_of(one, field)) != wanted:
-                said, other = (f"{'texts' if not dtype else dtype} {shape}" for dtype, shape in (row, wanted))
+                said, other = (f"{dtype or 'texts'} {shape}" for dtype, shape in (row, wanted))
                 why = f"has rows of {said} in number {k:,} of {len(rows):,}, and of {other} in another"
                 way_out = "they agree in all but their number, or, with ragged='arrays', in the number of axes"
                 raise FieldLengthError(f"field {field.name!r} {why}; {way_out}", field=field.name)

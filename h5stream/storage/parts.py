@@ -326,7 +326,7 @@ def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Targe
 
 
 def _all_elements(place: Place, stored: DatasetPart, taken: slice) -> NDArray[np.uint8] | None:
-    """Read some bytes of all elements of a dataset, chunk by chunk; None where one has a fill value that is not empty."""
+    """Read some bytes of all elements, chunk by chunk; None where one has a fill value that is not empty."""
     index, dataset, nbytes = stored.index, place.dataset, stored.stored_element_nbytes
     assert index is not None
     is_filled = dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED

@@ -188,10 +188,10 @@ def test_members_beside_those_of_variable_length_are_read_without_h5py(tmp_path)
     path = make_file(tmp_path / "a.h5", shape=(3,), dtype=dtype)
     with h5py.File(path, "r+") as file:
         file["x"][1] = (7, "seven", np.arange(7), 8)
-    for name, expected in (("a", [0, 7, 0]), ("b", [0, 8, 0])):
+    for name, values in (("a", [0, 7, 0]), ("b", [0, 8, 0])):
         dataset = H5Dataset(path, f"x:{name}")
         assert access_of(dataset) == ("direct", "no filter")
-        assert dataset[:].tolist() == expected
+        assert dataset[:].tolist() == values
     assert H5Dataset(path, "x")[1]["text"] == b"seven"
     dtype = np.dtype([("a", "i4"), ("texts", h5py.string_dtype(), (2,))])
     several = make_file(tmp_path / "b.h5", shape=(3,), dtype=dtype)
