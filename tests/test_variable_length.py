@@ -122,12 +122,9 @@ def test_sequences_have_the_values_of_variable_length_of_each_of_their_steps(epi
         assert {one.dtype for name in ("v", "big") for one in batch[name][k]} == {torch.int32}
 
 
-@pytest.mark.parametrize("processes", [0, 1])
-def test_loaders_and_tables_have_texts_of_several_steps(episodes, processes):
+def test_loaders_and_tables_have_texts_of_several_steps(episodes):
     fields = {"x": "x", "t": "text", "one": Field("text", take=[0])}
     options = {"fields": fields, "samples": Sequences(4, of="e*"), "shuffle": True, "seed": 3}
-    if processes:
-        options |= {"sample_transform": dict, "sample_workers": processes}
     with H5StreamLoader(episodes, 5, **options) as loader:
         seen = [row for batch in loader for row in zip(batch["x"].tolist(), batch["t"], batch["one"], strict=True)]
     assert len(seen) == 14
