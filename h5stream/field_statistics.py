@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream import allowance
-from h5stream.engine.assemble import object_value, strings_to_lists, unpacking_of
+from h5stream.engine.assemble import objects_of, strings_to_lists, unpacking_of
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.footprint import Sizing, check_budget, default_budget
 from h5stream.engine.moments import Moments, ValueCounts
-from h5stream.engine.ragged import RaggedRows
+from h5stream.engine.ragged import RaggedRows, rows_of_values
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Engine
 from h5stream.engine.slots import SlotFormat, SlotRing
@@ -33,7 +33,7 @@ from h5stream.order.blocks import Blocks, Stretch, blocks_in, shuffled_blocks, s
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
 from h5stream.order.places import Places
-from h5stream.samples.ragged import DENSE, changed
+from h5stream.samples.ragged import ARRAYS, DENSE, changed
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.layout import FieldLayout, SampleLayout, numbers_of
@@ -220,7 +220,7 @@ def _checked_axes(name: str, field: FieldLayout, given: Any) -> tuple[int, ...]:
     if field.is_listed:
         return axes if field.images is not None else ()
     dense = field.ragged is not None and field.ragged.form == DENSE
-    many = field.kind == "ragged" and not dense
+    many = (field.kind == "ragged" or field.is_of_values) and not dense
     shape = (field.ragged.wanted,) if dense and field.ragged is not None else field.row_shape
     dims = len(shape) + many
     if dims == 0 or not axes:
@@ -236,7 +236,7 @@ def _as_stored(layout: SampleLayout) -> SampleLayout:
     """Return the same fields without what is done to them, and ragged ones without padding."""
     fields = []
     for field in layout.fields:
-        form = DENSE if field.ragged and field.ragged.form == DENSE else "packed"
+        form = field.ragged.form if field.ragged and field.ragged.form in (DENSE, ARRAYS) else "packed"
         fields.append(
             replace(field, cast=None, normalise=None, ragged=field.ragged and changed(field.ragged, form=form))
         )
@@ -322,10 +322,10 @@ def read_through(
 
 def _values_of(batch: ReadyBatch, slot_format: SlotFormat, number: int, field: FieldLayout) -> Any:
     """Return a field's values in a batch: an array, or a list of what is no number or of unlike shape."""
-    if field.kind == "object":
-        return [object_value(value) for value in batch.objects[number]]
-    if field.kind == "ragged":
-        rows = batch.objects[number]
+    if field.kind == "object" and not (field.ragged and field.is_of_values and field.ragged.form != ARRAYS):
+        return objects_of(batch.objects[number], field)
+    if field.kind in ("object", "ragged"):
+        rows = rows_of_values(batch.objects[number], field) if field.is_of_values else batch.objects[number]
         assert isinstance(rows, RaggedRows)
         assert field.ragged is not None
         shape = (field.ragged.wanted,) if field.ragged.form == DENSE else field.row_shape
@@ -374,9 +374,10 @@ class _Watched:
         if not isinstance(values, list):
             self._add_array(values)
             return
+        every = [*_flat(values)]
         if self._counts is not None:
-            self._counts.add([value for value in values if isinstance(value, (bytes, str))])
-        for value in values:
+            self._counts.add([value for value in every if isinstance(value, (bytes, str))])
+        for value in every:
             if hasattr(value, "numpy"):
                 self._add_array(value.numpy()[None])
 
@@ -424,6 +425,15 @@ class _Watched:
         lengths = dict(zip(self._axes, self._kept, strict=False))
         shape = tuple(lengths.get(axis, 1) for axis in range(min(lengths, default=0), 0))
         return FieldStatistics(name=name, samples=samples, counts=few, shape=shape, **shaped)
+
+
+def _flat(values: list[Any]) -> Iterator[Any]:
+    """Yield what lists hold, however deep."""
+    for value in values:
+        if isinstance(value, list):
+            yield from _flat(value)
+        else:
+            yield value
 
 
 def _by_value(item: tuple[Any, int]) -> Any:

@@ -5,9 +5,10 @@ import os
 import h5py
 import numpy as np
 import pytest
+import torch
 from making import corrupt_chunk, vlen, write_datasets
 
-from h5stream import Field, H5Dataset, H5StreamLoader, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Sequences, Table, errors
 from tools import fuzz_files
 
 
@@ -67,3 +68,75 @@ def test_damaged_heaps_are_what_h5py_says_of_them(tmp_path, seed):
     counts, wrong = fuzz_files.fuzz("heaps", 100, seed or int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
     assert not wrong, wrong
     assert counts["files"] >= 100
+
+
+def test_a_dataset_of_texts_or_of_images_may_be_several_fields(tmp_path):
+    path = write_datasets(tmp_path / "a.h5", t={"data": ["a", "bc"], "dtype": h5py.string_dtype()})
+    assert H5Dataset(path, {"a": "t", "b": "t"})[:] == {"a": [b"a", b"bc"], "b": [b"a", b"bc"]}
+
+
+WORDS = [f"w{k}" * (k % 3) for k in range(20)]
+NUMBERS = [np.arange(k % 4, dtype="i4") for k in range(20)]
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory):
+    """Write two episodes of 10 steps, with the same texts and numbers in several ways."""
+    path = tmp_path_factory.mktemp("episodes") / "a.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(2):
+            some, text = slice(10 * number, 10 * number + 10), h5py.string_dtype()
+            group = file.create_group(f"e{number}")
+            group["x"] = np.arange(10.0) + 10 * number
+            group["fixed"] = np.array(WORDS[some], "S9")
+            group.create_dataset("text", data=WORDS[some], dtype=text)
+            group.create_dataset("gzip", data=WORDS[some], dtype=text, chunks=(3,), compression="gzip")
+            group.create_dataset("pairs", data=np.array(WORDS[some], object)[:, None].repeat(2, 1), dtype=text)
+            layout = h5py.VirtualLayout((10,), text)
+            layout[:] = h5py.VirtualSource(group["text"])
+            group.create_virtual_dataset("virtual", layout)
+            for name, base in (("v", "<i4"), ("big", ">i4")):
+                values = group.create_dataset(name, (10,), h5py.vlen_dtype(np.dtype(base)))
+                for k, value in enumerate(NUMBERS[some]):
+                    values[k] = value.astype(base)
+    return path
+
+
+TEXTS = ("fixed", "text", "gzip", "virtual")
+
+
+@pytest.mark.parametrize("pad", [None, "zeros", "edge", -1])
+def test_sequences_have_the_values_of_variable_length_of_each_of_their_steps(episodes, pad):
+    fields = {name: name for name in ("x", *TEXTS, "pairs", "v", "big")}
+    dataset = H5Dataset(episodes, fields, samples=Sequences(3, of="e*", pad=pad))
+    batch = dataset[:]
+    for k in range(len(dataset)):
+        episode, first = divmod(k, len(dataset) // 2)
+        steps = [first, first + 1, first + 2]
+        rows = [10 * episode + (min(s, 9) if pad == "edge" else s) if s < 10 or pad == "edge" else None for s in steps]
+        texts = [b"" if row is None else WORDS[row].encode() for row in rows]
+        numbers = [[] if row is None else NUMBERS[row].tolist() for row in rows]
+        assert all(batch[name][k] == dataset[k][name] == texts for name in TEXTS), k
+        assert batch["pairs"][k] == [[text, text] for text in texts]
+        assert all([one.tolist() for one in batch[name][k]] == numbers for name in ("v", "big"))
+        assert {one.dtype for name in ("v", "big") for one in batch[name][k]} == {torch.int32}
+
+
+def test_loaders_and_tables_have_texts_of_several_steps(episodes):
+    fields = {"x": "x", "t": "text", "one": Field("text", take=[0])}
+    options = {"fields": fields, "samples": Sequences(4, of="e*"), "shuffle": True, "seed": 3}
+    with H5StreamLoader(episodes, 5, **options) as loader:
+        seen = [row for batch in loader for row in zip(batch["x"].tolist(), batch["t"], batch["one"], strict=True)]
+    assert len(seen) == 14
+    for x, texts, one in seen:
+        assert texts == [WORDS[int(k)].encode() for k in x]
+        assert one == texts[:1]
+    table = H5Dataset(episodes, {"t": "e1/text", "f": "e1/fixed"}, samples=Table(row=[5, 0], length=2))
+    assert table[:]["t"] == table[:]["f"] == [[WORDS[k].encode() for k in rows] for rows in ((15, 16), (10, 11))]
+
+
+def test_statistics_count_texts_of_steps_like_those_of_a_fixed_length(episodes):
+    found = H5Dataset(episodes, {"t": "text", "f": "fixed", "v": "v"}, samples=Sequences(2, of="e*")).statistics()
+    assert found["t"].counts == found["f"].counts
+    steps = [k for first in (*range(9), *range(10, 19)) for k in (first, first + 1)]
+    assert found["v"].mean == pytest.approx(np.concatenate([NUMBERS[k] for k in steps]).mean())

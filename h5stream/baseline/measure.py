@@ -193,7 +193,7 @@ def _taken(target: Target, values: Any) -> Any:
 
 def _read(file: Any, part: DatasetPart, first: int, stop: int) -> NDArray[Any]:
     """Read rows through h5py; of those that are filled up to one length, the bytes that are meant."""
-    read = columns_of(file[part.path][first:stop], part.columns)
+    read = columns_of(file[part.path][first:stop], part.columns, len(part.shape) - 1)
     if part.lengths is None:
         return read
     found = np.empty(len(read), dtype=object)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.engine.ragged import RaggedRows
+from h5stream.engine.ragged import RaggedRows, rows_of_values
 from h5stream.engine.slots import Memory, SlotFormat
 from h5stream.engine.unpacking import Unpacking
 from h5stream.errors import OptionError
-from h5stream.samples.ragged import DENSE, STACKED, Normalisation
+from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Normalisation
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.structure import in_form, with_tensors
 
@@ -156,7 +156,9 @@ class Assembler:
 
         place = memory if within is None else within
         values = [
-            _objects(objects[number], f, self._changes[number])
+            self._of_values(number, f, objects[number], changed, None if within is None else within.device)
+            if f.is_of_values
+            else objects_of(objects[number], f, self._changes[number])
             if f.kind == "object"
             else self._ragged(
                 number, f, objects[number], changed, None if within is None else within.device, which(f, memory)
@@ -213,6 +215,16 @@ class Assembler:
         return (
             found if device is None or device.type == "cpu" else with_tensors(found, lambda tensor: tensor.to(device))
         )
+
+    def _of_values(
+        self, number: int, f: FieldLayout, values: list[Any], changed: Changing, device: torch.device | None
+    ) -> Any:
+        assert f.ragged is not None
+        if f.ragged.form != ARRAYS:
+            return self._ragged(number, f, rows_of_values(values, f), changed, device)
+        tensors, change = (torch.from_numpy(value.copy()) for value in values), self._changes[number]
+        moved = [one if device is None else one.to(device) for one in tensors]
+        return moved if change is None else [changed(change, one, None) for one in moved]
 
     def _strings(self, number: int, f: FieldLayout, memory: Memory, slot_format: SlotFormat, rows: int) -> Any:
         start = slot_format.offsets[number]
@@ -284,11 +296,14 @@ def _cut(strings: list[Any]) -> list[Any]:
     return [_cut(s) if isinstance(s, list) else s.split(b"\0", 1)[0] for s in strings]
 
 
-def _objects(values: list[Any], f: FieldLayout, change: Change | None) -> list[Any]:
+def objects_of(values: list[Any], f: FieldLayout, change: Change | None = None) -> list[Any]:
+    """Return what a batch has of values that live in no slot, one a sample; of several steps a list of each one's."""
     if 0 in f.row_shape:  # no chunk holds anything of such rows, so nothing was read
-        empty: list[Any] = np.empty((len(values), *f.row_shape), dtype=object).tolist()
+        empty: list[Any] = np.empty((len(values) // f.places, *f.row_shape), dtype=object).tolist()
         return empty
     found = [object_value(value) for value in values]
+    if f.steps is not None:
+        return [found[first : first + f.places] for first in range(0, len(found), f.places)]
     return found if change is None else [change.on_host(value) for value in found]
 
 

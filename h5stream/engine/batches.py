@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +35,9 @@ def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = No
     """Return what does not live in a slot of a batch of so many rows, by field number, still empty."""
     take = RaggedMemory().take if take is None else take
     found = {
-        number: RaggedRows(field=one, of=RaggedCounts(rows), take=take) if one.kind == "ragged" else [None] * rows
+        number: RaggedRows(field=one, of=RaggedCounts(rows), take=take)
+        if one.kind == "ragged"
+        else [None] * (rows * one.places)
         for number, one in enumerate(fields)
         if one.kind in ("object", "ragged")
     }
@@ -92,7 +95,7 @@ class ReadyBatch:
             self.objects[number] = (
                 values.without(there)
                 if isinstance(values, RaggedRows)
-                else [value for value, stays in zip(values, there.tolist(), strict=True) if stays]
+                else [*itertools.compress(values, there.repeat(len(values) // self.rows).tolist())]
             )
         _join(self.objects)
         gone, self.rows = self.rows - rows, rows

@@ -505,7 +505,7 @@ def shape_of(
         plan_row_nbytes=(3 + len(planned)) * place + chunks_a_row * CHUNK_PLAN_NBYTES + _span_nbytes(layout, planned),
         place_nbytes=place,
         fixed_nbytes=fixed,
-        objects=sum(field.kind == "object" for field in layout.fields),
+        objects=sum(field.places for field in layout.fields if field.kind == "object"),
         seam_rows=_seam_rows(layout, planned),
         anywhere=not planned and _rows_anywhere(read) and not any(field.ragged for field in layout.fields),
         ragged=ragged,
@@ -538,7 +538,7 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
             yield RaggedBytes(mean=mean, deviation=most - mean, most=int(most))
     for number, field in layout.listed:
         every = [part.heap.nbytes_of_rows(part.rows) for part in layout.datasets[number] if part.heap]
-        yield _bytes_of(np.concatenate(every), field)
+        yield _bytes_of(np.concatenate(every) * field.places, field)
 
 
 def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout) -> RaggedBytes:

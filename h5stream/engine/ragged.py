@@ -296,6 +296,17 @@ class RaggedRows:
         return memory
 
 
+def rows_of_values(values: Sequence[NDArray[Any]], field: FieldLayout) -> RaggedRows:
+    """Return arrays in memory, one a sample, as the rows of a field in a batch."""
+    counts = np.array([len(value) for value in values], dtype=np.int64)
+    of, offsets = RaggedCounts(len(values)), np.append(0, np.cumsum(counts))
+    of.add(np.arange(len(values)), counts, offsets)
+    empty = np.empty((0, *field.row_shape), field.dtype)
+    memory = np.concatenate([empty, *values]).reshape(-1).view(np.uint8)
+    ragged = replace(field, kind="ragged")
+    return RaggedRows(field=ragged, of=of, take=RaggedMemory().take, shares=(memory,))
+
+
 def is_widened(dtype: np.dtype[Any]) -> bool:
     """Tell whether a kernel takes column numbers of a type as wider ones: its own are signed."""
     return dtype.kind == "u" and dtype.itemsize < 4

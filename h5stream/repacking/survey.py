@@ -33,7 +33,7 @@ from h5stream.order.permutation import permutation
 from h5stream.repacking import Recipe
 from h5stream.repacking.loose import elements_of, write_elements
 from h5stream.storage.discovery import datasets_of, default_fields, find_dataset
-from h5stream.storage.elements import Leaf, holds_reference, is_fixed, same
+from h5stream.storage.elements import Leaf, holds_reference, is_fixed, is_readable, same, stored_as
 from h5stream.storage.external import Guard, needed_elsewhere
 from h5stream.storage.fallback import chunk_box, fill_element, read_raw_box
 from h5stream.storage.field_reader import read_fields
@@ -286,6 +286,8 @@ def _layout_of(opened: OpenFile, name: str, dataset: Any, count: int) -> tuple[S
     part = found.parts[0]
     if part.index is None:
         return None, part.reason
+    if not stored_as(dataset).is_whole:
+        return None, "some of its members lie elsewhere, or are of a type that h5py cannot read"
     if part.stored_row_nbytes > MOST_ROW_NBYTES:
         return None, f"a row of {part.stored_row_nbytes:,} bytes is more than a chunk should hold"
     byte, (unit, units) = np.dtype(np.uint8), (count, 1) if count in _WORDS else (1, count)
@@ -310,6 +312,8 @@ def _fill(dataset: Any, part: DatasetPart) -> NDArray[np.uint8]:
     read = fill_element(dataset, part.chunk_index)
     if read is not None:
         return read
+    if not is_readable(dataset.id.get_type()):
+        return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)
     with contextlib.suppress(TypeError, ValueError, RuntimeError):
         element = np.zeros((), dtype=[("value", dataset.dtype)])  # as a member, or an array would be one of arrays
         element["value"] = dataset.fillvalue

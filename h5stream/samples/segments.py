@@ -245,10 +245,10 @@ def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
     if isinstance(said, Ends):
         ends = np.zeros(rows, dtype=bool)
         for name, flags in zip(said.names, values, strict=True):
-            ends |= _one_a_row(flags, name, rows) != 0
+            ends |= _one_a_row(flags, name, rows, "biuf") != 0
         return _covering(np.flatnonzero(ends) + 1, rows)
     if isinstance(said, Ids):
-        ids = _one_a_row(values[0], said.field, rows)
+        ids = _one_a_row(values[0], said.field, rows, "biufcmMSUOV")
         return _covering(np.flatnonzero(ids[1:] != ids[:-1]) + 1, rows) if rows else np.zeros(1, dtype=np.int64)
     name = called(said.name)
     numbers = whole_numbers(values[0], name)
@@ -294,12 +294,19 @@ def _covering(edges: Edges, rows: int) -> Edges:
     return edges if edges[-1] == rows else np.append(edges, rows)
 
 
-def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:
+def _one_a_row(values: NDArray[Any], name: str, rows: int, kinds: str) -> NDArray[Any]:
+    """Return a value for each row, of some kinds of NumPy types; objects must be texts."""
     if values.shape[:1] != (rows,) or values.size != rows:
         raise OptionError(
             f"field {called(name)} says where segments end, by one value for each of {rows:,} rows, not {values.shape}"
         )
-    return values.reshape(rows)
+    flat = values.reshape(rows)
+    are_texts = flat.dtype.kind == "O" and all(isinstance(value, (str, bytes)) for value in flat)
+    if flat.dtype.kind not in kinds or (flat.dtype.hasobject and not are_texts):
+        what = "of variable length" if flat.dtype.hasobject else str(flat.dtype)
+        takes = "numbers, or texts for Ids(...)"
+        raise OptionError(f"field {called(name)} says where segments end, and its values are {what}: it takes {takes}")
+    return flat
 
 
 def whole_numbers(values: NDArray[Any], name: str) -> Edges:

@@ -102,9 +102,13 @@ class Catalogue:
         return Names(text, edges)
 
     def put(self, key: str, values: Any) -> None:
-        """Note an array, or a list of texts or of bytes; where it has other things, nothing will be kept."""
+        """Note an array, or a list of texts, of bytes or of arrays; where it has other things, nothing will be kept."""
         if isinstance(values, np.ndarray):
             self.arrays[key] = values.reshape(-1)
+            return
+        if {*map(type, values)} == {np.ndarray} and len({(one.dtype, one.ndim) for one in values}) == 1:
+            self.arrays[f"{key} items"] = np.concatenate([one.reshape(-1) for one in values])
+            self.arrays[f"{key} shapes"] = np.array([one.shape for one in values], dtype=np.int64).reshape(-1)
             return
         kinds = {str} if isinstance(values, Names) else {*map(type, values)}
         if kinds <= {str} or kinds == {bytes}:
@@ -116,7 +120,14 @@ class Catalogue:
             self._path = None
 
     def values(self, key: str, count: int, shape: tuple[int, ...]) -> Any:
-        """Return an array of so many values of a shape, or a list of texts, as it was noted; else raises ValueError."""
+        """Return an array of so many values of a shape, or a list, as it was noted; else raises ValueError."""
+        if f"{key} items" in self.arrays:
+            shapes = self.arrays[f"{key} shapes"].reshape(count, -1)
+            edges = np.append(0, np.cumsum(shapes.prod(axis=1)))
+            if (shapes < 0).any() or edges[-1] != len(self.arrays[f"{key} items"]):
+                raise ValueError(key)
+            cuts = zip(np.split(self.arrays[f"{key} items"], edges[1:-1]), shapes.tolist(), strict=True)
+            return [items.copy().reshape(shape) for items, shape in cuts]
         are_texts = f"{key} text" in self.arrays
         kept: Any = [*self.names(key)] if are_texts else self.arrays[key].copy().reshape(count, *shape)
         if are_texts and self.arrays[f"{key} is bytes"][0]:

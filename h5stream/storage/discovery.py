@@ -284,7 +284,7 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
             lacking = lacking or reading
     if lacking is None:
         raise _not_found(file, name, path)
-    current: Any = dtype_of(file[lacking.path])
+    current: Any = _type_of(file[lacking.path], name, path)
     for part in lacking.rest:
         names = current.names or ()
         if part not in names:
@@ -373,7 +373,7 @@ def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
     rivals = [name for name in datasets if ":" in name]
     for name, dataset in datasets.items():
         yield name
-        with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
+        with contextlib.suppress(*elements.CANNOT_READ):
             yield from (text for text, _ in members_of(name, dtype_of(dataset), rivals))
 
 
@@ -409,8 +409,14 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
         if meaning is None or meaning.mark == "@":
             return _attribute_of(file, name, meaning, path)
     dataset, _, member = find_dataset(file, name, path, guard)
-    whole = dataset.astype(dtype_of(dataset)) if may_be_sorted(dataset.dtype) else dataset
-    values = _read(lambda: whole[()], dataset, name, path)
+    start, shape = (0,) * dataset.ndim, dataset.shape or ()
+
+    def read() -> Any:
+        if elements.is_readable(dataset.id.get_type()) and may_be_sorted(dataset.dtype):
+            return dataset.astype(dtype_of(dataset))[()]
+        return elements.values_of(dataset, start, shape)
+
+    values = _read(read, dataset, name, path, member)
     for part in member:
         values = values[part]
     return values
@@ -485,17 +491,21 @@ def is_attribute(file: Any, name: str, path: str, guard: Guard) -> bool:
     return meaning.mark == "@" if meaning else any(reading.mark == "@" for reading in readings(name))
 
 
-def _read(read: Callable[[], Any], opened: Any, name: str, path: str) -> Any:
-    """Read a value; refuse one that is not for batches, or that h5py cannot read."""
-    check_has_numpy_type(opened, name, path)
+def _read(read: Callable[[], Any], opened: Any, name: str, path: str, member: tuple[str, ...] = ()) -> Any:
+    """Read a value; refuse one of which a member is not for batches, or that h5py cannot read."""
+    whole = dtype = _type_of(opened, name, path)
+    for part in member:
+        dtype = dtype[part]
     stored = (opened.id if isinstance(opened, h5py.Dataset) else opened).get_type()
     why = "references point into the file and mean nothing in a batch" if holds_reference(stored) else ""
-    if opened.dtype.kind in "fc":
-        why = elements.refusal(opened.dtype) or why
+    if dtype.kind in "fc" or elements.readable_of(dtype) is not dtype:
+        why = elements.refusal(dtype) or why
+    elif not isinstance(opened, h5py.Dataset) and not elements.is_readable(stored):
+        why = why or elements.no_type("it widens members of a compound, which then overlap")
     if why:
-        raise refusal(path, name, f": field {name!r} is {opened.dtype}: {why}")
+        raise refusal(path, name, f": field {name!r} is {dtype}: {why}")
     try:
-        return in_stored_byte_order(read(), opened.dtype)
+        return in_stored_byte_order(read(), whole)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise refusal(path, name, f": h5py cannot read {name!r}: {error}") from error
     except (OSError, RuntimeError, KeyError) as error:
@@ -505,11 +515,15 @@ def _read(read: Callable[[], Any], opened: Any, name: str, path: str) -> Any:
 
 def check_has_numpy_type(opened: Any, name: str, path: str) -> None:
     """Refuse a dataset or an attribute of a type that h5py does not know."""
+    _type_of(opened, name, path)
+
+
+def _type_of(opened: Any, name: str, path: str) -> np.dtype[Any]:
+    """Return the type of a dataset, or of an attribute; refuse one that h5py does not know."""
     try:
-        _ = opened.dtype
-    except (TypeError, ValueError, NotImplementedError) as error:
-        why = f": field {name!r} has a type that h5py cannot read: {error}. Write it anew as one that NumPy has: times "
-        raise refusal(path, name, f"{why}of HDF5's own type, for instance, as int64") from error
+        return dtype_of(opened) if isinstance(opened, h5py.Dataset) else elements.type_of(opened.get_type())
+    except elements.CANNOT_READ as error:
+        raise refusal(path, name, f": field {name!r} has {elements.no_type(str(error))}") from error
 
 
 # --- sparse matrices: groups of three datasets that hold the values of each row, and the columns that these are in.

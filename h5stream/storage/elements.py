@@ -8,9 +8,10 @@ its NumPy dtype goes through h5py, which converts it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -146,6 +147,160 @@ def as_complex(values: Any) -> Any:
     return whole
 
 
+NO_TYPE = "h5py cannot read it"
+"""What the metadata of a member's type has that h5py has none for: why."""
+
+CANNOT_READ = (TypeError, ValueError, NotImplementedError)
+"""What h5py raises for types that NumPy has not."""
+
+
+def type_of(stored: Any) -> np.dtype[Any]:
+    """Return the type that elements of a stored one come as; members that h5py cannot read are opaque, and say why."""
+    try:
+        return _own_type(stored)
+    except CANNOT_READ:
+        if stored.get_class() != h5py.h5t.COMPOUND:
+            raise
+    formats = dict[str, np.dtype[Any]]()
+    for name, _, member in _members_of(stored):
+        try:
+            formats[name] = type_of(member)
+        except CANNOT_READ as error:
+            formats[name] = np.dtype(f"V{member.get_size()}", metadata={NO_TYPE: str(error)})
+    return np.dtype([*formats.items()])
+
+
+def _own_type(stored: Any) -> np.dtype[Any]:
+    """Return the type that h5py has for a stored one; raises `CANNOT_READ` for one that is of no use to read into."""
+    dtype: np.dtype[Any] = stored.dtype
+    if _overlaps(dtype):
+        raise TypeError("h5py gives its members types that are larger than they are, and overlap")
+    return dtype
+
+
+def _overlaps(dtype: np.dtype[Any]) -> bool:
+    """Tell whether members of a type overlap, as h5py 3.16 makes them of numbers that it widens."""
+    if dtype.subdtype is not None:
+        return _overlaps(dtype.subdtype[0])
+    items = h5py.check_vlen_dtype(dtype)
+    if dtype.fields is None:
+        return isinstance(items, np.dtype) and _overlaps(items)
+    ends = sorted((offset, offset + one.itemsize) for one, offset, *_ in dtype.fields.values())
+    crosses = any(end > begin for (_, end), (begin, _) in itertools.pairwise(ends))
+    return crosses or any(_overlaps(one) for one, *_ in dtype.fields.values())
+
+
+def _why_no_type(dtype: np.dtype[Any]) -> str:
+    """Say why h5py has no type for a member; empty for one that it has."""
+    return "" if dtype.metadata is None else str(dtype.metadata.get(NO_TYPE, ""))
+
+
+def no_type(why: str) -> str:
+    """Say that h5py has no type for what a file has, and what to do."""
+    way_out = "Write it anew as one that NumPy has: times of HDF5's own type, for instance, as int64"
+    return f"a type that h5py cannot read: {why}. {way_out}"
+
+
+def readable_of(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return a type without the members that h5py cannot read; None if none is left."""
+    if dtype.fields is None:
+        return None if _why_no_type(dtype) else dtype
+    inner = {name: readable_of(dtype[name]) for name in dtype.names or ()}
+    if all(one is dtype[name] for name, one in inner.items()):
+        return dtype
+    left = [(name, one) for name, one in inner.items() if one is not None]
+    return np.dtype(left) if left else None
+
+
+def _members_of(stored: Any) -> list[tuple[str, int, Any]]:
+    """Return the name, the offset and the type of each member of a stored compound, in the order of the offsets."""
+    numbers = range(stored.get_nmembers())
+    names = (stored.get_member_name(i).decode("utf-8", "surrogateescape") for i in numbers)
+    every = (
+        (name, stored.get_member_offset(i), stored.get_member_type(i)) for i, name in zip(numbers, names, strict=True)
+    )
+    return sorted(every, key=lambda member: member[1])
+
+
+def is_readable(stored: Any) -> bool:
+    """Tell whether h5py has a type for all of a stored one, which it can read into."""
+    try:
+        return _own_type(stored) is not None
+    except CANNOT_READ:
+        return False
+
+
+class Stored(NamedTuple):
+    """How elements of a dataset lie in its file."""
+
+    nbytes: int  # of an element
+    plain: Any  # the type of what lies in place, of a compound those members; None if there is nothing
+    loose: dict[tuple[str, ...], tuple[int, Any]]  # members of variable length: where the place of each lies, its type
+
+    is_whole: bool = False  # whether `plain` is all of the stored type
+
+    @property
+    def in_place(self) -> NDArray[np.bool_]:
+        """Which bytes of an element lie in place, and belong to a member."""
+        found = np.zeros(self.nbytes, dtype=bool)
+        inside = [] if self.plain is None else [(0, self.plain)]
+        while inside:
+            begin, one = inside.pop()
+            if one.get_class() == h5py.h5t.COMPOUND:
+                inside += [(begin + offset, member) for _, offset, member in _members_of(one)]
+            else:
+                found[begin : begin + one.get_size()] = True
+        return found
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type of what lies in place."""
+        return np.dtype("V1") if self.plain is None else plain_dtype(self.plain.dtype)
+
+
+def stored_as(dataset: Any) -> Stored:
+    """Return how elements of a dataset lie in its file: libhdf5 tells how they would lie in memory."""
+    stored = dataset.id.get_type()
+    if stored.get_class() != h5py.h5t.COMPOUND or (is_readable(stored) and not has_variable(stored)):
+        return Stored(stored.get_size(), stored, {}, is_whole=True)
+    wide, _ = dataset.file.id.get_create_plist().get_sizes()
+    return _in_file(stored, wide)
+
+
+def _in_file(stored: Any, wide: int) -> Stored:
+    """Return how elements lie in a file whose addresses have so many bytes.
+
+    In memory there are pointers, of other sizes than the places of values that the file has: libhdf5 moves all members
+    behind those, in the order of their offsets (`H5T_set_loc`).
+    """
+    kind = stored.get_class()
+    if kind == h5py.h5t.VLEN or (kind == h5py.h5t.STRING and stored.is_variable_str()):
+        return Stored(wide + 8, None, {(): (0, stored)})
+    if kind == h5py.h5t.REFERENCE:
+        return Stored(wide + 4 * (not stored.equal(h5py.h5t.STD_REF_OBJ)), None, {})
+    if kind == h5py.h5t.ARRAY:
+        inner = _in_file(stored.get_super(), wide)
+        count = math.prod(stored.get_array_dims())
+        return Stored(inner.nbytes * count, stored if is_fixed(stored) and is_readable(stored) else None, {})
+    if kind != h5py.h5t.COMPOUND:
+        is_plain = is_readable(stored) and stored.dtype.itemsize == stored.get_size()
+        return Stored(stored.get_size(), stored if is_plain else None, {})
+    loose, moved, plain = dict[tuple[str, ...], tuple[int, Any]](), 0, list[tuple[bytes, int, Any]]()
+    for name, offset, member in _members_of(stored):
+        inner = _in_file(member, wide)
+        loose |= {(name, *path): (offset + moved + begin, one) for path, (begin, one) in inner.loose.items()}
+        if inner.plain is not None:
+            plain.append((name.encode("utf-8", "surrogateescape"), offset + moved, inner.plain))
+        moved += inner.nbytes - member.get_size()
+    nbytes = stored.get_size() + moved
+    if not plain:
+        return Stored(nbytes, None, loose)
+    found = h5py.h5t.create(h5py.h5t.COMPOUND, nbytes)
+    for encoded, offset, member in plain:
+        found.insert(encoded, offset, member)
+    return Stored(nbytes, found, loose)
+
+
 def vlen_base(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """Return the type of the items of values of variable length; None for strings and everything else."""
     base = h5py.check_vlen_dtype(dtype)
@@ -274,6 +429,12 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
     """Say why a dtype cannot become a tensor or a list; None if it can."""
     if h5py.check_ref_dtype(dtype) is not None:
         return "references point into the file and mean nothing in a batch; read what they point to"
+    if why := _why_no_type(dtype):
+        return no_type(why)
+    if dtype.fields is not None and (
+        lacking := [name for name in dtype.names or () if readable_of(dtype[name]) is None]
+    ):
+        return f"its member {lacking[0]!r} has {refusal(dtype[lacking[0]]) or 'members'}"
     if dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None:
         return "opaque bytes have no number type; store them as uint8, or read them with h5py"
     if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
@@ -289,6 +450,23 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
 # --- values, as h5py gives them
 
 
+def values_of(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
+    """Read a box of elements as h5py gives them, without the members of a compound that it cannot read."""
+    stored = dataset.id.get_type()
+    if stored.get_class() != h5py.h5t.COMPOUND or is_readable(stored):
+        return dataset[tuple(slice(first, first + some) for first, some in zip(start, count, strict=True))]
+    dtype, space = readable_of(type_of(stored)), dataset.id.get_space()
+    if dtype is None:
+        raise TypeError("h5py cannot read any of its members")
+    values = np.empty(count, dtype)
+    if values.size:
+        memory = h5py.h5s.create_simple(count) if count else h5py.h5s.create(h5py.h5s.SCALAR)
+        if count:
+            space.select_hyperslab(start, count)
+        dataset.id.read(memory, space, values, h5py.h5t.py_create(dtype))
+    return values
+
+
 def _types_in(stored: Any) -> Iterator[Any]:
     """Yield a stored type and all that are inside of it."""
     yield stored
@@ -302,9 +480,13 @@ def _types_in(stored: Any) -> Iterator[Any]:
 
 def is_fixed(stored: Any) -> bool:
     """Tell whether the elements of a type lie in place, all of them: no variable length, no references."""
-    loose = (h5py.h5t.VLEN, h5py.h5t.REFERENCE)
-    return not any(
-        one.get_class() in loose or (one.get_class() == h5py.h5t.STRING and one.is_variable_str())
+    return not has_variable(stored) and not holds_reference(stored)
+
+
+def has_variable(stored: Any) -> bool:
+    """Tell whether elements of a type are, or hold, values of variable length."""
+    return any(
+        one.get_class() == h5py.h5t.VLEN or (one.get_class() == h5py.h5t.STRING and one.is_variable_str())
         for one in _types_in(stored)
     )
 

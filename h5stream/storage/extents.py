@@ -27,6 +27,7 @@ from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.space import Along, Listed, Space, steps_of
 from h5stream.samples.table import START, Table
 from h5stream.storage.discovery import refusal
+from h5stream.storage.elements import CANNOT_READ, type_of
 from h5stream.storage.fields import Field
 from h5stream.storage.rowbox import Columns, axes_taken
 
@@ -87,7 +88,8 @@ class Extents:
         if samples is None:
             return None
         asked, is_rows = [one for one in fields if isinstance(one, Field)], isinstance(samples, Rows)
-        unlike = is_rows and any(one.has_own_shape and not one.names_objects for one in asked)
+        # An attribute, which stands behind an "@", is of no volume.
+        unlike = is_rows and any(one.has_own_shape and not one.names_objects and "@" not in one.name for one in asked)
         is_scaled = not is_rows and any(one.take.scale for one in asked)
         are_parts = isinstance(samples, (Boxes, Objects)) or unlike or along_axis(samples, is_scaled) is not None
         return cls.of(samples) if are_parts else None
@@ -205,9 +207,9 @@ class Extents:
 
     def has_once(self, dataset: Any) -> bool:
         """Tell whether an object's dataset is a value rather than numbers along axes: a single one, or strings."""
-        with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
+        with contextlib.suppress(*CANNOT_READ):
             if isinstance(self.samples, Objects) and isinstance(dataset, h5py.Dataset):
-                return dataset.shape == () or dataset.dtype.kind in "OS"
+                return dataset.shape == () or type_of(dataset.id.get_type()).kind in "OS"
         return False
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
-from h5stream.storage.elements import in_stored_byte_order
+from h5stream.storage.elements import in_stored_byte_order, stored_as, type_of, values_of
 from h5stream.storage.filters import DecodeError, DecodeScratch, NotAskedError, unshuffle
 from h5stream.storage.handles import open_file, watch
 from h5stream.storage.identity import SourceIdentity
@@ -85,7 +85,7 @@ class H5pyReader:
 
     def rows(self, part: DatasetPart, first: int, count: int) -> NDArray[Any]:
         """Read `count` rows from row `first` of a dataset part, converted to its dtype, columns taken."""
-        return columns_of(self.box(part, (first,), (count,)), part.columns)
+        return columns_of(self.box(part, (first,), (count,)), part.columns, len(part.shape) - 1)
 
     def bytes_of(self, part: DatasetPart, row: int) -> NDArray[np.uint8]:
         """Read the bytes of an object."""
@@ -99,8 +99,11 @@ class H5pyReader:
 
     def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[Any]:
         """Read a box of a dataset part, converted to its dtype."""
-        where = tuple(slice(first, first + some) for first, some in zip(start, count, strict=True))
-        return cast(NDArray[Any], self._read(part, start, lambda dataset: in_stored_byte_order(dataset[where])))
+
+        def read(dataset: Any) -> NDArray[Any]:
+            return cast(NDArray[Any], in_stored_byte_order(values_of(dataset, start, count)))
+
+        return cast(NDArray[Any], self._read(part, start, read))
 
     def chunk(self, part: DatasetPart, number: int) -> NDArray[np.uint8]:
         """Read one chunk as its raw stored elements, padded with zeros beyond the data."""
@@ -174,13 +177,13 @@ _HEADER_NBYTES = 8 * 1024
 
 
 def read_raw_box(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[np.void]:
-    """Read a box of elements through h5py in the file's own type, without any conversion."""
-    stored = dataset.id.get_type()
-    box = np.zeros(count, dtype=f"V{stored.get_size()}")
-    if box.size:
+    """Read a box of elements through h5py as they lie in the file; what does not lie in place is zeros."""
+    stored = stored_as(dataset)
+    box = np.zeros(count, dtype=f"V{stored.nbytes}")
+    if box.size and stored.plain is not None:
         file_space = dataset.id.get_space()
         file_space.select_hyperslab(start, count)
-        dataset.id.read(h5py.h5s.create_simple(count), file_space, box, stored)
+        dataset.id.read(h5py.h5s.create_simple(count), file_space, box, stored.plain)
     return box
 
 
@@ -210,8 +213,9 @@ def compact_offset(dataset: Any, identity: SourceIdentity) -> int | None:
     not matter what they are part of: a file that changes is refused.
     """
     shape = dataset.shape
-    if dataset.dtype.hasobject or math.prod(shape) * dataset.id.get_type().get_size() > _COMPACT_NBYTES:
-        return None  # pointers, or damage
+    how = stored_as(dataset)
+    if type_of(dataset.id.get_type()).hasobject or not how.is_whole or math.prod(shape) * how.nbytes > _COMPACT_NBYTES:
+        return None  # pointers, members that libhdf5 is not asked for, or damage
     stored = read_raw_box(dataset, (0,) * len(shape), shape).tobytes()
     header = dataset.file.userblock_size + h5py.h5o.get_info(dataset.id).addr
     nbytes = min(identity.size - header, len(stored) + _HEADER_NBYTES)
@@ -291,6 +295,10 @@ def _differs(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> bool:
         return True
     if ours.nbytes != math.prod(index.chunk_shape) * expected.dtype.itemsize:
         return True
+    if not (how := stored_as(dataset)).is_whole:  # all else h5py was not asked for
+        raw, places = expected.reshape(-1).view(np.uint8), np.flatnonzero(how.in_place)
+        ours, raw = (one.reshape(-1, how.nbytes).take(places, axis=1).reshape(-1) for one in (ours, raw))
+        expected = raw.view(f"V{len(places)}").reshape(count)
     chunk = ours.view(expected.dtype).reshape(index.chunk_shape)[tuple(slice(0, n) for n in count)]
     # A slab at a time, so that no third copy of a large chunk is made.
     slab = max(1, _SLAB_NBYTES // max(1, expected[:1].nbytes))

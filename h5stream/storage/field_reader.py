@@ -34,7 +34,6 @@ from h5stream.storage.axis_names import AxisNames, axis_names, chosen_by_name, m
 from h5stream.storage.discovery import (
     Thing,
     categories_of,
-    check_has_numpy_type,
     did_you_mean,
     is_matrix,
     refusal,
@@ -215,13 +214,15 @@ def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
         return (_add_objects if asked.names_objects else _add_looked_up)(found, key, asked)
     if asked.is_numbered and found.opened.means(asked.name) is None:
         return _add_numbered(found, key, asked)
+    if found.opened.is_attribute(asked.name):
+        return _add_once(found, asked)
     if asked.decode and found.are_objects:
         return _add_bytes_of_object(found, asked)
     if asked.has_own_shape:
         return _add_arrays(found, key, asked)
     if asked.ragged is not None and not asked.decode:
         return _add_ragged(found, key, asked)
-    if asked.repeat or found.opened.is_attribute(asked.name):
+    if asked.repeat:
         return _add_once(found, asked)
     is_shared = asked.name.startswith("/") and not asked.file and isinstance(thing, h5py.Dataset) and thing.shape == ()
     if is_shared or (found.extents is not None and found.extents.has_once(thing)):
@@ -289,8 +290,11 @@ def _add_rows(found: _Found, asked: Field) -> Any:
     if len(layouts) == 1:
         layouts = [replace(layouts[0], axes=_axes(found, asked, thing, there, along))]
     found.fields += layouts
-    key = (where.number, thing.path, columns, steps, at, asked.take.pad, along, asked.decode, asked.length)
-    found.read.setdefault(key, (where, asked, along, []))[-1].extend(targets)
+    for target, layout in zip(targets, layouts, strict=True):
+        # Values of variable length lie elsewhere, those of each member by themselves.
+        apart = target.field if layout.dtype.kind == "O" else None
+        key = (where.number, thing.path, apart, columns, steps, at, asked.take.pad, along, asked.decode, asked.length)
+        found.read.setdefault(key, (where, asked, along, []))[-1].append(target)
     return entry
 
 
@@ -418,7 +422,11 @@ def _add_column(found: _Found, given: Given) -> int:
 
 def _add_once(found: _Found, asked: Field) -> Any:
     """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
-    check_options("once", asked, found.samples, found.path)
+    check_options("once" if asked.ragged is None else "attributes", asked, found.samples, found.path)
+    if asked.ragged is not None:  # of what type and shape the values are is found out once all are known
+        number = found.add(asked.name, object, cast=asked.dtype, ragged=asked.ragged)
+        found.once.append((number, as_samples_have_it(found.opened.once(asked.name))))
+        return number
     thing = found.opened.find(asked.name) if asked.missing and not found.opened.is_attribute(asked.name) else None
     if asked.missing and (thing is None or found.are_objects):
         why = ": missing= is for datasets, not for attributes or single values of objects; leave it out, and change the"
@@ -597,7 +605,7 @@ def _stretches(found: _Found, known: LookedUp, asked: Field) -> tuple[Stretches,
         if h5py.check_ref_dtype(_inner_dtype(thing)) is h5py.RegionReference:
             of = None if asked.file else thing_at(opened.file, known.parts[-1].path, opened.path)
             return Between(*names * 2), [*region_rows(thing, of, asked.name, opened.path)]
-    return asked.lookup, [np.asarray(opened.once(name)) for name in names]
+    return asked.lookup, [np.asarray(opened.once(name)).reshape(-1) for name in names]
 
 
 def _add_ragged(found: _Found, key: Key, asked: Field) -> Any:
@@ -605,7 +613,7 @@ def _add_ragged(found: _Found, key: Key, asked: Field) -> Any:
     check_options("objects" if found.are_objects else "values", asked, found.samples, found.path)
     known, opened = _known(found, key, asked), found.opened
     thing = _thing(opened, asked.name)
-    if not found.are_objects and elements.vlen_base(thing.dataset.dtype) is None:
+    if not found.are_objects and elements.vlen_base(_inner_dtype(thing)) is None:
         raise not_ragged(asked.name)
     _add_part(found, known, asked, opened, thing)
     found.fields += known.layouts
@@ -759,6 +767,9 @@ def _add_part(found: _Found, known: LookedUp, asked: Field, there: OpenFile, thi
     if asked.ragged is not None and isinstance(entry, dict):
         why = f"each member of a ragged one is a field of its own, {f'{asked.name}:{next(iter(entry))}'!r}"
         raise _refused(there, asked, f" is a compound, and {why}, or columns=[NAMES] makes one matrix")
+    if len(targets) > 1 and any(layout.dtype.kind == "O" for layout in layouts):
+        why = f"one that is looked up is a field of its own, {f'{asked.name}:{next(iter(entry))}'!r}"
+        raise _refused(there, asked, f" is a compound with members of variable length, and each of {why}")
     if len(layouts) == 1:
         layouts = [replace(layouts[0], axes=_axes(found, asked, thing, there, ()))]
     part = _part(found, there.place(thing), asked, (), targets, start=known.rows)
@@ -788,7 +799,6 @@ def _sources(found: _Found, asked: Field) -> Iterator[OpenFile]:
 def _thing(there: OpenFile, name: str) -> Thing:
     """Find a dataset that has an axis of rows."""
     thing = there.find(name)
-    check_has_numpy_type(thing.dataset, name, there.path)
     if not thing.dataset.shape:
         what = "empty (a null dataspace)" if thing.dataset.shape is None else "a single value"
         why = f": {name!r} is {what}, so it has no rows; a field's first axis are the samples"
@@ -888,7 +898,7 @@ def _described(
     """Return the field of a dataset, or one for each member of a compound, of which samples take a shape."""
     layouts, targets, whole = list[FieldLayout](), list[Target](), _inner_dtype(thing)
     if asked.decode:
-        return _image(found, asked, _bytes_of_image(found, asked, thing, whole), steps)
+        return _image(found, asked, _bytes_of_image(found, asked, thing, whole), steps, thing.member)
     if asked.members:
         _check_names(found, asked, whole)
         whole = np.dtype((whole.fields[asked.members[0]][0], (len(asked.members),)))
@@ -930,7 +940,9 @@ def _layout(
     name = ":".join((path, *member)) if member else asked.name
     is_value = ragged is not None and asked.lookup is None and not found.are_objects
     items = elements.vlen_base(dtype) if is_value else None
-    dtype, stored = (dtype, elements.plain_dtype(dtype_of(dataset))) if items is None else (items, items)
+    whole = elements.stored_as(dataset)
+    lying = elements.plain_dtype(dtype_of(dataset)) if whole.is_whole else whole.dtype
+    dtype, stored = (dtype, lying) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
     if ragged is not None and base.kind != "V" and (ragged.form in ("list", STACKED) or base.kind not in "OS"):
@@ -952,9 +964,11 @@ def _layout(
         ragged=ragged,
         unit=_unit(base),
         meanings=elements.meanings_of(base),
+        items=elements.vlen_base(base),
         cut_at_nul=base.kind == "S" and elements.ends_at_nul(dataset.id.get_type(), member),
     )
-    return layout, elements.leaf_of(stored, member, asked.members) if base.kind != "O" else None
+    inside = member if items is None else ()
+    return layout, elements.leaf_of(stored, inside, asked.members) if base.kind != "O" else None
 
 
 def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[str, ...], is_one: bool) -> str:
@@ -963,10 +977,8 @@ def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[st
         return why
     if dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
         return "an array of compounds inside a compound has no tensor form"
-    if dtype.base.kind == "O" and member:
-        return "a member of variable length, which only whole datasets may have"
-    if kind in ("object", "ragged") and not is_one:
-        return "values of variable length make no tensor of several rows; leave it out, or store it with a fixed length"
+    if kind == "ragged" and not is_one:
+        return "ragged rows are for samples of one row"
     if asked.ragged is not None and asked.ragged.form == DENSE and asked.ragged.places is None:
         return "ragged='dense' is for sparse matrices"
     if asked.ragged is None or kind == "ragged":
@@ -989,12 +1001,14 @@ def _bytes_of_image(found: _Found, asked: Field, thing: Thing, dtype: np.dtype[A
     return leaf
 
 
-def _image(found: _Found, asked: Field, leaf: elements.Leaf | None, steps: Steps | None = None) -> Described:
+def _image(
+    found: _Found, asked: Field, leaf: elements.Leaf | None, steps: Steps | None = None, member: tuple[str, ...] = ()
+) -> Described:
     """Return a field of images; of what size they are is found out once all files are open."""
     check_options("images", asked, found.samples, found.path)
     said: dict[str, Any] = {"steps": steps, "at": asked.take.at, "pad": asked.take.pad, "ragged": asked.ragged}
     layout = _field(asked.name, object, images=Images(format=asked.decode), **said)
-    return len(found.fields), [layout], [_target(len(found.fields), leaf)]
+    return len(found.fields), [layout], [_target(len(found.fields), leaf, member)]
 
 
 def _check_names(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:

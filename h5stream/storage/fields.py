@@ -197,9 +197,10 @@ class Field:
         ``"packed"`` (`Packed`, the default with ``lookup=`` `Bounds`, `Lengths` or `Between`), ``"nested"`` (a jagged
         `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest sample of the batch) or
         ``"list"`` (the default for values of variable length, and the form of texts). A single sample is a tensor of
-        its rows. ``"arrays"`` is for whole objects, or rows of groups or files (``Rows(of=)``), whose shapes differ
-        along any axes: the batch is a list of tensors. A sparse matrix (AnnData, 10x) needs ``"dense"``, a tensor of
-        (samples, columns), or ``"packed"``, which gives `SparseRows`. A `Ragged` says more, such as a crop.
+        its rows. An attribute whose arrays differ in length has these forms, too. ``"arrays"`` is for whole objects, or
+        rows of groups or files (``Rows(of=)``), whose shapes differ along any axes: the batch is a list of tensors. A
+        sparse matrix (AnnData, 10x) needs ``"dense"``, a tensor of (samples, columns), or ``"packed"``, which gives
+        `SparseRows`. A `Ragged` says more, such as a crop.
     decode : str or (str, str), optional, keyword-only
         The format of encoded images that are values of variable length, or rows of bytes: ``"jpeg"``, ``"png"``,
         ``"webp"``, or ``"auto"``, which looks at the first bytes of each. Reader threads decode them. If the images
@@ -833,6 +834,7 @@ _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
         ("normalise=", "decode=", "ragged=", "file=", "lookup=", "Take(steps=)", "Take(at=)", "Take(pad=)"),
     ),
     "objects": ("whole objects with ragged=", ("dtype=", "normalise=", "missing=", "columns=", _NAMED, *_RAGGED)),
+    "attributes": ("an attribute with ragged=", ("dtype=", "normalise=", *_RAGGED)),
     "once": ("an attribute or a single value", ("dtype=", "normalise=", "missing=", "take='all'")),
 }
 """Kinds of field: what each is called, and the options that it takes; all others are refused."""

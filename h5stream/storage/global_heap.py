@@ -169,15 +169,15 @@ def values_of(raw: Bytes, superblock: Superblock, base: Any, rows: int, *, is_te
     )
 
 
-def base_of(dataset: Any) -> tuple[np.dtype[Any] | None, bool]:
-    """Return one item of the values of a dataset, and whether they are strings; None if libhdf5 must convert them."""
-    text = h5py.check_string_dtype(dataset.dtype)
+def base_of(stored: Any) -> tuple[np.dtype[Any] | None, bool]:
+    """Return one item of values of a stored type, and whether they are strings; None if libhdf5 must convert them."""
+    text = h5py.check_string_dtype(stored.dtype)
     if text is not None:
         return (np.dtype(np.uint8) if text.length is None else None), True
-    base = elements.vlen_base(dataset.dtype)
+    base = elements.vlen_base(stored.dtype)
     if base is None or not _is_plain(base):
         return None, False
-    return (base if elements.is_stored_as(dataset.id.get_type().get_super(), base) else None), False
+    return (base if elements.is_stored_as(stored.get_super(), base) else None), False
 
 
 def _is_plain(base: np.dtype[Any]) -> bool:

@@ -27,7 +27,7 @@ import h5py
 import numpy as np
 from h5py import h5f, h5fd, h5i, h5p
 
-from h5stream.storage.elements import may_be_sorted
+from h5stream.storage.elements import may_be_sorted, type_of
 from h5stream.storage.remote import ObjectFile, ObjectIdentity, failures, opening
 from h5stream.storage.stores import is_address
 
@@ -90,11 +90,11 @@ def dtype_of(dataset: Any) -> np.dtype[Any]:
     libhdf5 sorts the members of an open dataset's type by their places when it first converts elements, for any reader.
     Complex numbers whose real part was declared first, and comes second in an element, are a compound for h5py then.
     """
-    dtype: np.dtype[Any] = dataset.dtype
+    dtype = type_of(dataset.id.get_type())
     if not may_be_sorted(dtype) or not dataset.name:
         return dtype
     with contextlib.suppress(*DAMAGE), open_file(os.fsdecode(dataset.file.filename), alone=True) as file:
-        dtype = file[dataset.name].dtype
+        dtype = type_of(file[dataset.name].id.get_type())
     return dtype
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import SourceError, TruncatedFileError
+from h5stream.storage.elements import is_readable, type_of
 
 MISSING = -1
 """The `offset` of a chunk that was never written; its elements are the fill value."""
@@ -268,8 +269,9 @@ def fill_of(dataset: Any) -> tuple[int, int, bytes]:
     """Return all that says what stands where nothing was ever written, of a `h5py.h5d.DatasetID`."""
     creation = dataset.get_create_plist()
     defined = creation.fill_value_defined()
-    has_none = dataset.dtype.hasobject or defined == h5py.h5d.FILL_VALUE_UNDEFINED
-    base = (dataset.dtype.subdtype or (dataset.dtype,))[0]  # h5py gives numbers in the machine's byte order
+    dtype, can_ask = type_of(dataset.get_type()), is_readable(dataset.get_type())
+    has_none = dtype.hasobject or not can_ask or defined == h5py.h5d.FILL_VALUE_UNDEFINED
+    base = (dtype.subdtype or (dtype,))[0]  # h5py gives numbers in the machine's byte order
     value = b"" if has_none else np.asarray(h5py.Dataset(dataset).fillvalue, base).tobytes()
     return creation.get_fill_time(), defined, value
 

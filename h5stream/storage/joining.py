@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import Column, asked_of_each
 from h5stream.samples.packing import Packing
-from h5stream.samples.ragged import changed
+from h5stream.samples.ragged import ARRAYS, DENSE, changed
 from h5stream.samples.space import Along, Space, joined_space
 from h5stream.storage.axis_names import moved, unlike_names
-from h5stream.storage.elements import Meanings, joined_meanings
+from h5stream.storage.elements import Meanings, held_dtype, joined_meanings
 from h5stream.storage.extents import Extents
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout, SparseEntry
@@ -84,7 +85,8 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_on
     if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
         casts = ("" if one.cast is None else f" cast to {one.cast}" for one in (b, a))
         said, other = (f"{o.unit or o.dtype} {o.row_shape}{cast}" for o, cast in zip((b, a), casts, strict=True))
-        way_out = ". What is there once is of one shape in all: take it from memory, Values(...), or by SampleNumber()"
+        way_out = ". What is there once is of one shape in all; Field(..., ragged='pad') takes attributes of any length"
+        way_out += " (also 'list', 'packed', 'nested'; 'arrays' any shape). Else take it from memory, Values(...)"
         return (
             f"field {b.name!r} has rows of {said}{where}, but {a.name!r} in {first} has rows of {other}; what is read "
             f"as one must agree{way_out if is_once else _hint(a, b)}"
@@ -155,6 +157,74 @@ def with_named_shapes(layout: SampleLayout, looked_up: Iterable[LookedUp]) -> Sa
             columns = (*layout.columns, (known.entry + 1, Column(shapes[lookup.rows])))
             layout = replace(layout, fields=tuple(fields), datasets=tuple(datasets), columns=columns)
     return layout
+
+
+def with_rows_of_values(layout: SampleLayout) -> SampleLayout:
+    """Give ragged fields that are attributes the type and the shape that rows of all their values have."""
+    fields, columns = list(layout.fields), list(layout.columns)
+    for k, (number, column) in enumerate(columns):
+        one = fields[number]
+        if one.ragged is None or one.kind != "object":
+            continue
+        values = rows_of_values(column.values, one)
+        if values and isinstance(values[0], np.ndarray):
+            row_shape = () if one.ragged.form == ARRAYS else values[0].shape[1:]
+            unit = str(values[0].dtype) if values[0].dtype.kind in "mM" else ""
+            values = [value.view(held_dtype(value.dtype)) for value in values]
+            fields[number] = replace(one, dtype=values[0].dtype, row_shape=row_shape, unit=unit)
+        elif one.ragged.form != "list":
+            why = "is of texts, or of values that are no numbers, which come in lists: ragged='list'"
+            raise OptionError(f"field {one.name!r} {why}, and not {one.ragged.form!r}")
+        columns[k] = number, replace(column, values=values)
+    return replace(layout, fields=tuple(fields), columns=tuple(columns))
+
+
+def rows_of_values(values: Sequence[Any], field: FieldLayout) -> list[Any]:
+    """Return values as rows, of one type and shape: arrays, or lists; a single one is a row, an empty one has none."""
+    assert field.ragged is not None
+    crop, whole = field.ragged.crop, slice(None)
+    if field.ragged.form == DENSE:
+        raise OptionError(f"field {field.name!r}: ragged='dense' is for sparse matrices; 'pad' fills attributes up")
+    if crop is not None and crop.at != "start":
+        said = f"of attributes a crop takes the first items, at='start', not {crop.at!r}"
+        raise OptionError(f"field {field.name!r}: {said}; crop the batch in batch_transform=")
+    rows = [_as_rows(value) for value in values]
+    like: Any = next((one for one in rows if _holds(one)), next(iter(rows), []))
+    wanted, taken = _row_of(like, field), whole if crop is None else slice(crop.length)
+    for k, one in enumerate(rows):
+        if _holds(one):
+            if (row := _row_of(one, field)) != wanted:
+                said, other = (f"{dtype or 'texts'} {shape}" for dtype, shape in (row, wanted))
+                why = f"has rows of {said} in number {k:,} of {len(rows):,}, and of {other} in another"
+                way_out = "they agree in all but their number, or, with ragged='arrays', in the number of axes"
+                raise FieldLengthError(f"field {field.name!r} {why}; {way_out}", field=field.name)
+        elif isinstance(like, np.ndarray):
+            shape = one.shape if isinstance(one, np.ndarray) and one.ndim == like.ndim else (0,) * like.ndim
+            rows[k] = np.empty(shape if field.ragged.form == ARRAYS else (0, *like.shape[1:]), like.dtype)
+        else:
+            rows[k] = []
+    return [one[taken] for one in rows]
+
+
+def _holds(rows: Any) -> bool:
+    return bool(rows.size if isinstance(rows, np.ndarray) else rows)
+
+
+def _as_rows(value: Any) -> Any:
+    """Return a value as an array of an axis or more, or as a list."""
+    if isinstance(value, h5py.Empty):
+        return np.empty(0, value.dtype) if value.dtype.kind in "biufcmM" else []
+    if isinstance(value, np.ndarray):
+        return np.atleast_1d(value)
+    return value if isinstance(value, list) else [value]
+
+
+def _row_of(rows: Any, field: FieldLayout) -> tuple[str, tuple[int, ...] | int]:
+    """Return what rows of a field have in common: their type and shape; no type for what is no array."""
+    if not isinstance(rows, np.ndarray):
+        return "", 0
+    is_any = field.ragged is not None and field.ragged.form == ARRAYS
+    return str(rows.dtype), rows.ndim if is_any else rows.shape[1:]
 
 
 def with_like_strings(files: list[FileParts]) -> list[FileParts]:

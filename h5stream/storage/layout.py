@@ -93,6 +93,19 @@ class FieldLayout:
     packings: tuple[Packing, ...] = ()
     packed_by: int | None = None
 
+    # of values of variable length, the type of their items; None for texts
+    items: np.dtype[Any] | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def places(self) -> int:
+        """Places that a sample has in a batch's list of a field: one, or one for each of its steps."""
+        return 1 if self.steps is None else len(self.steps)
+
+    @property
+    def is_of_values(self) -> bool:
+        """Whether its rows are values in memory, an array for each sample: attributes of any length."""
+        return self.kind == "object" and self.ragged is not None and not self.is_listed
+
     @property
     def is_listed(self) -> bool:
         """Whether a batch has lists of it, and no tensor."""
@@ -441,7 +454,7 @@ class SampleLayout:
     @property
     def row_nbytes(self) -> int:
         """Bytes that one sample takes in a batch; on average, where samples have unlike numbers of rows."""
-        listed = sum(self.datasets[n][0].stored_row_nbytes for n, _ in self.listed)
+        listed = sum(self.datasets[n][0].stored_row_nbytes * field.places for n, field in self.listed)
         listed += sum(round(f.images.mean_nbytes) for f in self.fields if f.images and f.kind == "object")
         matrices = [entry for entry in self.entries if isinstance(entry, SparseEntry) and entry.is_dense]
         dense = sum(self.fields[one.values].dense_nbytes for one in matrices)

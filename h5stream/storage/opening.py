@@ -47,6 +47,7 @@ from h5stream.storage.joining import (
     with_like_strings,
     with_named_shapes,
     with_room_for_all,
+    with_rows_of_values,
 )
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
@@ -99,14 +100,14 @@ def open_layout(
         space=_space(samples, parts, asked.paths, files[0].fields),
         left_out=0 if isinstance(samples, Objects) else parts.left_out,
     )
-    _check_padding(layout)
     numbered = enumerate(looked_up.values(), len(files[0].parts))
     lookups = aligned(
         [each.lookup(number, layout.rows, layout.space, _named(asked.paths)) for number, each in numbered],
         [each.crop for each in looked_up.values()],
     )
     layout = replace(layout, columns=tuple(_columns(layout, files, samples)), lookups=shared(lookups))
-    layout = with_named_shapes(layout, looked_up.values())
+    layout = with_rows_of_values(with_named_shapes(layout, looked_up.values()))
+    _check_padding(layout)
     layout = with_packings(_normalised(_with_image_sizes(layout)), [file.packed for file in files])
     warn_of_meanings(layout)
     return layout
@@ -421,7 +422,7 @@ def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind |
     are_objects = files[0].are_objects
     for place, (number, first) in enumerate(files[0].once):
         values: Any = [file.once[place][1] for file in files]
-        if isinstance(first, np.ndarray):
+        if isinstance(first, np.ndarray) and layout.fields[number].ragged is None:
             values = np.concatenate(values) if are_objects else np.stack(values)
             values = values.view(held_dtype(values.dtype))
         elif are_objects:
@@ -468,7 +469,7 @@ def _check_padding(layout: SampleLayout) -> None:
             )
 
     for one in layout.fields:
-        if one.ragged is not None and one.kind == "ragged" and not one.is_listed:
+        if one.ragged is not None and not one.is_listed:
             check(one, "pad_value", one.ragged.pad_value)
     for parts in layout.aligned:
         for one in (layout.fields[target.field] for target in parts[0].targets):

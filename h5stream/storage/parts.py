@@ -212,7 +212,8 @@ def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row
     """Describe a dataset as h5py reads it; its reason is empty where h5stream may read it itself."""
     dataset, row_shape = place.dataset, place.dataset.shape[1:]
     pipeline = filters.pipeline_of(dataset.id.get_create_plist())
-    row_nbytes = dataset.dtype.itemsize * int(np.prod(row_shape, dtype=object))
+    dtype, stored = dtype_of(dataset), elements.stored_as(dataset)
+    row_nbytes = dtype.itemsize * int(np.prod(row_shape, dtype=object))
     chunk_rows = int(dataset.chunks[0]) if dataset.chunks else rows_together(row_nbytes, dataset.shape[0])
     return DatasetPart(
         file=place.number,
@@ -220,32 +221,33 @@ def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row
         rows=dataset.shape[0],
         row_start=row_start,
         access=VIA_H5PY,
-        reason=_why_h5py(place, pipeline, targets),
+        reason=_why_h5py(place, pipeline, targets, stored),
         chunk_rows=max(1, chunk_rows),
         pipeline=pipeline,
         columns=columns,
         pieces=(),
         targets=tuple(replace(t, leaf=None) for t in targets),
-        stored_element_nbytes=dataset.id.get_type().get_size(),
-        dtype_text=str(elements.plain_dtype(dtype_of(dataset))),
+        stored_element_nbytes=stored.nbytes,
+        dtype_text=str(elements.plain_dtype(dtype)),
         shape=tuple(dataset.shape),
     )
 
 
-def _why_h5py(place: Place, pipeline: filters.Pipeline, targets: Sequence[Target]) -> str:
+def _why_h5py(place: Place, pipeline: filters.Pipeline, targets: Sequence[Target], stored: elements.Stored) -> str:
     """Say why a dataset is read through h5py, as far as its type and its way of storing say; empty where it is not."""
     dataset, dtype = place.dataset, dtype_of(place.dataset)
+    is_loose = len(targets) == 1 and targets[0].member in stored.loose
     opaque = dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None  # bytes, whatever they are called
     undone = [f for f in pipeline.filters if f.id in (NBIT, SCALEOFFSET)]
     if dataset.is_virtual:
         return IS_VIRTUAL
     if dataset.id.get_create_plist().get_external_count():
         return IN_EXTERNAL_FILES
-    if place.unresolved or dtype.kind == "O" or opaque:
-        return place.unresolved or (VARIABLE_LENGTH if dtype.kind == "O" else "")
+    if place.unresolved or dtype.kind == "O" or is_loose or opaque:
+        return place.unresolved or ("" if opaque else VARIABLE_LENGTH)
     if any(t.leaf is None for t in targets):
         return f"{dtype}: libhdf5 converts it"
-    if not elements.is_stored_as(dataset.id.get_type(), dtype):
+    if stored.plain is None or not elements.is_stored_as(stored.plain, dtype if stored.is_whole else stored.dtype):
         return "its stored type is not a NumPy type; libhdf5 converts it"
     return f"{filters.KNOWN_NAMES[undone[0].id]}: only libhdf5 undoes it" if undone else ""
 
@@ -319,12 +321,16 @@ def _read_index(part: DatasetPart, place: Place, name: str, element_nbytes: int 
 def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
     """Describe a dataset of values of variable length, having read where each lies; else as h5py reads it."""
     dataset, rows = place.dataset, place.dataset.shape[0]
-    base, is_text = base_of(dataset)
+    where, kind, whole = 0, dataset.id.get_type(), elements.stored_as(dataset)
+    if member := targets[0].member if targets else ():
+        where, kind = whole.loose.get(member, (0, kind))
+    base, is_text = base_of(kind)
     is_compact = dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
     if base is None or is_compact or dataset.size > MOST_VALUES:
         return part
     superblock = superblock_of(dataset.file, place.identity.size)
-    element_nbytes = superblock.offset_nbytes + 8
+    said_nbytes = superblock.offset_nbytes + 8  # by which an element says where its value lies
+    element_nbytes = whole.nbytes if member else said_nbytes
     index, why = _read_index(part, place, name, element_nbytes)
     if index is None:
         return replace(part, reason=f"{VARIABLE_LENGTH}; {why}")
@@ -332,7 +338,7 @@ def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Targe
     if stored.chunk_nbytes > COMPARED_NBYTES:
         return part
     try:
-        raw = _all_elements(place, stored)
+        raw = _all_elements(place, stored, slice(where, where + said_nbytes))
     except (H5StreamError, DecodeError) as error:
         reason = f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}"
         damaged = error.chunk if isinstance(error, CorruptChunkError) else None
@@ -344,25 +350,27 @@ def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Targe
     return replace(part, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(targets))
 
 
-def _all_elements(place: Place, stored: DatasetPart) -> NDArray[np.uint8] | None:
-    """Read all stored elements of a dataset, chunk by chunk; None where one has a fill value that is not empty."""
+def _all_elements(place: Place, stored: DatasetPart, taken: slice) -> NDArray[np.uint8] | None:
+    """Read some bytes of all elements, chunk by chunk; None where one has a fill value that is not empty."""
     index, dataset, nbytes = stored.index, place.dataset, stored.stored_element_nbytes
     assert index is not None
     is_filled = dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
     if is_filled and len(index.numbers) < index.chunks:
         return None
-    return stored_elements(stored, place.identity, np.zeros(nbytes, dtype=np.uint8)).reshape(-1)
+    return stored_elements(stored, place.identity, np.zeros(nbytes, dtype=np.uint8), taken).reshape(-1)
 
 
-def stored_elements(part: DatasetPart, identity: SourceIdentity, fill: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Decode all chunks of a small dataset one by one; return its shape and one axis more, that of an element's bytes.
+def stored_elements(
+    part: DatasetPart, identity: SourceIdentity, fill: NDArray[np.uint8], taken: slice = slice(None)
+) -> NDArray[np.uint8]:
+    """Decode all chunks of a small dataset one by one; return its shape and one axis more, the bytes taken of elements.
 
     Elements of chunks that were never written are `fill`. A chunk that cannot be decoded here is a `DecodeError` or a
     `CorruptChunkError`.
     """
     index = part.chunk_index
-    decoded = np.empty((*index.shape, len(fill)), dtype=np.uint8)
-    decoded[...] = fill
+    decoded = np.empty((*index.shape, len(fill[taken])), dtype=np.uint8)
+    decoded[...] = fill[taken]
     for entry, number in enumerate(index.numbers.tolist()):
         if part.may_be_unfiltered(np.array([entry]))[0]:
             raise DecodeError("a chunk of it may have been left unfiltered")
@@ -374,5 +382,5 @@ def stored_elements(part: DatasetPart, identity: SourceIdentity, fill: NDArray[n
         except DecodeError as error:
             raise CorruptChunkError(f"chunk {low} at byte {index.offset[entry]}: {error}", chunk=low) from error
         shape = (-1, *index.chunk_shape[1:], len(fill))  # of contiguous data the last block is shorter
-        decoded[where] = chunk.reshape(shape)[inside]
+        decoded[where] = chunk.reshape(shape)[inside][..., taken]
     return decoded

@@ -65,13 +65,14 @@ def selected_shape(row_shape: tuple[int, ...], columns: Columns) -> tuple[int, .
     return tuple(len(numbers) for numbers, stays in axes_taken(row_shape, columns) if stays)
 
 
-def columns_of(rows: NDArray[Any], columns: Columns) -> NDArray[Any]:
-    """Take the columns of rows that are there whole."""
+def columns_of(rows: NDArray[Any], columns: Columns, axes: int | None = None) -> NDArray[Any]:
+    """Take the columns of rows that are there whole; `axes` are those of a row, if elements have more behind these."""
     if columns is None:
         return rows
-    taken = axes_taken(rows.shape[1:], columns)
+    inner = rows.shape[rows.ndim if axes is None else 1 + axes :]
+    taken = axes_taken(rows.shape[1 : rows.ndim - len(inner)], columns)
     chosen: Any = (slice(None), *np.ix_(*(numbers for numbers, _ in taken)))
-    found: NDArray[Any] = rows[chosen].reshape(len(rows), *(len(numbers) for numbers, stays in taken if stays))
+    found: NDArray[Any] = rows[chosen].reshape(len(rows), *(len(numbers) for numbers, stays in taken if stays), *inner)
     return found
 
 

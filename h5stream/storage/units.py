@@ -331,7 +331,7 @@ class StoredAs(NamedTuple):
 
     def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
-        dtypes = [plain_dtype(one.type.dtype) for one in (self, other)]
+        dtypes = [plain_dtype(elements.type_of(one.type)) for one in (self, other)]
         if other.shape != self.shape or (dtypes[0] != dtypes[1] and not any(map(may_be_sorted, dtypes))):
             first, this = (f"{dtype} {one.shape}" for dtype, one in zip(dtypes, (self, other), strict=True))
             why = f": {name!r} holds {this}, and {self.name!r} {first}, but objects must be alike. "
@@ -525,7 +525,7 @@ class Once(_Column):
     ) -> None:
         first = given.inside(name).name
         meaning = means(file, first, file.filename, guard) or Reading(first)
-        is_array = isinstance(value, np.ndarray)
+        is_array = isinstance(value, np.ndarray) and given.ragged is None
         every = np.empty((count, *value.shape), value.dtype) if is_array else [None] * count
         is_inside = bool(given.beside) or not name or f"{meaning.path}/".startswith(f"{name}/")
         super().__init__(given.beside or meaning.path[len(name) :].strip("/."), count, **{"": every})
@@ -573,6 +573,8 @@ class Once(_Column):
             Reading(path, mark, (self.attribute,)) if self.is_inside else means(file, name, file.filename, self._guard)
         )
         one, first = value_of(file, name, meaning, self._guard, self._member), self._first
+        if self._given.ragged is not None:
+            return one  # they are compared once all are known
         is_array = isinstance(first, np.ndarray)
         if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
             several = (self.meanings, "the objects before"), (self._meanings_at(file, name), repr(name))
@@ -584,6 +586,8 @@ class Once(_Column):
         why = (
             f": {name!r} is {_shown(one)}, and that of the first object is {_shown(first)}, but objects must be alike. "
         )
+        why += "Field(..., ragged='pad') takes attributes of any length, also 'list', 'packed' and 'nested', and "
+        why += "'arrays' any shape. " if self.attribute else ""
         why += (
             "Objects([...]) takes only those that you name, and Values([...]) values of your own, one for each object"
         )

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from making import access_of, low_level, make_file, read_with_h5py, string_type, write_datasets, write_raw
 from oracle import assert_like_h5py, expected, same
 
-from h5stream import Field, H5Dataset, Objects, Rows
+from h5stream import Bounds, Boxes, Ends, Field, H5Dataset, Ids, Objects, Rows, Sequences, Table
 from h5stream.advice.listing import list_file
-from h5stream.errors import FieldLengthError, UnsupportedFieldError
+from h5stream.errors import FieldLengthError, OptionError, UnsupportedFieldError
 
 
 @pytest.mark.parametrize("dtype", ["<f2", ">f4", "<f8", ">c16"])
@@ -183,20 +183,22 @@ def test_fixed_strings_end_where_h5py_ends_them_in_each_of_several_files(tmp_pat
     assert dataset[[11, 0, 6, 5]] == [theirs[11], theirs[0], theirs[6], theirs[5]]
 
 
-def test_a_member_beside_one_of_variable_length_is_read_through_h5py(tmp_path):
-    dtype = np.dtype([("a", "i4"), ("text", h5py.string_dtype()), ("v", h5py.vlen_dtype("i4"))])
+def test_members_beside_those_of_variable_length_are_read_without_h5py(tmp_path):
+    dtype = np.dtype([("a", "i4"), ("text", h5py.string_dtype()), ("v", h5py.vlen_dtype("i4")), ("b", "i2")])
     path = make_file(tmp_path / "a.h5", shape=(3,), dtype=dtype)
     with h5py.File(path, "r+") as file:
-        file["x"][1] = (7, "seven", np.arange(7))
-    dataset = H5Dataset(path, "x:a")
-    assert access_of(dataset) == ("h5py", "its stored type is not a NumPy type; libhdf5 converts it")
-    assert dataset[:].tolist() == [0, 7, 0]
-    with pytest.raises(UnsupportedFieldError, match="field 'x:text' is object: a member of variable length"):
-        H5Dataset(path, "x")
+        file["x"][1] = (7, "seven", np.arange(7), 8)
+    for name, values in (("a", [0, 7, 0]), ("b", [0, 8, 0])):
+        dataset = H5Dataset(path, f"x:{name}")
+        assert access_of(dataset) == ("direct", "no filter")
+        assert dataset[:].tolist() == values
+    assert H5Dataset(path, "x")[1]["text"] == b"seven"
     dtype = np.dtype([("a", "i4"), ("texts", h5py.string_dtype(), (2,))])
     several = make_file(tmp_path / "b.h5", shape=(3,), dtype=dtype)
-    with pytest.raises(UnsupportedFieldError, match=r"field 'x:texts' is .*: a member of variable length"):
-        H5Dataset(several, "x")
+    with h5py.File(several, "r+") as file:
+        file["x"][2] = (5, np.array([b"p", b"qr"], object))
+    whole = H5Dataset(several, "x")[2]
+    assert (whole["a"].item(), whole["texts"]) == (5, [b"p", b"qr"])
 
 
 def test_times_of_unlike_units_are_not_read_as_one(tmp_path):
@@ -287,3 +289,138 @@ def test_files_whose_members_are_listed_in_another_order_are_read_as_one(tmp_pat
     batch = H5Dataset(paths, "x")[:]
     assert batch["a"].tolist() == [0, 0, 0, 1, 1, 1]
     assert batch["b"].tolist() == [10, 10, 10, 11, 11, 11]
+
+
+# --- types that h5py cannot read, or widens
+
+
+def odd_types():
+    """Return types that h5py cannot read, and one that it gives more bytes than the file has."""
+    int24 = h5py.h5t.STD_I32LE.copy()
+    int24.set_size(3)
+    bfloat16 = h5py.h5t.IEEE_F16LE.copy()
+    bfloat16.set_fields(15, 7, 8, 0, 7)
+    bfloat16.set_ebias(127)
+    return {"int24": int24, "time": h5py.h5t.UNIX_D32LE, "bfloat16": bfloat16}
+
+
+def compound(**members):
+    found, offset = h5py.h5t.create(h5py.h5t.COMPOUND, sum(one.get_size() for one in members.values())), 0
+    for name, one in members.items():
+        found.insert(name.encode(), offset, one)
+        offset += one.get_size()
+    return found
+
+
+def put(file, path, stored, raw, creation=None):
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    space = h5py.h5s.create_simple(raw.shape[:1] if raw.dtype.kind == "V" else raw.shape[:-1])
+    dataset = h5py.h5d.create(file.id, path.encode(), stored, space, creation, links)
+    dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, raw, mtype=stored)
+
+
+@pytest.mark.parametrize("chunks", [None, (4,)])
+@pytest.mark.parametrize("name", ["int24", "time", "bfloat16"])
+def test_members_beside_one_that_h5py_cannot_read_are_read(tmp_path, name, chunks):
+    stored, path = odd_types()[name], tmp_path / "a.h5"
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if chunks:
+        creation.set_chunk(chunks)
+        creation.set_deflate(1)
+    kind = compound(n=h5py.h5t.STD_I64LE, v=stored, k=h5py.h5t.IEEE_F32BE)
+    raw = np.zeros(6, [("n", "<i8"), ("v", f"V{stored.get_size()}"), ("k", ">f4")])
+    raw["n"], raw["k"] = np.arange(6), np.arange(6) / 2
+    raw["v"] = (np.arange(1, 7, dtype="f4").view("u4") >> 16).astype("u2").view("V2") if name == "bfloat16" else b"abcd"
+    with h5py.File(path, "w") as file:
+        for where in ("c", "o/0", "o/1"):
+            put(file, where, kind, raw, creation)
+        file["x"] = np.arange(6)
+    beside = H5Dataset(path, {"n": "c:n", "k": "c:k"})
+    assert beside[:]["n"].tolist() == list(range(6))
+    assert beside[:]["k"].tolist() == (np.arange(6) / 2).tolist()
+    assert H5Dataset(path, "o/{}:n")[:].tolist() == [list(range(6))] * 2
+    assert H5Dataset(path, ".:n", samples=Objects("o/*"))[:].tolist() == [list(range(6))] * 2
+    assert H5Dataset(path, {"x": "x", "n": Field("c:n", take="all")})[0]["n"].tolist() == list(range(6))
+    asked = ("c:v", "o/{}:v", Field("c:v", lookup=[0]), Field("c:v", lookup=Bounds(np.array([0, 6]))))
+    if name == "bfloat16":  # wider in NumPy: h5py would let members overlap, and write beyond its memory
+        assert H5Dataset(path, "c")[:]["v"].tolist() == list(range(1, 7))
+        return
+    for field in (*asked, "c", {"x": "x", "v": Field("c:v", take="all")}):
+        with pytest.raises(UnsupportedFieldError, match=r"a type that h5py cannot read: .*(i3|TimeID)"):
+            H5Dataset(path, field)
+
+
+@pytest.mark.parametrize("name", ["int24", "time"])
+def test_what_h5py_cannot_read_is_refused_in_words_wherever_it_is_asked_for(tmp_path, name):
+    stored, path = odd_types()[name], tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for where in ("v", "o/0", "o/1"):
+            put(file, where, stored, np.zeros((4, stored.get_size()), "u1"))
+        h5py.h5a.create(file.id, b"a", stored, h5py.h5s.create_simple((2,)))
+        file["x"] = np.arange(4)
+    asked = [("v", None), ("o/{}", None), (".", Objects("o/*")), (Field(".", ragged="packed"), Objects("o/*"))]
+    asked += [({"x": "x", "v": one}, None) for one in (Field("v", take="all"), "@a", Field("@a", ragged="list"))]
+    asked += [("x", Sequences(1, of=Ids("v"))), (Field("x", lookup="v"), None), (Field("x", lookup=Bounds("v")), None)]
+    for field, samples in asked:
+        with pytest.raises(UnsupportedFieldError, match="a type that h5py cannot read"):
+            H5Dataset(path, field, samples=samples)
+
+
+def test_what_says_where_segments_end_is_one_value_a_row(tmp_path):
+    nested = h5py.h5t.vlen_create(h5py.h5t.vlen_create(h5py.h5t.STD_I32LE))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        h5py.h5d.create(file.id, b"nested", nested, h5py.h5s.create_simple((4,)))
+        file["x"], file["t"] = np.arange(4), ["a", "a", "b", "b"]
+    assert len(H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(2, of=Ids("t")))) == 2
+    for of in (Ids("nested"), Ends("nested"), Ends("t")):
+        with pytest.raises(
+            OptionError, match=r"says where segments end, and its values are (of variable length|object)"
+        ):
+            H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(1, of=of))
+
+
+# --- elements that are arrays, in datasets that h5py reads
+
+
+@pytest.mark.parametrize("way", ["nbit", "bfloat16", "virtual"])
+def test_elements_that_are_arrays_are_parts_of_volumes_where_h5py_reads_them(tmp_path, way):
+    path, raw = tmp_path / "a.h5", np.random.default_rng(0).integers(0, 999, (4, 6, 5, 2, 3)).astype("i2")
+    base, creation = h5py.h5t.STD_I16LE, h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if way == "nbit":
+        creation.set_chunk((2, 3))
+        creation.set_filter(h5py.h5z.FILTER_NBIT, 1, ())
+    stored = h5py.h5t.array_create(odd_types()["bfloat16"] if way == "bfloat16" else base, (2, 3))
+    with h5py.File(path, "w") as file:
+        file.create_group("g")
+        file.create_group("v")
+        for k in range(4):
+            one = h5py.h5d.create(file.id, f"g/{k}".encode(), stored, h5py.h5s.create_simple((6, 5)), creation)
+            one.write(h5py.h5s.ALL, h5py.h5s.ALL, raw[k], mtype=stored)
+            if way == "virtual":
+                kind = np.dtype(("i2", (2, 3)))
+                layout = h5py.VirtualLayout((6, 5), kind)
+                layout[:4] = h5py.VirtualSource(".", f"g/{k}", (6, 5), kind)[:4]
+                file.create_virtual_dataset(f"v/{k}", layout)
+        group = "v" if way == "virtual" else "g"
+        every = np.stack([file[f"{group}/{k}"][()] for k in range(4)])
+    w, one = every[0], f"{group}/0"
+    at, objects = np.array([[0, 0], [4, 3]]), Objects(f"{group}/*")
+    cases = [
+        (one, None, w),
+        (Field(one, columns=(..., 1)), None, w[:, 1]),
+        (Field(one, columns=[4, 0]), None, w[:, [4, 0]]),
+        (".", objects, every),
+        (one, Boxes((2, 2), at=at), np.stack([w[:2, :2], w[4:, 3:]])),
+        (one, Sequences(2, axis=1), np.stack([w[:, k : k + 2] for k in range(4)])),
+        (one, Rows(axis=1), w.swapaxes(0, 1)),
+        (one, Table(axis=1, row=[0, 3], start=[1, 2], length=2), np.stack([w[0, 1:3], w[3, 2:4]])),
+        (one, Sequences(2), np.stack([w[k : k + 2] for k in range(5)])),
+    ]
+    for field, samples, wanted in cases:
+        dataset = H5Dataset(path, field, samples=samples)
+        assert access_of(dataset)[0] == "h5py"
+        assert np.array_equal(dataset[:].numpy(), wanted), (field, samples)
+        assert np.array_equal(dataset[1].numpy(), wanted[1]), (field, samples)
+    arrays = H5Dataset(path, Field(".", ragged="arrays"), samples=objects)
+    assert all(np.array_equal(one.numpy(), other) for one, other in zip(arrays[:], every, strict=True))

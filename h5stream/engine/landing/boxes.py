@@ -197,8 +197,9 @@ class BoxesOfParts:
         since = tools.tally.via_h5py(since, values.nbytes)
         for target in part.targets:
             dense = np.ascontiguousarray(target.taken(values), dtype=self._fields[target.field].dtype)
-            element = dense.nbytes // max(1, math.prod(values.shape))
-            strides, (zero, one) = _strides(np.array([values.shape]), element), np.array([[0], [1]])
+            count = values.shape[: len(part.shape)]  # elements that are arrays have axes of their own behind these
+            element = dense.nbytes // max(1, math.prod(count))
+            strides, (zero, one) = _strides(np.array([count]), element), np.array([[0], [1]])
             _, *where = destination.of(target.field, placement)
             sources = np.array([address_of(dense.reshape(-1).view(np.uint8))])
             self.place(sources, strides, (low, high, shape, zero, one), element, origins, *where)

@@ -409,11 +409,11 @@ def plan_through_h5py(
             rows = tools.h5py.rows(part, first - part.row_start, last - first + 1)
             since = tools.tally.via_h5py(since, rows.nbytes)
             for target in part.targets:
-                layout = fields[target.field]
+                layout, values = fields[target.field], target.taken(rows)
                 if layout.dtype.kind == "O":
-                    destination.put(target.field, wanted, (rows[row - first] for row in wanted.rows.tolist()))
+                    destination.put(target.field, wanted, (values[row - first] for row in wanted.rows.tolist()))
                     continue
-                dense = np.ascontiguousarray(target.taken(rows), dtype=layout.dtype).reshape(-1).view(np.uint8)
+                dense = np.ascontiguousarray(values, dtype=layout.dtype).reshape(-1).view(np.uint8)
                 dense = renumbered(dense, layout.dtype, part.moved)
                 there = replace(wanted, rows=wanted.rows - first)
                 destination.scatter_whole(target.field, there, dense, layout.placed_nbytes)

@@ -129,6 +129,9 @@ class HeapRows:
         """Ask h5py for a row."""
         tools.sources[self._part.file].identity.check_unchanged()
         since = clock()
-        value = tools.h5py.bytes_of(self._part, row) if self._part.objects else tools.h5py.rows(self._part, row, 1)[0]
+        if self._part.objects:
+            value: Any = tools.h5py.bytes_of(self._part, row)
+        else:
+            value = self._part.targets[0].taken(tools.h5py.rows(self._part, row, 1))[0]
         tools.tally.via_h5py(since, int(self._heap.row_nbytes))
         return value

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way, co
 from h5stream.order.permutation import SAMPLES, words_of
 from h5stream.order.places import Places, is_ascending, pieces, place_dtype
 from h5stream.samples.space import number_outside
-from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.remote import GAP_NBYTES
 from h5stream.storage.source import FilesIdentity
 
@@ -402,13 +403,28 @@ def _copy_columns(layout: SampleLayout, placement: Placement, destination: Desti
 
 def padding(layout: SampleLayout, placement: Placement, fields: Sequence[int]) -> Task:
     """Return the task that fills places of some fields that no stored row goes to."""
-    rows = [(number, _padding_row(layout, number)) for number in fields]
+    are_objects = {number: layout.fields[number].kind == "object" for number in fields}
+    rows = [(number, _padding_row(layout, number)) for number in fields if not are_objects[number]]
+    values = [(number, _padding_value(layout.fields[number])) for number in fields if are_objects[number]]
 
     def fill(placement: Placement, destination: Destination) -> None:
         for number, row in rows:
             destination.scatter_whole(number, placement, row, 0)
+        for number, value in values:
+            destination.put(number, placement, itertools.repeat(value, len(placement)))
 
     return copying(placement, fill)
+
+
+def _padding_value(field: FieldLayout) -> Any:
+    """Return what stands outside of a segment in a row of values of variable length: a value of none, an empty text."""
+    empty, shape = b"" if field.items is None else np.empty(0, field.items), field.row_shape[1:]
+    if not shape:
+        return empty
+    row = np.empty(shape, dtype=object)
+    for where in np.ndindex(shape):
+        row[where] = empty
+    return row
 
 
 def _padding_row(layout: SampleLayout, number: int) -> NDArray[np.uint8]:
