@@ -10,6 +10,7 @@ import numpy as np
 
 from .calls import built, is_call
 from .spaces import Part, Sample, parts_of, samples_of, steps_of
+from .stored import Refusal
 
 MODES = {"edge": {"mode": "edge"}, "reflect": {"mode": "reflect"}, "zeros": {"mode": "constant"}}
 
@@ -69,7 +70,7 @@ class Model:
 
     def _stored(self, name: str, options: dict[str, Any], sample: Sample, number: int, tree: Any) -> Any:
         part = sample.part
-        if "@" in name or options.get("repeat"):
+        if part.is_attribute(name) or options.get("repeat"):
             return part.read(name)
         if "names" in options:
             return self._named(name, options, sample, number)
@@ -88,7 +89,7 @@ class Model:
             return self._stepped(lambda row: self._sparse(part, name, row, options), steps, sample, options)
         if "decode" in options:
             return self._stepped(lambda row: self._image(part, name, row, options), steps, sample, options)
-        return self._taken(part.read(name), part.at(name.partition(":")[0]).ndim, steps, sample, options)
+        return self._taken(part.read(name), part.at(name).ndim, steps, sample, options)
 
     def _taken(self, values: np.ndarray, axes: int, steps: Any, sample: Sample, options: dict[str, Any]) -> Any:
         """Take rows along the field's axis, those outside of the segment as padding says."""
@@ -143,11 +144,11 @@ class Model:
         if options.get("columns") is None:
             return values
         # Columns are of the dataset's axes, and neither of those that its elements have nor of stacked members.
-        axes = values.ndim if "@" in name else self._rank(part, name)
+        axes = values.ndim if part.is_attribute(name) else self._rank(part, name)
         return chosen(values, options["columns"], list(range(axes))[options.get("ragged", "arrays") != "arrays" :])[0]
 
     def _rank(self, part: Part, name: str) -> int:
-        return len(part.at(name.partition(":")[0]).shape)
+        return len(part.at(name).shape)
 
     def _lacking(self, name: str, options: dict[str, Any]) -> Any:
         """Return what an object that lacks a field is given: no rows, or the fill value of the first that has all."""
@@ -291,14 +292,18 @@ class Model:
     def steps_count(self, tree: Any) -> bool:
         """Tell whether a field's steps say where a sequence fits."""
         if isinstance(tree, str):
-            return "@" not in tree
+            return not self.is_attribute(tree)
         options = tree["options"]
         is_other = {"repeat", "rows", "names", "scale"} & set(options) or options.get("axis") == "rows"
-        return is_call(tree, "Field") and "@" not in tree["args"][0] and not is_other
+        return is_call(tree, "Field") and not self.is_attribute(tree["args"][0]) and not is_other
 
     def is_sparse(self, part: Part, name: str) -> bool:
         """Tell whether a field is a group that holds a sparse matrix."""
         return isinstance(part.file.get(f"{part.path}/{name.partition(':')[0]}"), h5py.Group)
+
+    def is_attribute(self, name: str) -> bool:
+        """Tell whether a name leads to an attribute, in the first part that has it."""
+        return next((part.is_attribute(name) for part in self.parts if part.has(name)), False)
 
     @property
     def field_names(self) -> list[str]:
@@ -330,7 +335,7 @@ class Model:
         """Return the shape that boxes are cut of."""
         for tree in self.fields.values():
             name, options = (tree, {}) if isinstance(tree, str) else ((tree["args"] or [""])[0], tree["options"])
-            if name and "@" not in name and not ({"scale", "repeat"} & set(options)):
+            if name and not part.is_attribute(name) and not ({"scale", "repeat"} & set(options)):
                 return tuple(part.at(name).shape[-axes:])
         raise AssertionError("no field is a volume")
 
@@ -348,13 +353,29 @@ class Model:
         return found
 
 
-def scale_of(number: float) -> Fraction:
-    """Turn a scale into a fraction."""
-    return Fraction(number).limit_denominator(10000)
+def scale_of(number: Any) -> Fraction:
+    """Turn a scale into a fraction: a float is the ratio of small whole numbers that it is nearest to."""
+    return Fraction(*number["args"]) if is_call(number, "Fraction") else Fraction(number).limit_denominator(10**9)
+
+
+BITS = {"bfloat16": (7, 127), "e4m3": (3, 7), "e5m2": (2, 15)}
+
+
+def bits_of(name: str, number: float) -> int:
+    """Return the bits of a whole number as a small float."""
+    mantissa, bias = BITS[name]
+    fraction, exponent = np.frexp(number)
+    return 0 if not number else (int(exponent) - 1 + bias << mantissa) + int((2 * fraction - 1) * 2**mantissa)
 
 
 def filling(dtype: np.dtype[Any], fill: Any) -> Any:
     """Return what padding puts outside: a number in all that is a number, and empty texts."""
+    if dtype.kind == "O":
+        if h5py.check_string_dtype(dtype) or dtype.metadata is None:
+            return b""
+        raise Refusal("steps outside of a segment, of values of variable length")
+    if dtype.names and dtype.names[0] in BITS:
+        return np.array((bits_of(dtype.names[0], 0 if fill == "zeros" else fill),), dtype)
     found = np.zeros((), dtype)
     for name in dtype.names or ():
         found[name] = filling(dtype[name].base, fill)
@@ -365,9 +386,7 @@ def filling(dtype: np.dtype[Any], fill: Any) -> Any:
 
 def has(part: Part, name: str) -> bool:
     """Tell whether an object has a dataset or an attribute."""
-    owner, _, attribute = name.partition("@")
-    path = part.path_of(owner.partition(":")[0])
-    return path in part.file and (not attribute or attribute in part.file[path].attrs)
+    return part.has(name)
 
 
 def chosen(values: Any, columns: Any, axes: list[int], sample_axis: int = -1) -> tuple[Any, int]:
