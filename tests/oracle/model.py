@@ -1,5 +1,6 @@
 """What each sample must be, read with h5py and cut with NumPy: nothing here plans, shares or skips any reading."""
 
+import zlib
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import imagecodecs
 import numpy as np
 
 from .calls import built, is_call
-from .spaces import Part, Sample, parts_of, samples_of, steps_of
+from .spaces import Part, Sample, parts_of, row_count, samples_of, steps_of
 from .stored import Refusal
 
 MODES = {"edge": {"mode": "edge"}, "reflect": {"mode": "reflect"}, "zeros": {"mode": "constant"}}
@@ -61,10 +62,31 @@ class Model:
             places = self.places(tree, sample)
             return np.array([not sample.first <= place < sample.end for place in places])
         name, options = (tree, {}) if isinstance(tree, str) else (tree["args"][0], tree["options"])
-        found = self._stored(name, options, sample, number, tree)
+        found = self._aligned(name, self._stored(name, options, sample, number, tree), sample.part)
         if options.get("ragged") or "crop" in options or options.get("max_length"):
             found = self._cropped(found, options)
         return self._arithmetic(found, options)
+
+    def _aligned(self, name: str, value: Any, part: Part) -> Any:
+        """Give what another file says of itself the meaning that it has in the first; refuse what has none there."""
+        first = self.samples[0].part
+        if part is first or "unlike" not in self.case.get("marks", ()) or part.is_attribute(name):
+            return value
+        owner, before = part.find(name)[0], first.find(name)[0]
+        if name == "X" and isinstance(part.file.get("var/_index"), h5py.Dataset):
+            order, wanted = ([*one.file["var/_index"].asstr()] for one in (part, first))
+            return value[[order.index(gene) for gene in wanted]]
+        if isinstance(owner, h5py.Group):
+            return value
+        ours, theirs = meanings_of(owner), meanings_of(before)
+        if ours and theirs and ours != theirs:
+            labels = {number: label for label, number in ours.items()}
+            if not {labels[number] for number in np.ravel(value).tolist()} <= set(theirs):
+                raise Refusal("enums whose labels differ")
+            return np.vectorize(lambda number: theirs[labels[number]], otypes=[value.dtype])(value)
+        if opaque_unit(owner) != opaque_unit(before):
+            raise Refusal("dates of other units")
+        return value
 
     # --- one way of storing after the other --------------------------------------------------------------------
 
@@ -137,7 +159,7 @@ class Model:
         if not has(part, name):
             return self._lacking(name, options)
         if "decode" in options:
-            return imagecodecs.png_decode(np.asarray(part.read(name)).tobytes())
+            return decoded(np.asarray(part.read(name)).tobytes())
         values = part.read(name)
         if options.get("members"):
             values = np.stack([values[one] for one in options["members"]], axis=-1)
@@ -199,8 +221,10 @@ class Model:
         values = np.concatenate([part.read(name) for part in parts])
         values, _ = chosen(values, options.get("columns"), list(range(1, values.ndim)))
         if isinstance(rows, dict) and not is_call(rows, "Spread"):
-            first, end = self._stretch(rows, sample, number)
+            first, end = self._stretch(rows, sample, number, len(values))
             return values[first:end]
+        if isinstance(rows, list) and isinstance(rows[number], list):
+            return values[np.asarray(rows[number], "i8")]
         return values[self._row(rows, sample, number)]
 
     def _row(self, rows: Any, sample: Sample, number: int) -> int:
@@ -208,12 +232,14 @@ class Model:
             return int(built(rows)(number))
         return int(rows[number] if isinstance(rows, list) else sample.part.read(rows)[sample.row])
 
-    def _stretch(self, rows: dict[str, Any], sample: Sample, number: int) -> tuple[int, int]:
+    def _stretch(self, rows: dict[str, Any], sample: Sample, number: int, there: int) -> tuple[int, int]:
         is_array = isinstance(rows["args"][0], list)
         values = [np.asarray(one) if is_array else sample.part.read(one) for one in rows["args"]]
         k = number if is_array else sample.row
         if rows["call"] == "Bounds":
-            return int(values[0][k]), int(values[0][k + 1])
+            count = len(self.samples) if is_array else row_count(self, sample.part, self.axis)
+            edges = bounds_said(values[0].astype("i8"), rows["options"], count, there)
+            return int(edges[k]), int(edges[k + 1])
         if rows["call"] == "Lengths":
             return int(values[0][:k].sum()), int(values[0][: k + 1].sum())
         first, last = int(values[0][k]), int(values[1][k])
@@ -222,7 +248,7 @@ class Model:
     def _named(self, name: str, options: dict[str, Any], sample: Sample, number: int) -> Any:
         names = options["names"]
         one = names[number] if isinstance(names, list) else sample.part.read(names)[sample.row]
-        one = one.decode() if isinstance(one, bytes) else one
+        one = one.decode() if isinstance(one, bytes) else one  # bytes hold UTF-8
         part = self.elsewhere(options)[0] if "file" in options else Part(sample.part.file, "/")
         return self._whole(part, name.replace("{}", one), options)
 
@@ -233,7 +259,7 @@ class Model:
         return chosen(found, options.get("columns"), [0])[0]
 
     def _image(self, part: Part, name: str, row: int, options: dict[str, Any]) -> np.ndarray:
-        return imagecodecs.png_decode(np.asarray(part.read(name)[row]).tobytes())
+        return decoded(np.asarray(part.read(name)[row]).tobytes())
 
     # --- what is done to values --------------------------------------------------------------------------------
 
@@ -353,9 +379,48 @@ class Model:
         return found
 
 
+def decoded(data: bytes) -> np.ndarray:
+    """Decode a PNG: the class numbers of one with a palette, whose rows have no filters here."""
+    if data[25] != 3:
+        return np.asarray(imagecodecs.png_decode(data))
+    width, height = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+    place = data.index(b"IDAT")
+    pixels = zlib.decompress(data[place + 4 : place + 4 + int.from_bytes(data[place - 4 : place])])
+    return np.frombuffer(pixels, "u1").reshape(height, width + 1)[:, 1:]
+
+
 def scale_of(number: Any) -> Fraction:
     """Turn a scale into a fraction: a float is the ratio of small whole numbers that it is nearest to."""
     return Fraction(*number["args"]) if is_call(number, "Fraction") else Fraction(number).limit_denominator(10**9)
+
+
+def meanings_of(dataset: h5py.Dataset) -> dict[str, int]:
+    """Return the numbers of an enum's labels."""
+    kind = dataset.id.get_type()
+    return dict(h5py.check_enum_dtype(kind.dtype) or {}) if isinstance(kind, h5py.h5t.TypeEnumID) else {}
+
+
+def opaque_unit(dataset: h5py.Dataset) -> Any:
+    """Return the dtype of what is opaque, such as dates."""
+    kind = dataset.id.get_type()
+    return kind.dtype if isinstance(kind, h5py.h5t.TypeOpaqueID) else None
+
+
+def bounds_said(numbers: np.ndarray, options: dict[str, Any], samples: int, there: int) -> np.ndarray:
+    """Return where each sample begins, and where the last ends, of so many rows; refuse what may mean two things."""
+    numbers, holds = numbers - options.get("base", 0), options.get("holds")
+    if holds is None:
+        if len(numbers) == samples:
+            is_from_0, is_to_end = bool(samples) and numbers[0] == 0, bool(samples) and numbers[-1] == there
+            if is_from_0 == is_to_end or (is_to_end and numbers[0] == 1):
+                raise Refusal("numbers that are neither where samples begin nor where they end, or both")
+            holds = "starts" if is_from_0 else "ends"
+        elif len(numbers) and numbers[0] == 1 and numbers[-1] == there + 1:
+            raise Refusal("numbers that count from 1")
+    found = {"starts": [*numbers, there], "ends": [0, *numbers]}.get(holds or "", numbers)
+    if len(found) != samples + 1 or (np.diff(found) < 0).any() or (samples and (found[0] < 0 or found[-1] > there)):
+        raise Refusal("bounds of other rows")
+    return np.asarray(found)
 
 
 BITS = {"bfloat16": (7, 127), "e4m3": (3, 7), "e5m2": (2, 15)}

@@ -201,7 +201,8 @@ def looked_up_rows(part: Part, options: dict[str, Any]) -> list[int]:
     if isinstance(rows, list) or is_call(rows, "Spread"):
         return [len(rows)] if isinstance(rows, list) else []
     given = rows if isinstance(rows, str) else rows["args"][0]
-    return [len(given if isinstance(given, list) else part.read(given)) - is_call(rows, "Bounds")]
+    is_one_more = is_call(rows, "Bounds") and rows["options"].get("holds", "bounds") == "bounds"
+    return [len(given if isinstance(given, list) else part.read(given)) - is_one_more]
 
 
 def samples_of(model: Any) -> list[Sample]:

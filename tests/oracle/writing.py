@@ -242,6 +242,9 @@ def add_attribute(file, node):
     dtype = kind.dtype
     base, inner = (dtype.base, dtype.shape) if dtype.subdtype else (dtype, ())
     values = numbers(base, (*node["shape"], *inner), np.random.default_rng(node.get("seed", 0)))
+    if "data" in node and dtype.kind == "O":
+        owner.attrs[node["attr"]] = node["data"]
+        return
     if dtype.kind == "O" or dtype.subdtype:
         owner.attrs.create(node["attr"], values if dtype.subdtype or values.shape else values.item(), dtype=dtype)
         return
