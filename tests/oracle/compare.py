@@ -144,7 +144,10 @@ def check_container(batch: Any, tree: Any) -> None:
             raise WrongError(f"{batch.values.shape[1]} rows of the longest, {max(lengths)}")
         for place, count in enumerate(lengths):
             behind = plain(batch.values[place, count:])
-            if not isinstance(behind, dict) and not (behind == np.asarray(options.get("pad_value", 0), behind.dtype)).all():
+            if (
+                not isinstance(behind, dict)
+                and not (behind == np.asarray(options.get("pad_value", 0), behind.dtype)).all()
+            ):
                 raise WrongError(f"behind a padded sample stands {_short(behind)}")
 
 

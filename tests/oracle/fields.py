@@ -111,6 +111,8 @@ def linked(draft: Draft, names: list[str]) -> bool:
 def attribute_lengths(draft: Draft) -> None:
     """An attribute that has another length in each group, dataset or file."""
     name, rng = draft.unique("picks"), draft.rng
+    if draft.kind not in ("Objects", "Rows", "rows") or draft.axis:
+        return
     draft.attribute(name, rng.choice(["<f8", "<i4", "<f4"]), lambda place: [rng.randint(0 if place.rows % 2 else 1, 4)])
     options = draft.ragged()
     options.pop("max_length", None)
@@ -118,6 +120,43 @@ def attribute_lengths(draft: Draft) -> None:
         options["ragged"] = "arrays"
     draft.fields[name] = call("Field", f"@{name}", **options)
     draft.mark("attribute lengths")
+
+
+def packed(draft: Draft) -> None:
+    """Numbers that stand for others, as netCDF packs them: some are missing, the others are scaled."""
+    rng, name, tail = draft.rng, draft.unique("packed"), draft.tail(1)
+    kind = rng.choice(["<i2", "<i2", "u1", "<i4", "<f4", ">i2"])
+    fill = 7 if kind == "u1" else -3
+    draft.add(name, shape_with(draft, tail), kind, lambda place: packed_numbers(rng, place, tail, fill), fill=fill)
+    if linked(draft, [name]):
+        return
+    attributes: dict[str, tuple[str, float]] = {}
+    for attribute, share, numbers in (
+        ("scale_factor", 0.6, [0.5, 0.001, 2.0]), ("add_offset", 0.5, [270.0, -1.5]), ("_FillValue", 0.6, [fill]),
+        ("missing_value", 0.2, [1]), ("valid_min", 0.2, [2]),
+    ):  # fmt: skip
+        if rng.random() < share:
+            is_scale = attribute in ("scale_factor", "add_offset")
+            attributes[attribute] = (rng.choice(["<f8", "<f8", "<f4"]) if is_scale else kind, rng.choice(numbers))
+    are_alike = rng.random() < 0.6
+    for k, place in enumerate(draft.places):
+        for attribute, (form, number) in attributes.items():
+            own = number if are_alike or attribute not in ("scale_factor", "add_offset") else number + k
+            about = {"attr": attribute, "type": form, "shape": [], "data": own}
+            place.file["nodes"].append({"path": place.name(name), **about})
+    asked = rng.choice(["netcdf", "netcdf", "netcdf", "fill", 5, ["netcdf", 5], ["fill", 1.0], None])
+    options: dict[str, Any] = {"missing": asked} if asked is not None else {}
+    if rng.random() < 0.4 and asked is not None:
+        options["dtype"] = call(rng.choice(["torch.float32", "torch.float64"]))
+    draft.fields[name] = call("Field", name, **options) if options else name
+    draft.mark("missing" if asked is not None else "packed")
+
+
+def packed_numbers(rng: random.Random, place: Place, tail: list[int], fill: int) -> Any:
+    """Draw numbers, some of which are the fill value."""
+    shape = (place.rows, *tail)
+    count = int(np.prod(shape))
+    return np.array([rng.choice([fill, 1, 2, 5, 90, 100]) for _ in range(count)]).reshape(shape).tolist()
 
 
 def shared(draft: Draft) -> None:
@@ -444,7 +483,7 @@ def numbered(draft: Draft) -> None:
 
 
 OTHERS = [numbered, member, member, attribute, repeated, repeated, varying, sparse, images, looked_up, stretches]
-OTHERS += [stretches, beside, named, values, shared, attribute_lengths]
+OTHERS += [stretches, beside, named, values, shared, attribute_lengths, packed]
 
 
 def draw_fields(draft: Draft) -> None:

@@ -60,6 +60,8 @@ def is_one_of(ours: Any, some: list[Any]) -> bool:
         same = [np.asarray(one) for one in some if np.shape(one) == ours.shape and np.asarray(one).dtype == ours.dtype]
         if not same:
             return False
+        if ours.dtype == bool:  # any byte but 0 is true
+            ours, same = ours.view("u1") != 0, [one.view("u1") != 0 for one in same]
         width = max(1, ours.dtype.itemsize)
         parts = [np.ascontiguousarray(one).reshape(-1).view("u1").reshape(-1, width) for one in (ours, *same)]
         return bool(np.any([(parts[0] == one).all(axis=1) for one in parts[1:]], axis=0).all())

@@ -428,7 +428,9 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
 
 def hazard_of(rng: random.Random, draft: Draft) -> list[dict[str, Any]]:
     """Draw bytes that change between epochs, or a key that is damaged."""
-    nodes = [(file["name"], node) for file in draft.files for node in file["nodes"] if "shape" in node and "attr" not in node]
+    nodes = [
+        (file["name"], node) for file in draft.files for node in file["nodes"] if "shape" in node and "attr" not in node
+    ]
     told = [one for one in nodes if one[1]["path"].endswith(("indices", "indptr", "_rows", "_at", "_to"))]
     chunked = [one for one in nodes if one[1].get("chunks")]
     if not nodes:
@@ -437,7 +439,9 @@ def hazard_of(rng: random.Random, draft: Draft) -> list[dict[str, Any]]:
     file, node = rng.choice(told if told and rng.random() < 0.5 else nodes)
     how = {"with": rng.choice(["random", "huge", "many", "negative", "one", "most"]), "unseen": rng.random() < 0.7}
     keep = rng.choice(["never", "auto"])
-    found.append({"form": "changed", "file": file, "path": node["path"], "seed": rng.randrange(1000), "keep": keep, **how})
+    found.append(
+        {"form": "changed", "file": file, "path": node["path"], "seed": rng.randrange(1000), "keep": keep, **how}
+    )
     if chunked and rng.random() < 0.5:
         file, node = rng.choice(chunked)
         found = [{"form": "keyed", "file": file, "path": node["path"], "seed": rng.randrange(1000)}]

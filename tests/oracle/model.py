@@ -13,8 +13,6 @@ from .calls import built, is_call
 from .spaces import Part, Sample, parts_of, row_count, samples_of, steps_of
 from .stored import Refusal
 
-MODES = {"edge": {"mode": "edge"}, "reflect": {"mode": "reflect"}, "zeros": {"mode": "constant"}}
-
 
 class Crops:
     """All rows of a sample, any stretch of which is right: `length` rows that follow one another."""
@@ -63,6 +61,8 @@ class Model:
             return np.array([not sample.first <= place < sample.end for place in places])
         name, options = (tree, {}) if isinstance(tree, str) else (tree["args"][0], tree["options"])
         found = self._aligned(name, self._stored(name, options, sample, number, tree), sample.part)
+        if options.get("missing") is not None:
+            found = self._unpacked(found, options, sample.part.find(name)[0])
         if options.get("ragged") or "crop" in options or options.get("max_length"):
             found = self._cropped(found, options)
         return self._arithmetic(found, options)
@@ -84,6 +84,8 @@ class Model:
             if not {labels[number] for number in np.ravel(value).tolist()} <= set(theirs):
                 raise Refusal("enums whose labels differ")
             return np.vectorize(lambda number: theirs[labels[number]], otypes=[value.dtype])(value)
+        if any(owner.attrs.get(one) != before.attrs.get(one) for one in ("units", "scale_factor", "add_offset")):
+            raise Refusal("numbers that have other units, or are packed in another way")
         if opaque_unit(owner) != opaque_unit(before):
             raise Refusal("dates of other units")
         return value
@@ -103,7 +105,7 @@ class Model:
         if self.kind == "Objects":
             return self._whole(part, name, options)
         if self.kind == "Boxes":
-            return self._boxed(part.read(name), options, sample)
+            return self._boxed(part.read(name), part.at(name).ndim, options, sample)
         if options.get("axis") == "rows":
             return chosen(part.read(name), options.get("columns"), [1])[0][sample.index]
         steps = self.places(tree, sample)
@@ -189,22 +191,23 @@ class Model:
             self.firsts[name] = next(whole, having[0])
         return self.firsts[name]
 
-    def _boxed(self, values: np.ndarray, options: dict[str, Any], sample: Sample) -> Any:
+    def _boxed(self, values: np.ndarray, rank: int, options: dict[str, Any], sample: Sample) -> Any:
+        """Cut a box of the last of a dataset's axes, behind which are those of its elements."""
         shape = self.case["samples"]["args"][0]["args"]
         axes = len(shape)
         halo = self.options["halo"]["args"] if self.options.get("halo") else [0] * axes
-        scales = self.scales(options, axes)
-        cut, around = [slice(None)] * (values.ndim - axes), [(0, 0)] * (values.ndim - axes)
+        scales, pad = self.scales(options, axes), options.get("pad", self.options.get("pad"))
         for k, (first, size, more) in enumerate(zip(sample.origin, shape, halo, strict=True)):
-            begin, count = int((first - more) * scales[k]), int((size + 2 * more) * scales[k])
-            before = max(0, -begin)
-            around.append((before, max(0, begin + count - values.shape[len(cut)])))
-            cut.append(slice(begin + before, begin + before + count))
-        pad = options.get("pad", self.options.get("pad"))
-        if pad is not None:
-            more_of = MODES.get(pad) or {"mode": "constant", "constant_values": pad}
-            values = np.pad(values, around, **more_of)
-        return values[tuple(cut)]
+            axis, begin, count = rank - axes + k, int((first - more) * scales[k]), int((size + 2 * more) * scales[k])
+            whole = values.shape[axis]
+            before, after = max(0, -begin), max(0, begin + count - whole)
+            mode = pad if pad in ("edge", "reflect") else "edge"
+            indices = np.pad(np.arange(whole), (before, after) if pad is not None else 0, mode=mode)
+            values = np.take(values, indices[begin + before : begin + before + count], axis)
+            if pad not in (None, "edge", "reflect") and before + after:
+                outside = [*range(before), *range(count - after, count)]
+                values[(slice(None),) * axis + (outside,)] = filling(values.dtype, pad)
+        return values
 
     def _looked_up(self, name: str, options: dict[str, Any], sample: Sample, number: int) -> Any:
         rows = options["rows"]
@@ -275,6 +278,18 @@ class Model:
         first = (len(values) - length) // 2
         is_led = at == "center" and self._centered() > 1  # may begin where another's crop says, see `Field`
         return values[first : first + length] if at == "center" and not is_led else Crops(values, length)
+
+    def _unpacked(self, values: Any, options: dict[str, Any], dataset: h5py.Dataset) -> np.ndarray:
+        """Turn what is missing into NaN, and what is packed into what it means, as attributes say."""
+        asked = options["missing"] if isinstance(options["missing"], list) else [options["missing"]]
+        about = dict(dataset.attrs) if "netcdf" in asked else {}
+        absent = [one for one in asked if not isinstance(one, str)] + [dataset.fillvalue] * ("fill" in asked)
+        absent += [about[name] for name in ("_FillValue", "missing_value") if name in about]
+        hidden = np.isin(values, np.asarray(absent)) | (np.asarray(values) < about.get("valid_min", -np.inf))
+        factor, offset = about.get("scale_factor"), about.get("add_offset")
+        found = np.asarray(values, "f8") * (1 if factor is None else float(factor)) + (float(offset) if offset else 0)
+        kind = float_type(dataset.dtype, factor, offset) if "netcdf" in asked else np.dtype("f4")
+        return np.where(hidden, np.nan, found).astype(kind)
 
     def _centered(self) -> int:
         crops = [tree["options"].get("crop") for tree in self.fields.values() if isinstance(tree, dict)]
@@ -404,6 +419,18 @@ def opaque_unit(dataset: h5py.Dataset) -> Any:
     """Return the dtype of what is opaque, such as dates."""
     kind = dataset.id.get_type()
     return kind.dtype if isinstance(kind, h5py.h5t.TypeOpaqueID) else None
+
+
+def float_type(stored: np.dtype[Any], factor: Any, offset: Any) -> np.dtype[Any]:
+    """Return the type that packed numbers are decoded to, as xarray has it."""
+    kinds = {np.asarray(one).dtype for one in (factor, offset) if one is not None}
+    if not kinds:
+        wide = stored if stored.kind == "f" else np.dtype("f4" if stored.itemsize <= 2 else "f8")
+        return wide.newbyteorder("=")
+    if len(kinds) > 1 or (factor is None and offset is not None):
+        return np.dtype("f8")
+    is_wide = offset is not None and stored.kind in "iu" and stored.itemsize == 4
+    return np.dtype("f8") if is_wide else kinds.pop()
 
 
 def bounds_said(numbers: np.ndarray, options: dict[str, Any], samples: int, there: int) -> np.ndarray:

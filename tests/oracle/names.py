@@ -8,7 +8,30 @@ from typing import Any
 
 from .calls import is_call
 
-ENDINGS = ["[0]", "[ab]", "{}", "{0}", ":x", ":b", "@y", " z", " ", ".", ".5", "..", "é", "Ω中", "?", "*", "\\", "-", "%20", "#", "'", '"']
+ENDINGS = [
+    "[0]",
+    "[ab]",
+    "{}",
+    "{0}",
+    ":x",
+    ":b",
+    "@y",
+    " z",
+    " ",
+    ".",
+    ".5",
+    "..",
+    "é",
+    "Ω中",
+    "?",
+    "*",
+    "\\",
+    "-",
+    "%20",
+    "#",
+    "'",
+    '"',
+]
 FILE_ENDINGS = ["[0]", "{}", " z", ".5", "é", "?", "*", "%20", "#", "+", "&"]
 FIXED = {"data", "indices", "indptr", "encoding-type", "shape", "beside", "rows", "files", "var", "_index"}
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")

@@ -18,7 +18,7 @@ from .compare import WrongError
 from .containers import dressed
 from .model import Model
 
-NEAR = {"mean", "std", "factor"}
+NEAR = {"mean", "std", "factor", "missing"}
 
 
 class Reading:
@@ -55,7 +55,11 @@ class Reading:
         how = self.case.get("worn", {})
         fields = {name: built(dressed(tree, how), self.base) for name, tree in self.trees.items()}
         styled = {"dict": fields, "list": list(fields.values()), "one": next(iter(fields.values()))}[self.style]
-        return {"fields": styled, "samples": built(dressed(self.case.get("samples"), how), self.base), "allow_external": True}
+        return {
+            "fields": styled,
+            "samples": built(dressed(self.case.get("samples"), how), self.base),
+            "allow_external": True,
+        }
 
     @property
     def count(self) -> int:

@@ -180,6 +180,8 @@ def row_count(model: Any, part: Part, axis: int) -> int:
         name, options = (tree, {}) if isinstance(tree, str) else ((tree["args"] or [""])[0], tree["options"])
         if not (isinstance(tree, str) or is_call(tree, "Field")) or part.is_attribute(name):
             continue
+        if "unlike" in model.case.get("marks", ()) and not part.has(name):
+            return 0  # a file without a group has no rows of it
         if {"repeat", "scale"} & set(options) or options.get("axis") is not None:
             continue
         if "rows" in options or "names" in options:

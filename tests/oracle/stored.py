@@ -26,9 +26,7 @@ def small_float(kind: Any) -> np.dtype[Any] | None:
 def members_of(kind: Any) -> dict[str, tuple[int, Any]]:
     """Return the offset and the type of each member of a compound, by its name."""
     numbers = range(kind.get_nmembers())
-    return {
-        kind.get_member_name(k).decode(): (kind.get_member_offset(k), kind.get_member_type(k)) for k in numbers
-    }
+    return {kind.get_member_name(k).decode(): (kind.get_member_offset(k), kind.get_member_type(k)) for k in numbers}
 
 
 def is_unusual(kind: Any) -> bool:

@@ -72,8 +72,14 @@ def sparse_matrix(draft: Draft, widths: list[int]) -> None:
         path, edges = place.name("X"), np.cumsum([0, *map(len, rows)]).tolist()
         kind = {"path": path, "attr": "encoding-type", "type": "str", "shape": [], "data": "csr_matrix"}
         shape = {"path": path, "attr": "shape", "type": "<i8", "shape": [2], "data": [place.rows, width]}
-        parts = [("data", "<f4", [k + 1 for k in range(len(columns))]), ("indices", "<i4", columns), ("indptr", "<i8", edges)]
-        nodes = [{"path": f"{path}/{name}", "type": one, "shape": [len(data)], "data": data} for name, one, data in parts]
+        parts = [
+            ("data", "<f4", [k + 1 for k in range(len(columns))]),
+            ("indices", "<i4", columns),
+            ("indptr", "<i8", edges),
+        ]
+        nodes = [
+            {"path": f"{path}/{name}", "type": one, "shape": [len(data)], "data": data} for name, one, data in parts
+        ]
         place.file["nodes"] += [{"path": path}, kind, shape, *nodes]
     draft.fields["X"] = call("Field", "X", ragged="dense")
 
@@ -115,14 +121,38 @@ def stored(draft: Draft, how: str) -> None:
 
 
 def lacking(draft: Draft, how: str) -> None:
-    """A group or a dataset that some files lack."""
-    rng = draft.rng
-    name = rng.choice(["x", "part/x"])
-    draft.add(name, lambda place: [place.rows], "<i4")
+    """A dataset that some places lack."""
+    _lacking(draft, "x")
+
+
+def no_group(draft: Draft, how: str) -> None:
+    """A group that some files lack, since they have no rows of it."""
+    if how == "files":
+        _lacking(draft, "part/x")
+        if draft.rng.random() < 0.5:
+            kind = draft.rng.choice([call("Rows", of="part"), call("Sequences", 1, of="part")])
+            draft.samples, draft.fields = kind, {"x": "x"}
+    else:
+        notes(draft, how)
+
+
+def _lacking(draft: Draft, name: str) -> None:
+    place = draft.rng.choice(draft.places[1:])
+    draft.add(name, lambda one: [one.rows], "<i4", alike=True, layout="contiguous", chunks=None, maxshape=None)
     draft.fields["x"] = name
-    place = rng.choice(draft.places[1:])
     place.file["nodes"] = [node for node in place.file["nodes"] if node["path"] != place.name(name)]
-    place.rows = 0
+
+
+def units(draft: Draft, how: str) -> None:
+    """Numbers of other units, or packed with other factors."""
+    rng = draft.rng
+    each(draft, "x", ["<i2", "<i2"])
+    about, pair = rng.choice([("units", ["m", "km"]), ("scale_factor", [0.5, 2.0]), ("add_offset", [0.0, 3.0])])
+    are_alike = rng.random() < 0.3
+    for k, place in enumerate(draft.places):
+        kind = "str" if about == "units" else "<f8"
+        own = pair[0] if are_alike else pair[min(k, 1)]
+        place.file["nodes"].append({"path": place.name("x"), "attr": about, "type": kind, "shape": [], "data": own})
 
 
 def notes(draft: Draft, how: str) -> None:
@@ -141,6 +171,8 @@ TRAITS: dict[str, Trait] = {
     "sizes": sizes,
     "stored": stored,
     "lacking": lacking,
+    "no group": no_group,
+    "units": units,
     "notes": notes,
 }
 """By its name what makes places differ in a trait."""
