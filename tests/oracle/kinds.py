@@ -399,7 +399,7 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     found = {
         "seed": seed,
         "kind": kind,
-        "marks": sorted(draft.marks),
+        "marks": sorted(draft.marks.union(*(storage.marks_of(one) for one in types_of(draft)))),
         "files": sorted(draft.files, key=lambda file: not file["name"].startswith("other-")),  # what links are to
         "source": source,
         "samples": draft.samples,
@@ -457,6 +457,11 @@ def dressed(rng: random.Random, case: dict[str, Any]) -> dict[str, Any]:
         case["worn"] = containers.worn(rng, case)
         case["marks"] = sorted({*case["marks"], *(f"as {how}" for how in case["worn"].values())})
     return case
+
+
+def types_of(draft: Draft) -> list[Any]:
+    """Return the types of everything in a draft's files."""
+    return [node["type"] for file in draft.files for node in file["nodes"] if "type" in node]
 
 
 def checked(draft: Draft) -> list[tuple[str, str]]:

@@ -61,6 +61,23 @@ def has_varying(kind: Any) -> bool:
     return bool(kind == "str")
 
 
+def marks_of(kind: Any) -> set[str]:
+    """Name what is rare in a type of elements, or in what it is made of."""
+    if not isinstance(kind, dict):
+        return set()
+    found = {name for key, name in RARE.items() if key in kind}
+    if "array" in kind or "vlen" in kind:
+        inner = kind.get("array", kind.get("vlen"))
+        found |= marks_of(inner) | ({"nested"} if isinstance(inner, dict) and {"array", "vlen"} & set(inner) else set())
+    return found.union(*(marks_of(one) for _, one in kind.get("members", ())))
+
+
+RARE = {
+    "float": "small float", "complex": "native complex", "field": "bit field", "integer": "unreadable",
+    "time": "unreadable", "array": "array", "order": "declared", "meanings": "enum",
+}  # fmt: skip
+
+
 def drawn_type(rng: random.Random, odd: float = 0.2) -> Any:
     """Draw a type of elements."""
     return rng.choice(ODD) if rng.random() < odd else rng.choice(NUMBERS if rng.random() < 0.5 else PLAIN)

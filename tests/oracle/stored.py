@@ -57,6 +57,8 @@ def dtype_of(kind: Any) -> np.dtype[Any]:
 
 def values_of(dataset: h5py.Dataset, members: tuple[str, ...] = ()) -> Any:
     """Read a dataset, or a member of it."""
+    if isinstance(dataset, h5py.Group):
+        raise Refusal("a group in place of a dataset")
     kind = dataset.id.get_type()
     if not is_unusual(kind):
         values = in_stored_byte_order(dataset)

@@ -18,7 +18,10 @@ def unlike(draft: Draft) -> None:
     rng = draft.rng
     trait = rng.choice([*TRAITS])
     lengths = [rng.randint(1, 4) for _ in range(rng.randint(2, 3))]
-    how = "files" if trait == "genes" else rng.choice(["files", "files", "groups", "sequences", "objects"])
+    ways = {"genes": ["files"], "widths": ["files", "groups"]}.get(
+        trait, ["files", "files", "groups", "sequences", "objects"]
+    )
+    how = rng.choice(ways)
     if how == "files":
         draft.use_files(lengths)
     else:
