@@ -9,7 +9,6 @@ from h5stream.results import Packed, Padded, SparseRows
 
 from .model import Crops
 
-
 SMALL = {
     torch.bfloat16: ("bfloat16", torch.uint16),
     torch.float8_e4m3fn: ("e4m3", torch.uint8),

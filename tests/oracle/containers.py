@@ -1,4 +1,4 @@
-"""How lists are passed: as lists, tuples, arrays, views or generators, which all mean the same; or as sets, which have no order."""
+"""How lists are passed: tuples, arrays, views and generators mean the same; sets have no order, and are refused."""
 
 import random
 from typing import Any

@@ -48,8 +48,12 @@ def plain(draft: Draft, odd: float = 0.25) -> None:
     kind, tail, name = storage.drawn_type(draft.rng, odd), draft.tail(), draft.unique("x")
     if not isinstance(kind, str) or kind in ("str", "S5", "V8"):
         tail = tail[:1] if draft.rng.random() < 0.3 else []
-    draft.add(name, shape_with(draft, tail), kind)
+    power = draft.rng.choice([-199, -170, 200, 303]) if kind == "<f8" and draft.rng.random() < 0.25 else 0
+    draft.add(name, shape_with(draft, tail), kind, **({"power": power} if power else {}))
     options = options_of(draft, tail, kind)
+    if power:
+        draft.mark("tiny or huge")
+        options = {}
     draft.fields[name] = call("Field", name, **options) if options else name
 
 
@@ -64,16 +68,22 @@ def member(draft: Draft) -> None:
     """A member of a compound, or several as one matrix."""
     name, rng, tail = draft.unique("record"), draft.rng, draft.tail(1)
     kind = rng.choice([storage.COMPOUND, storage.APART, storage.DECLARED[2], *storage.VARYING, *storage.BESIDE])
+    ending = rng.choice([":pt", "@T", "{}", " x", "[0]", ".", "é", "*", "/"]) if rng.random() < 0.2 else ""
+    if ending:
+        draft.mark("names")
+    is_varying, is_rare = kind in storage.VARYING, kind in storage.BESIDE
+    kind = {**kind, "members": [[member + ending, one] for member, one in kind["members"]]}
     draft.add(name, shape_with(draft, [] if storage.has_varying(kind) else tail), kind)
     if "order" in kind:
         draft.mark("declared")
     asked = rng.random()
-    if kind in storage.VARYING or (kind in storage.BESIDE and asked < 0.3):
-        draft.mark("varying member" if kind in storage.VARYING else "rare member")
+    if is_varying or (is_rare and asked < 0.3):
+        draft.mark("varying member" if is_varying else "rare member")
         which = rng.choice(["a", "b", "a", ""])
         if not which:
             draft.fields[name] = name
             return
+        which += ending
         inner = dict(kind["members"])[which]
         is_vlen = isinstance(inner, dict) and "vlen" in inner
         options = draft.ragged() if is_vlen and rng.random() < 0.5 else {}
@@ -81,9 +91,9 @@ def member(draft: Draft) -> None:
         draft.fields[name] = call("Field", f"{name}:{which}", **options) if options else f"{name}:{which}"
     elif asked < 0.6:
         options = options_of(draft, [], "<f4")
-        draft.fields[name] = call("Field", f"{name}:b", **options)
+        draft.fields[name] = call("Field", f"{name}:b{ending}", **options)
     else:
-        members = rng.choice([["b", "c"], ["c", "b"]])
+        members = [one + ending for one in rng.choice([["b", "c"], ["c", "b"]])]
         draft.fields[name] = call("Field", name, members=members, **options_of(draft, [], "g"))
 
 
@@ -203,7 +213,7 @@ def varying(draft: Draft) -> None:
 def coarse(draft: Draft) -> None:
     """A field of another rate, beside a recording that is long if the rate is low."""
     rng = draft.rng
-    if draft.kind != "Sequences" or draft.axis or draft.samples is None or "Sequences" != draft.samples["call"]:
+    if draft.kind != "Sequences" or draft.axis or draft.samples is None or draft.samples["call"] != "Sequences":
         return
     if "of" in draft.samples["options"] or "starts" in draft.samples["options"]:
         return

@@ -19,6 +19,7 @@ from h5py import h5d
 from object_server import ObjectServer  # type: ignore[import-not-found]
 
 from h5stream import H5Dataset, H5StreamError
+from h5stream.errors import SourceChangedError
 
 from . import writing
 from .compare import WrongError, count_of, parts_of, plain
@@ -35,7 +36,7 @@ def every_sample(model: Model) -> list[dict[str, Any]]:
 
 
 def as_it_is_now(there: Reading) -> Samples:
-    """Return all samples as h5py has them now, None if it cannot read them; of copies, since libhdf5 keeps what it read."""
+    """Return all samples as h5py has them now, None if it cannot; of a copy, since libhdf5 keeps what it has read."""
     folder = Path(f"{there.base}-now")
     shutil.copytree(there.base, folder)
     try:
@@ -194,7 +195,7 @@ def keyed(reading: Reading, options: dict[str, Any]) -> None:
 
 
 class Store(ObjectServer):
-    """A store that has dates and no ETags, weak ones, or ETags that it compares strictly."""
+    """A store that has neither ETags nor dates, dates alone, weak ETags that it compares strictly, or strong ones."""
 
     def __init__(self, folder: Path, how: str) -> None:
         self.how = how
@@ -208,14 +209,21 @@ class Store(ObjectServer):
             return bool(await self.send(writer, 412, {}, b""))
         return bool(await super().answer(method, url, fields, writer))
 
+    def begin(self, writer: Any, status: int, facts: dict[str, str], nbytes: int) -> None:
+        """Leave out ETags where there are dates alone."""
+        known = {name: fact for name, fact in facts.items() if name != "ETag" or self.how != "dates"}
+        super().begin(writer, status, known, nbytes)
+
 
 def served(reading: Reading, options: dict[str, Any]) -> None:
     """Samples of the files as objects of a web server, whose names are written as browsers write them."""
     there, store = copied(reading, "served"), Store(reading.folder / "served", options["how"])
     try:
-        there.base = f"{store.url}"
-        there.quote = urllib.parse.quote
-        there.check_once(_epoch(there), dropped=there.case["loader"].get("drop_last", False))
+        there.base, there.quote = store.url, urllib.parse.quote
+        if options["replaced"] and options["how"] != "no tags" and "number" in there.trees and not there.model.is_drawn:
+            _replaced(there, reading)
+        else:
+            there.check_once(_epoch(there), dropped=there.case["loader"].get("drop_last", False))
     finally:
         store.close()
 
@@ -223,3 +231,30 @@ def served(reading: Reading, options: dict[str, Any]) -> None:
 def _epoch(there: Reading) -> list[int]:
     with there.loader(shuffle=True) as loader:
         return [number for batch in loader for number in there.check_batch(batch)]
+
+
+def _replaced(there: Reading, reading: Reading) -> None:
+    """Read an epoch in which objects are replaced by others after the first batch: none of these may come."""
+    old, began = every_sample(reading.model), False
+    with there.loader(shuffle=True, drop_last=False, keep="never") as loader:
+        try:
+            for batch in loader:
+                check_samples(there, batch, [old], "objects were replaced" if began else "nothing has changed")
+                if not began:
+                    replace(reading)
+                    began = True
+        except SourceChangedError:
+            if not began:
+                raise WrongError("nothing has changed, and it says so") from None
+
+
+def replace(reading: Reading) -> None:
+    """Write other numbers into the files that are served, and more bytes; each has a later date."""
+    for file in reading.case["files"]:
+        nodes = [{**node, "seed": node["seed"] + 1000} if "seed" in node else node for node in file["nodes"]]
+        path = writing.write_file(str(reading.folder / "served-anew"), {**file, "nodes": nodes})
+        with open(path, "ab") as end:
+            end.write(bytes(4096))
+        os.utime(path, (2e9, 2e9))
+    for file in reading.case["files"]:
+        os.replace(reading.folder / "served-anew" / file["name"], reading.folder / "served" / file["name"])

@@ -421,9 +421,18 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     elif rng.random() < 0.7 and (chosen := checked(draft)):
         file, path = rng.choice(chosen)
         found["forms"].append({"form": "corrupt", "file": file, "path": path, "seed": rng.randrange(1000)})
+    if "tiny or huge" in found["marks"] and rng.random() < 0.5:
+        found["forms"].append(form_of(rng, "measured"))
+    if any(reallocates(node) for file in draft.files for node in file["nodes"]) and rng.random() < 0.6:
+        found["forms"].append(form_of(rng, "repacked"))
     if rng.random() < 0.3 and "damaged" not in [form["form"] for form in found["forms"]]:
         found["forms"] += hazard_of(rng, draft)
     return dressed(rng, found)
+
+
+def reallocates(node: dict[str, Any]) -> bool:
+    """Tell whether values of variable length are behind a filter whose output is longer than its input."""
+    return storage.has_varying(node.get("type")) and not {"gzip", "lzf"} >= {*node.get("filters", ["gzip"])}
 
 
 def hazard_of(rng: random.Random, draft: Draft) -> list[dict[str, Any]]:
@@ -533,7 +542,8 @@ def form_of(rng: random.Random, name: str) -> dict[str, Any]:
     elif name == "remote" and found["seed"] % 2:
         found["cache"] = [None, 50_000][found["seed"] // 2 % 2]  # its size
     elif name == "served":
-        found["how"] = rng.choice(["no tags", "weak tags", "tags"])
+        found["how"] = rng.choice(["no tags", "weak tags", "tags", "dates", "dates"])
+        found["replaced"] = rng.random() < 0.6
     elif name == "sized":
         found["bucket"] = rng.random() < 0.5
     elif name == "transformed":

@@ -11,7 +11,7 @@ import numpy as np
 
 from .calls import built, is_call
 from .spaces import Part, Sample, parts_of, row_count, samples_of, steps_of
-from .stored import Refusal
+from .stored import RefusalError
 
 
 class Crops:
@@ -82,12 +82,12 @@ class Model:
         if ours and theirs and ours != theirs:
             labels = {number: label for label, number in ours.items()}
             if not {labels[number] for number in np.ravel(value).tolist()} <= set(theirs):
-                raise Refusal("enums whose labels differ")
+                raise RefusalError("enums whose labels differ")
             return np.vectorize(lambda number: theirs[labels[number]], otypes=[value.dtype])(value)
         if any(owner.attrs.get(one) != before.attrs.get(one) for one in ("units", "scale_factor", "add_offset")):
-            raise Refusal("numbers that have other units, or are packed in another way")
+            raise RefusalError("numbers that have other units, or are packed in another way")
         if opaque_unit(owner) != opaque_unit(before):
-            raise Refusal("dates of other units")
+            raise RefusalError("dates of other units")
         return value
 
     # --- one way of storing after the other --------------------------------------------------------------------
@@ -440,13 +440,13 @@ def bounds_said(numbers: np.ndarray, options: dict[str, Any], samples: int, ther
         if len(numbers) == samples:
             is_from_0, is_to_end = bool(samples) and numbers[0] == 0, bool(samples) and numbers[-1] == there
             if is_from_0 == is_to_end or (is_to_end and numbers[0] == 1):
-                raise Refusal("numbers that are neither where samples begin nor where they end, or both")
+                raise RefusalError("numbers that are neither where samples begin nor where they end, or both")
             holds = "starts" if is_from_0 else "ends"
         elif len(numbers) and numbers[0] == 1 and numbers[-1] == there + 1:
-            raise Refusal("numbers that count from 1")
+            raise RefusalError("numbers that count from 1")
     found = {"starts": [*numbers, there], "ends": [0, *numbers]}.get(holds or "", numbers)
     if len(found) != samples + 1 or (np.diff(found) < 0).any() or (samples and (found[0] < 0 or found[-1] > there)):
-        raise Refusal("bounds of other rows")
+        raise RefusalError("bounds of other rows")
     return np.asarray(found)
 
 
@@ -465,7 +465,7 @@ def filling(dtype: np.dtype[Any], fill: Any) -> Any:
     if dtype.kind == "O":
         if h5py.check_string_dtype(dtype) or dtype.metadata is None:
             return b""
-        raise Refusal("steps outside of a segment, of values of variable length")
+        raise RefusalError("steps outside of a segment, of values of variable length")
     if dtype.names and dtype.names[0] in BITS:
         return np.array((bits_of(dtype.names[0], 0 if fill == "zeros" else fill),), dtype)
     found = np.zeros((), dtype)

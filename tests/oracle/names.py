@@ -1,4 +1,4 @@
-"""Names of every kind: what a drawn case calls files, groups, datasets, members and attributes is renamed throughout."""
+"""Names of every kind: what a drawn case calls files, groups, datasets and attributes is renamed throughout."""
 
 import copy
 import glob

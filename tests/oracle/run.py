@@ -18,7 +18,7 @@ from .containers import has_set
 from .forms import FORMS
 from .reading import Reading
 from .refusals import reason_of
-from .stored import Refusal
+from .stored import RefusalError
 
 REFUSALS = (
     errors.OptionError,
@@ -50,7 +50,7 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
             return [{"form": form["form"], "status": "unwritten", "said": repr(error)} for form in case["forms"]]
         try:
             reading = Reading(case, folder)
-        except Refusal as error:
+        except RefusalError as error:
             return [{"form": form["form"], **refused_as_a_whole(case, folder, str(error))} for form in case["forms"]]
         except Exception:
             return [{"form": "model", "status": "unmodelled", "said": traceback.format_exc()}]
@@ -92,7 +92,7 @@ def model_refuses(reading: Reading) -> bool:
     try:
         for number in range(len(reading.model.samples)):
             reading.model.sample(number)
-    except Refusal:
+    except RefusalError:
         return True
     return False
 
@@ -109,7 +109,7 @@ def run_form(reading: Reading, form: dict[str, Any]) -> dict[str, Any]:
             FORMS[form["form"]][0](reading, form)
         except WrongError as error:
             return {"status": "wrong", "said": str(error), **error.facts}
-        except Refusal as error:
+        except RefusalError as error:
             return {"status": "wrong", "said": f"is not refused, though it has {error}"}
         except REFUSALS as error:
             return refusal(reading, error, form)

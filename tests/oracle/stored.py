@@ -1,4 +1,4 @@
-"""What a dataset, a member of one or an attribute holds, by h5py and NumPy; its bytes, where h5py has no type for them."""
+"""What a dataset or a member of it holds, by h5py and NumPy; by its bytes, where h5py has no type for them."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ import numpy as np
 from h5py import h5s, h5t
 
 SMALL = {(2, 8): ("bfloat16", "<u2"), (1, 4): ("e4m3", "u1"), (1, 5): ("e5m2", "u1")}
-"""By their bytes and the bits of their exponent the floats that torch has types for, and unsigned integers of their size."""
+"""By their bytes and the bits of their exponent: floats that torch has types for, and integers of their size."""
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """What h5stream must refuse in words: there is no value that would be right."""
 
 
@@ -51,14 +51,14 @@ def dtype_of(kind: Any) -> np.dtype[Any]:
     if (small := small_float(kind)) is not None:
         return small
     if is_unusual(kind):
-        raise Refusal(f"a type of {kind.get_size()} bytes that h5py does not read: {type(kind).__name__}")
+        raise RefusalError(f"a type of {kind.get_size()} bytes that h5py does not read: {type(kind).__name__}")
     return kind.dtype
 
 
 def values_of(dataset: h5py.Dataset, members: tuple[str, ...] = ()) -> Any:
     """Read a dataset, or a member of it."""
     if isinstance(dataset, h5py.Group):
-        raise Refusal("a group in place of a dataset")
+        raise RefusalError("a group in place of a dataset")
     kind = dataset.id.get_type()
     if not is_unusual(kind):
         values = in_stored_byte_order(dataset)
@@ -98,7 +98,7 @@ def in_stored_byte_order(dataset: h5py.Dataset) -> Any:
 
 
 def resolved(root: Any, path: str) -> tuple[Any, tuple[str, ...], str]:
-    """Find what a name means: the object, members of its compound, and an attribute; a whole name comes before its parts."""
+    """Find what a name means: the object, members of its compound, an attribute; a whole name comes before parts."""
     if path in root:
         return root[path], (), ""
     for mark in "@:":

@@ -1,4 +1,4 @@
-"""Several files, groups or objects that differ in one thing: each is right, or all are refused; none is read as if it were like the first."""
+"""Files, groups or objects that differ in one thing: each is right, or all are refused; none is taken for the first."""
 
 import random
 from collections.abc import Callable
@@ -141,7 +141,9 @@ def no_group(draft: Draft, how: str) -> None:
 
 def _lacking(draft: Draft, name: str) -> None:
     place = draft.rng.choice(draft.places[1:])
-    draft.add(name, lambda one: [one.rows], "<i4", alike=True, layout="contiguous", chunks=None, maxshape=None)
+    draft.add(
+        name, lambda one: [one.rows], "<i4", alike=True, layout="contiguous", chunks=None, maxshape=None, first=None
+    )
     draft.fields["x"] = name
     place.file["nodes"] = [node for node in place.file["nodes"] if node["path"] != place.name(name)]
 
