@@ -55,7 +55,7 @@ REASONS = [
     Reason("what missing= takes", "missing=", ("'packed",)),
     Reason("passed once", "generator|list of names", ("'generator'",)),
 ]
-"""All that is refused of what is drawn; a message that none of these has is a fault, as is one whose reason is untrue."""
+"""All that is refused of what is drawn; a message that none of these has is a fault, as is a reason that is untrue."""
 
 
 def reason_of(case: dict[str, Any], message: str, form: dict[str, Any] | None = None) -> str | None:

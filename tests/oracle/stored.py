@@ -108,9 +108,9 @@ def resolved(root: Any, path: str) -> tuple[Any, tuple[str, ...], str]:
                 continue
             if mark == "@" and rest in root[owner].attrs:
                 return root[owner], (), rest
-            if mark == ":" and isinstance(root[owner], h5py.Dataset):
-                if (members := _members(root[owner].id.get_type(), rest)) is not None:
-                    return root[owner], members, ""
+            is_dataset = mark == ":" and isinstance(root[owner], h5py.Dataset)
+            if is_dataset and (members := _members(root[owner].id.get_type(), rest)) is not None:
+                return root[owner], members, ""
     raise KeyError(path)
 
 

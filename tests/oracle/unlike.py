@@ -26,10 +26,8 @@ def unlike(draft: Draft) -> None:
         draft.use_files(lengths)
     else:
         draft.use_groups([lengths[0]] * len(lengths) if how == "objects" else lengths, files=rng.choice([1, 1, 2]))
-        options = {"of": "g/*"}
-        draft.samples = {
-            "groups": call("Rows", **options), "sequences": call("Sequences", 1, **options), "objects": call("Objects", "g/*")
-        }[how]  # fmt: skip
+        kinds = {"groups": call("Rows", of="g/*"), "sequences": call("Sequences", 1, of="g/*")}
+        draft.samples = kinds.get(how) or call("Objects", "g/*")
     draft.kind = {"groups": "Rows", "sequences": "Sequences", "objects": "Objects"}.get(how, "rows")
     TRAITS[trait](draft, how)
     draft.mark("unlike", f"unlike {trait}")
