@@ -1,5 +1,6 @@
 """What is passed to h5stream as plain data: a call is a dict, which becomes the object, or the text of a script."""
 
+import inspect
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -22,6 +23,9 @@ MAKERS: dict[str, Callable[[list[Any]], Any]] = {
     "frozenset": frozenset,
 }
 """What a list may be passed as."""
+
+MEMBERS = "members" if "members" in inspect.signature(h5stream.Field).parameters else "columns"
+"""The argument of Field that names members of a compound."""
 
 WRITTEN = {name: name for name in MAKERS} | {"array": "np.array", "bytes": "np.bytes_", "objects": "np.array"}
 WRITTEN |= {"keys": "dict.fromkeys", "generator": "iter"}
@@ -63,6 +67,8 @@ def in_words(tree: dict[str, Tree]) -> dict[str, Tree]:
         options["take"] = call("Take", *steps, **took) if took else steps[0]
     if options.pop("repeat", False):
         options["take"] = "all"
+    if "members" in options:
+        options[MEMBERS] = options.pop("members")
     for name in ("rows", "names"):
         if name in options:
             options["lookup"] = options.pop(name)

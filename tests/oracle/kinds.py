@@ -159,6 +159,10 @@ def _edges(draft: Draft, how: str) -> Any:
         begins = np.cumsum([0, *(place.rows for place in draft.places)]).tolist()
         every = [(begin if how == "Bounds" else 0, place) for begin, place in zip(begins, draft.places, strict=False)]
         return [begin + one for begin, place in every for one in said[how](place)]
+    if how == "Ids" and draft.rng.random() < 0.1:
+        draft.mark("nested")
+        draft.add("edges", lambda place: [place.rows], {"vlen": {"vlen": "<i4"}})
+        return "edges"
     kinds = {"Ends": ["?", "u1", "<i4"], "Ids": ["<i4"]}.get(how, ["<i8"])
     draft.add("edges", lambda place: [len(said[how](place))], draft.rng.choice(kinds), said[how])
     return "edges"

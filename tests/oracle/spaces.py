@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from .calls import is_call
-from .stored import resolved, values_of
+from .stored import RefusalError, resolved, values_of
 
 
 @dataclass
@@ -137,6 +137,8 @@ def edges_of(part: Part, of: Any, rows: int, base: int) -> list[int]:
         return [0, rows]
     is_array = isinstance(of["args"][0], list)
     values = [np.asarray(one if is_array else part.read(one)) for one in of["args"]]
+    if any(one.dtype.kind == "O" for one in values):
+        raise RefusalError("lists where values are compared")
     if of["call"] in ("Ends", "Ids"):
         values = [one[base : base + rows] if is_array else one for one in values]
         ends = np.any([one != 0 for one in values], axis=0)
