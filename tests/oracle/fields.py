@@ -127,7 +127,7 @@ def attribute_lengths(draft: Draft) -> None:
     options = draft.ragged()
     options.pop("max_length", None)
     if rng.random() < 0.2:
-        options["ragged"] = "arrays"
+        options = {"ragged": "arrays"}
     draft.fields[name] = call("Field", f"@{name}", **options)
     draft.mark("attribute lengths")
 
