@@ -47,7 +47,7 @@ def plain(value: Any) -> Any:
     if value.dtype.names:
         offsets = {name: value.dtype.fields[name][1] for name in value.dtype.names}
         return {name: plain(value[name]) for name in sorted(offsets, key=offsets.__getitem__)}
-    if value.dtype.kind in "SO":
+    if value.dtype.kind in "SOV":
         return plain(value.tolist() if isinstance(value, np.ndarray) else value.item())
     if value.dtype.kind in "mM":
         return np.asarray(value).astype("i8")

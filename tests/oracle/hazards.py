@@ -26,6 +26,12 @@ from .compare import WrongError, count_of, parts_of, plain
 from .model import Crops, Model
 from .reading import Reading
 
+
+def is_told(there: Reading) -> bool:
+    """Tell whether samples have numbers, and values that are right, so that each can be told from the others."""
+    return "number" in there.trees and not there.model.is_drawn and not there.model.refuses()
+
+
 Samples = list[dict[str, Any]] | None
 
 
@@ -128,7 +134,7 @@ def changed(reading: Reading, options: dict[str, Any]) -> None:
     """Bytes of a dataset change between epochs, seen or unseen."""
     there = copied(reading, "changed")
     path = f"{there.base}/{options['file']}"
-    if not (some := stretches_of(path, options["path"])) or "number" not in there.trees or there.model.is_drawn:
+    if not (some := stretches_of(path, options["path"])) or not is_told(there):
         return
     old = every_sample(reading.model)
     with there.loader(shuffle=True, drop_last=False, keep=options["keep"]) as loader:
@@ -170,7 +176,7 @@ def keyed(reading: Reading, options: dict[str, Any]) -> None:
     """A key of a chunk, in a B-tree, is damaged: its size, its mask, a coordinate or its address."""
     there = copied(reading, "keyed")
     path = f"{there.base}/{options['file']}"
-    if not (keys := keys_of(path, options["path"])) or "number" not in there.trees or there.model.is_drawn:
+    if not (keys := keys_of(path, options["path"])) or not is_told(there):
         return
     old = every_sample(reading.model)
     rng = random.Random(options["seed"])
@@ -220,7 +226,7 @@ def served(reading: Reading, options: dict[str, Any]) -> None:
     there, store = copied(reading, "served"), Store(reading.folder / "served", options["how"])
     try:
         there.base, there.quote = store.url, urllib.parse.quote
-        if options["replaced"] and options["how"] != "no tags" and "number" in there.trees and not there.model.is_drawn:
+        if options["replaced"] and options["how"] != "no tags" and is_told(there):
             _replaced(there, reading)
         else:
             there.check_once(_epoch(there), dropped=there.case["loader"].get("drop_last", False))

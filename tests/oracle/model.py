@@ -49,6 +49,15 @@ class Model:
         """Return what the fields of a sample must be."""
         return {name: self.value(tree, number) for name, tree in self.fields.items()}
 
+    def refuses(self) -> bool:
+        """Tell whether there is a sample that has no value which would be right."""
+        try:
+            for number in range(len(self.samples)):
+                self.sample(number)
+        except RefusalError:
+            return True
+        return False
+
     def value(self, tree: Any, number: int) -> Any:
         """Return what a field of a sample must be."""
         sample = self.samples[number]

@@ -81,20 +81,10 @@ def refused_as_a_whole(case: dict[str, Any], folder: Path, reason: str) -> dict[
 def refusal(reading: Reading, error: Exception, form: dict[str, Any]) -> dict[str, Any]:
     """Tell whether there is a true reason for a refusal, or whether the model finds that there is no value."""
     reason = reason_of(reading.case, str(error), form)
-    if reason is None and model_refuses(reading):
+    if reason is None and reading.model.refuses():
         reason = "the model's"
     said = f"{type(error).__name__}: {error}"
     return {"status": "refused" if reason else "unexplained", "said": said, "reason": reason}
-
-
-def model_refuses(reading: Reading) -> bool:
-    """Tell whether there is a sample that has no value which would be right."""
-    try:
-        for number in range(len(reading.model.samples)):
-            reading.model.sample(number)
-    except RefusalError:
-        return True
-    return False
 
 
 def run_form(reading: Reading, form: dict[str, Any]) -> dict[str, Any]:
@@ -114,5 +104,7 @@ def run_form(reading: Reading, form: dict[str, Any]) -> dict[str, Any]:
         except REFUSALS as error:
             return refusal(reading, error, form)
         except Exception as error:
+            if type(error).__name__ == "MeaningWarning" and {"unlike units", "packed"} & {*reading.case["marks"]}:
+                return {"status": "refused", "said": f"warned: {error}", "reason": "a warning of other meanings"}
             return {"status": "raw", "said": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     return {"status": "right", "said": ""}
