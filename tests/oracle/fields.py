@@ -46,6 +46,9 @@ def shape_with(draft: Draft, tail: list[int]) -> Any:
 def plain(draft: Draft, odd: float = 0.25) -> None:
     """Rows of numbers, or of any other type."""
     kind, tail, name = storage.drawn_type(draft.rng, odd), draft.tail(), draft.unique("x")
+    if draft.kind in STEPPED and draft.rng.random() < 0.08:
+        kind = "str"
+        draft.mark("texts of steps")
     if not isinstance(kind, str) or kind in ("str", "S5", "V8"):
         tail = tail[:1] if draft.rng.random() < 0.3 else []
     power = draft.rng.choice([-199, -170, 200, 303]) if kind == "<f8" and draft.rng.random() < 0.25 else 0
@@ -205,7 +208,11 @@ def stepped_options(draft: Draft, share: float = 0.3) -> dict[str, Any]:
 def varying(draft: Draft) -> None:
     """Values of variable length."""
     name, kind = draft.unique("vary"), draft.rng.choice(["<i4", "<f4", "u1", ">i4"])
-    draft.add(name, lambda place: [place.rows], {"vlen": kind})
+    fixed: dict[str, Any] = {}
+    if draft.rng.random() < 0.2 and len(draft.places) < 4:  # filters whose output is longer than their input
+        fixed = {"chunks": [20], "filters": [draft.rng.choice(["zstd", "lz4"])], "maxshape": [None], "first": None}
+        fixed |= {"layout": "chunked", "written": 1, "masked": False}
+    draft.add(name, lambda place: [place.rows], {"vlen": kind}, **fixed)
     options = {**draft.ragged(), **stepped_options(draft)} if draft.rng.random() < 0.8 else {}
     draft.fields[name] = call("Field", name, **options) if options else name
 
@@ -355,7 +362,7 @@ def stretches(draft: Draft) -> None:
     tail = [] if kind == "str" else tail
     draft.add(name, lambda place: [total[id(place)], *tail], kind)
     edges = {key: np.cumsum([0, *one]).tolist() for key, one in counts.items()}
-    how = rng.choice(["Bounds", "Lengths", "Between"])
+    how = rng.choice(["Bounds", "Bounds", "Lengths", "Between"])
     if how == "Bounds":
         rows = bounds_of(draft, f"{name}_at", edges)
     elif how == "Lengths":
@@ -387,7 +394,7 @@ HELD: dict[str, Callable[[list[int]], list[int]]] = {
 def bounds_of(draft: Draft, name: str, edges: dict[int, list[int]]) -> Any:
     """Add a dataset that says where samples begin and end, in one of several ways; say which, or leave it open."""
     rng = draft.rng
-    holds = rng.choice(["bounds"] * 4 + [*HELD])
+    holds = rng.choice(["bounds"] * 2 + [*HELD, "starts from 1", "ends"])
 
     def numbers(place: Place) -> list[int]:
         return HELD[holds](edges[id(place)])
@@ -493,7 +500,7 @@ def numbered(draft: Draft) -> None:
 
 
 OTHERS = [numbered, member, member, attribute, repeated, repeated, varying, sparse, images, looked_up, stretches]
-OTHERS += [stretches, beside, named, values, shared, attribute_lengths, packed]
+OTHERS += [stretches, beside, named, values, shared, attribute_lengths, packed, sparse]
 
 
 def draw_fields(draft: Draft) -> None:
@@ -502,6 +509,12 @@ def draw_fields(draft: Draft) -> None:
     if rng.random() < 0.08 and draft.kind == "Sequences":
         coarse(draft)
     if "scale" in draft.marks:
+        return
+    if rng.random() < 0.02 and draft.kind not in STEPPED:
+        stretches(draft)  # and nothing else says how many samples there are
+        draft.fields = {name: tree for name, tree in draft.fields.items() if name.startswith("hits")}
+        draft.fields["number"] = call("SampleNumber")
+        draft.mark("bounds alone")
         return
     if rng.random() < 0.85:
         first_plain(draft)

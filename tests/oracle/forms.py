@@ -62,9 +62,10 @@ def listed(reading: Reading, options: dict[str, Any]) -> None:
 
 def pickled(reading: Reading, options: dict[str, Any]) -> None:
     """A dataset that was pickled, and one that was opened for the second time."""
-    numbers = places(reading, options, 20)
-    reading.check_batch(pickle.loads(pickle.dumps(reading.dataset()))[numbers], numbers)
-    reading.check_batch(reading.dataset()[numbers], numbers)
+    numbers, first = places(reading, options, 20), reading.dataset()
+    reading.check_batch(first[numbers], numbers)
+    reading.check_batch(pickle.loads(pickle.dumps(first))[numbers], numbers)
+    reading.check_batch(reading.dataset()[numbers], numbers)  # while the first is open
 
 
 def shuffled(reading: Reading, options: dict[str, Any]) -> None:

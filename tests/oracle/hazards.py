@@ -29,7 +29,7 @@ from .reading import Reading
 
 def is_told(there: Reading) -> bool:
     """Tell whether samples have numbers, and values that are right, so that each can be told from the others."""
-    return "number" in there.trees and not there.model.is_drawn and not there.model.refuses()
+    return "number" in there.trees and not there.model.is_drawn and there.model.answers() == "right"
 
 
 Samples = list[dict[str, Any]] | None
@@ -242,7 +242,8 @@ def _epoch(there: Reading) -> list[int]:
 def _replaced(there: Reading, reading: Reading) -> None:
     """Read an epoch in which objects are replaced by others after the first batch: none of these may come."""
     old, began = every_sample(reading.model), False
-    with there.loader(shuffle=True, drop_last=False, keep="never") as loader:
+    narrow = {"batch_size": 1, "window": 1, "memory_budget": "1GiB"}
+    with there.loader(shuffle=True, drop_last=False, keep="never", num_workers=0, **narrow) as loader:
         try:
             for batch in loader:
                 check_samples(there, batch, [old], "objects were replaced" if began else "nothing has changed")

@@ -25,7 +25,9 @@ def group_rows(draft: Draft) -> None:
     draft.use_groups(draft.lengths(5, 12), files=files)
     draft.count = sum(place.rows for place in draft.places)
     of: Any = draft.rng.choice(["g/*", "*/*", "g/e*"])
-    if files == 1 and draft.rng.random() < 0.3:
+    if len(draft.places) == 1 and draft.rng.random() < 0.6:
+        of = draft.places[0].path
+    elif files == 1 and draft.rng.random() < 0.3:
         draft.rng.shuffle(draft.places)
         of = [place.path for place in draft.places]
     draft.samples = call("Rows", of=of)
@@ -39,7 +41,7 @@ def _put_beside(draft: Draft, of: Any) -> None:
     nodes = [node for file in draft.files for node in file["nodes"]]
     stored = {node["path"] for node in nodes if "attr" not in node and {"type", "soft", "external"} & node.keys()}
     plain = [name for name in draft.fields if all(place.name(name) in stored for place in draft.places)]
-    if of == "*/*" or not plain or rng.random() > 0.3:
+    if of == "*/*" or not plain or (isinstance(of, str) and "*" not in of) or rng.random() > 0.3:
         return
     name = rng.choice(plain)
     for place in draft.places:
@@ -110,7 +112,7 @@ def sequences(draft: Draft) -> None:
         return
     if how == "groups":
         draft.use_groups(draft.lengths(5, 12), files=rng.choice([1, 1, 2]))
-        options["of"] = "g/*"
+        options["of"] = "g/*" if len(draft.places) > 1 or rng.random() < 0.4 else draft.places[0].path
     else:
         draft.use_files(draft.lengths(2, 25, 3))
         if how != "files":
@@ -425,11 +427,16 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     elif rng.random() < 0.7 and (chosen := checked(draft)):
         file, path = rng.choice(chosen)
         found["forms"].append({"form": "corrupt", "file": file, "path": path, "seed": rng.randrange(1000)})
+    if "declared" in found["marks"] and rng.random() < 0.6:
+        found["forms"].append(form_of(rng, "pickled"))
     if "tiny or huge" in found["marks"] and rng.random() < 0.5:
         found["forms"].append(form_of(rng, "measured"))
     if any(reallocates(node) for file in draft.files for node in file["nodes"]) and rng.random() < 0.6:
         found["forms"].append(form_of(rng, "repacked"))
-    if rng.random() < 0.3 and "damaged" not in [form["form"] for form in found["forms"]]:
+    has_columns = any(node["path"].endswith("indices") for file in draft.files for node in file["nodes"])
+    if rng.random() < (0.9 if has_columns else 0.5 if kind == "objects" else 0.25) and "damaged" not in [
+        form["form"] for form in found["forms"]
+    ]:
         found["forms"] += hazard_of(rng, draft)
     return dressed(rng, found)
 
@@ -445,11 +452,15 @@ def hazard_of(rng: random.Random, draft: Draft) -> list[dict[str, Any]]:
         (file["name"], node) for file in draft.files for node in file["nodes"] if "shape" in node and "attr" not in node
     ]
     told = [one for one in nodes if one[1]["path"].endswith(("indices", "indptr", "_rows", "_at", "_to"))]
-    chunked = [one for one in nodes if one[1].get("chunks")]
+    old = {file["name"] for file in draft.files if file["libver"][0] in ("earliest", "v18")}
+    chunked = [one for one in nodes if one[0] in old and has_chunks(one[1])]
     if not nodes:
         return []
     found: list[dict[str, Any]] = []
-    file, node = rng.choice(told if told and rng.random() < 0.5 else nodes)
+    columns = [one for one in told if one[1]["path"].endswith("indices")]
+    file, node = rng.choice(
+        columns if columns and rng.random() < 0.6 else told if told and rng.random() < 0.5 else nodes
+    )
     how = {"with": rng.choice(["random", "huge", "many", "negative", "one", "most"]), "unseen": rng.random() < 0.7}
     keep = rng.choice(["never", "auto"])
     found.append(
@@ -459,6 +470,11 @@ def hazard_of(rng: random.Random, draft: Draft) -> list[dict[str, Any]]:
         file, node = rng.choice(chunked)
         found = [{"form": "keyed", "file": file, "path": node["path"], "seed": rng.randrange(1000)}]
     return found
+
+
+def has_chunks(node: dict[str, Any]) -> bool:
+    """Tell whether a dataset has several chunks."""
+    return bool(node.get("chunks")) and any(n > chunk for n, chunk in zip(node["shape"], node["chunks"], strict=True))
 
 
 def dressed(rng: random.Random, case: dict[str, Any]) -> dict[str, Any]:

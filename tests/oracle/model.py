@@ -49,14 +49,16 @@ class Model:
         """Return what the fields of a sample must be."""
         return {name: self.value(tree, number) for name, tree in self.fields.items()}
 
-    def refuses(self) -> bool:
-        """Tell whether there is a sample that has no value which would be right."""
+    def answers(self) -> str:
+        """Tell whether samples are "right", "refused" since one has no value that would be right, or "unknown"."""
         try:
             for number in range(len(self.samples)):
                 self.sample(number)
         except RefusalError:
-            return True
-        return False
+            return "refused"
+        except Exception:  # h5stream must have refused the case before
+            return "unknown"
+        return "right"
 
     def value(self, tree: Any, number: int) -> Any:
         """Return what a field of a sample must be."""

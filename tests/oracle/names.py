@@ -104,6 +104,8 @@ def _rename_call(tree: dict[str, Any], new: dict[str, str], is_pattern: bool) ->
             return [_name(name, new) for name in of]
         if is_call(of):
             return {**of, "args": [_name(name, new) if isinstance(name, str) else name for name in of["args"]]}
+        if isinstance(of, str) and "*" not in of and of not in FIXED:
+            return _name(of, new)  # the name of one, as it is
         if isinstance(of, str) and of not in FIXED:
             return WORD.sub(lambda word: glob.escape(new[word[0]]) if word[0] in new else word[0], of)
         return of

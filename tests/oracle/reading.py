@@ -26,7 +26,8 @@ class Reading:
 
     def __init__(self, case: dict[str, Any], folder: Path, has_model: bool = True) -> None:
         self.case, self.folder, self.base = case, folder, str(folder)
-        if has_model and not any(file.get("damaged") for file in case["files"]):  # of these h5py has nothing to say
+        self.has_model = has_model and not any(file.get("damaged") for file in case["files"])
+        if self.has_model:  # of what is damaged h5py has nothing to say
             self.model = Model(case, folder)
         self.trees: dict[str, Any] = case["fields"]
         self.style: str = case.get("style", "dict")

@@ -81,7 +81,7 @@ def refused_as_a_whole(case: dict[str, Any], folder: Path, reason: str) -> dict[
 def refusal(reading: Reading, error: Exception, form: dict[str, Any]) -> dict[str, Any]:
     """Tell whether there is a true reason for a refusal, or whether the model finds that there is no value."""
     reason = reason_of(reading.case, str(error), form)
-    if reason is None and reading.model.refuses():
+    if reason is None and reading.has_model and reading.model.answers() == "refused":
         reason = "the model's"
     said = f"{type(error).__name__}: {error}"
     return {"status": "refused" if reason else "unexplained", "said": said, "reason": reason}
