@@ -35,6 +35,7 @@ class Model:
         self.axis = self.options.get("axis") or 0
         self.length = self._length(tree)
         self.parts: list[Part] = []
+        self.is_alone = False
         self.samples: list[Sample] = samples_of(self)
         self.is_drawn = self.options.get("starts") == "random" or (
             self.kind == "Boxes" and self.options.get("at", "random") == "random"
@@ -252,7 +253,8 @@ class Model:
         k = number if is_array else sample.row
         if rows["call"] == "Bounds":
             count = len(self.samples) if is_array else row_count(self, sample.part, self.axis)
-            edges = bounds_said(values[0].astype("i8"), rows["options"], count, there)
+            is_alone = self.is_alone and not is_array
+            edges = bounds_said(values[0].astype("i8"), rows["options"], count, there, is_alone)
             return int(edges[k]), int(edges[k + 1])
         if rows["call"] == "Lengths":
             return int(values[0][:k].sum()), int(values[0][: k + 1].sum())
@@ -351,7 +353,7 @@ class Model:
 
     def is_sparse(self, part: Part, name: str) -> bool:
         """Tell whether a field is a group that holds a sparse matrix."""
-        return isinstance(part.file.get(f"{part.path}/{name.partition(':')[0]}"), h5py.Group)
+        return isinstance(part.file.get(part.path_of(name)), h5py.Group)
 
     def is_attribute(self, name: str) -> bool:
         """Tell whether a name leads to an attribute, in the first part that has it."""
@@ -444,7 +446,9 @@ def float_type(stored: np.dtype[Any], factor: Any, offset: Any) -> np.dtype[Any]
     return np.dtype("f8") if is_wide else kinds.pop()
 
 
-def bounds_said(numbers: np.ndarray, options: dict[str, Any], samples: int, there: int) -> np.ndarray:
+def bounds_said(
+    numbers: np.ndarray, options: dict[str, Any], samples: int, there: int, is_alone: bool = False
+) -> np.ndarray:
     """Return where each sample begins, and where the last ends, of so many rows; refuse what may mean two things."""
     numbers, holds = numbers - options.get("base", 0), options.get("holds")
     if holds is None:
@@ -455,6 +459,8 @@ def bounds_said(numbers: np.ndarray, options: dict[str, Any], samples: int, ther
             holds = "starts" if is_from_0 else "ends"
         elif len(numbers) and numbers[0] == 1 and numbers[-1] == there + 1:
             raise RefusalError("numbers that count from 1")
+        elif is_alone and len(numbers) and (numbers[0] != 0 or numbers[-1] != there):
+            raise RefusalError("rows that belong to no sample")
     found = {"starts": [*numbers, there], "ends": [0, *numbers]}.get(holds or "", numbers)
     if len(found) != samples + 1 or (np.diff(found) < 0).any() or (samples and (found[0] < 0 or found[-1] > there)):
         raise RefusalError("bounds of other rows")

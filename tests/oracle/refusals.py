@@ -22,6 +22,10 @@ MANY = (
     r"one value a row|come one a sample|has several rows|samples of several rows|is not for (values of variable length|"
     "rows of a sparse matrix|encoded images)"
 )
+UNLIKE = (
+    "must be alike|takes any shapes|takes numbers along axes|images of objects are read|different lengths|"
+    "lies in another file, and decode="
+)
 REASONS = [
     Reason("no batch", "leaves no batch", ("'drop_last': True",)),
     Reason("ranks", "same number of batches|give each of .* ranks one|cannot be divided among", ("'ranks'",)),
@@ -38,21 +42,20 @@ REASONS = [
     Reason("images in libhdf5's own way", "decode= takes bytes that h5stream reads|decode= .*image", ("'image",)),
     Reason("mask of other columns", "columns= is a mask", ("True", "False")),
     Reason("lookup beside steps", "lookup= takes something else for each sample", ("'rows'", "'names'")),
-    Reason("volumes are numbers", "parts of volumes are of numbers", ("Objects", "Boxes")),
+    Reason("volumes are numbers", "parts of volumes are of numbers", ("Objects", "Boxes", "'axis'")),
     Reason("links of objects in stores", "external link|the external file|external storage", OUTSIDE),
     Reason("nothing says how many", "says how many samples there are"),
     Reason("array of rows of several files", "of several files or groups|go backwards or beyond the end", ("'rows'",)),
     Reason("rows that are objects", "rows that are objects are of", ("frame",)),
-    Reason("unlike objects", "ragged='arrays'|stored alike|takes numbers along axes", ("Objects", "'o/", "arrays")),
-    Reason("lacking", "has no |lacks|no dataset|there is no", ("'missing':", "unlike lacking")),
+    Reason("unlike objects", UNLIKE, ("Objects", "'o/", "arrays", "unlike")),
+    Reason("lacking", "has no dataset|lacks", ("'missing': 'skip'", "'missing': 'fill'", "unlike lacking")),
     Reason("nothing ragged", "goes by a ragged field", ("'sized'",)),
     Reason("joined unlike", "read as one must", ("'joined'", "'several'")),
     Reason("unlike genes", "gene|var/|var of|columns", ("unlike genes",)),
     Reason("unlike widths", r"\d columns|columns", ("unlike widths",)),
     Reason("unlike meanings", "enum|mean", ("unlike meanings", "unlike stored")),
     Reason("unlike types", "must agree|same type|one type|holds .* and|dtype|stored as|type", TYPES),
-    Reason("unlike units", "units|packed|scale_factor|add_offset|missing=", ("unlike units", "'packed")),
-    Reason("what missing= takes", "missing=", ("'packed",)),
+    Reason("unlike units", "units|do not mean|missing='netcdf'", ("unlike units", "scale_factor", "'_FillValue'")),
     Reason("passed once", "generator|list of names", ("'generator'",)),
 ]
 """All that is refused of what is drawn; a message that none of these has is a fault, as is a reason that is untrue."""

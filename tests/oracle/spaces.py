@@ -196,6 +196,7 @@ def row_count(model: Any, part: Part, axis: int) -> int:
             shape = there.at(name).shape
             if len(shape) > abs(axis) or axis < 0:
                 found.append(shape[axis])
+    model.is_alone = bool(lookups) and not found  # nothing else says how many samples there are
     return min(found or lookups or [0])
 
 
