@@ -212,6 +212,7 @@ def varying(draft: Draft) -> None:
     if draft.rng.random() < 0.2 and len(draft.places) < 4:  # filters whose output is longer than their input
         fixed = {"chunks": [20], "filters": [draft.rng.choice(["zstd", "lz4"])], "maxshape": [None], "first": None}
         fixed |= {"layout": "chunked", "written": 1, "masked": False}
+        draft.mark("reallocates")
     draft.add(name, lambda place: [place.rows], {"vlen": kind}, **fixed)
     options = {**draft.ragged(), **stepped_options(draft)} if draft.rng.random() < 0.8 else {}
     draft.fields[name] = call("Field", name, **options) if options else name

@@ -431,7 +431,7 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
         found["forms"].append(form_of(rng, "pickled"))
     if "tiny or huge" in found["marks"] and rng.random() < 0.5:
         found["forms"].append(form_of(rng, "measured"))
-    if any(reallocates(node) for file in draft.files for node in file["nodes"]) and rng.random() < 0.6:
+    if any(reallocates(node) for file in draft.files for node in file["nodes"]):
         found["forms"].append(form_of(rng, "repacked"))
     has_columns = any(node["path"].endswith("indices") for file in draft.files for node in file["nodes"])
     if rng.random() < (0.9 if has_columns else 0.5 if kind == "objects" else 0.25) and "damaged" not in [
