@@ -418,7 +418,7 @@ FORMS: dict[str, tuple[Form, float]] = {
     "transformed": (transformed, 0.7),
     "several": (several, 0.5),
     "measured": (measured, 0.6),
-    "served": (hazards.served, 0.4),
+    "served": (hazards.served, 0.9),
     "changed": (hazards.changed, 0),
     "keyed": (hazards.keyed, 0),
     "corrupt": (corrupt, 0),

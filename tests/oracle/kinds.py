@@ -563,7 +563,7 @@ def form_of(rng: random.Random, name: str) -> dict[str, Any]:
         found["cache"] = [None, 50_000][found["seed"] // 2 % 2]  # its size
     elif name == "served":
         found["how"] = rng.choice(["no tags", "weak tags", "tags", "dates", "dates"])
-        found["replaced"] = rng.random() < 0.6
+        found["replaced"] = rng.random() < 0.8
     elif name == "sized":
         found["bucket"] = rng.random() < 0.5
     elif name == "transformed":
