@@ -48,6 +48,7 @@ def plain(draft: Draft, odd: float = 0.25) -> None:
     kind, tail, name = storage.drawn_type(draft.rng, odd), draft.tail(), draft.unique("x")
     if draft.kind in STEPPED and draft.rng.random() < 0.08:
         kind = "str"
+    if draft.kind in STEPPED and kind == "str":
         draft.mark("texts of steps")
     if not isinstance(kind, str) or kind in ("str", "S5", "V8"):
         tail = tail[:1] if draft.rng.random() < 0.3 else []
@@ -209,8 +210,8 @@ def varying(draft: Draft) -> None:
     """Values of variable length."""
     name, kind = draft.unique("vary"), draft.rng.choice(["<i4", "<f4", "u1", ">i4"])
     fixed: dict[str, Any] = {}
-    if draft.rng.random() < 0.2 and len(draft.places) < 4:  # filters whose output is longer than their input
-        fixed = {"chunks": [20], "filters": [draft.rng.choice(["zstd", "lz4"])], "maxshape": [None], "first": None}
+    if draft.rng.random() < 0.6 and len(draft.places) < 4:  # filters whose output is longer than their input
+        fixed = {"chunks": [5], "filters": [draft.rng.choice(["zstd", "lz4"])], "maxshape": [None], "first": None}
         fixed |= {"layout": "chunked", "written": 1, "masked": False}
         draft.mark("reallocates")
     draft.add(name, lambda place: [place.rows], {"vlen": kind}, **fixed)
@@ -501,7 +502,7 @@ def numbered(draft: Draft) -> None:
 
 
 OTHERS = [numbered, member, member, attribute, repeated, repeated, varying, sparse, images, looked_up, stretches]
-OTHERS += [stretches, beside, named, values, shared, attribute_lengths, packed, sparse]
+OTHERS += [stretches, beside, named, values, shared, attribute_lengths, packed, sparse, varying]
 
 
 def draw_fields(draft: Draft) -> None:

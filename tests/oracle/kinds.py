@@ -479,7 +479,11 @@ def has_chunks(node: dict[str, Any]) -> bool:
 
 def dressed(rng: random.Random, case: dict[str, Any]) -> dict[str, Any]:
     """Give a case other names, and its lists another form."""
-    if rng.random() < 0.12:
+    forms = {form["form"]: form for form in case["forms"]}
+    case["forms"] = [*forms.values()]
+    of = (case["samples"] or call(""))["options"].get("of")
+    is_one = isinstance(of, str) and "*" not in of and of not in ("rows", "files")
+    if rng.random() < (0.8 if is_one else 0.12):
         case["marks"] = sorted({*case["marks"], "names"})
         case = names.renamed(rng, case)
     if rng.random() < 0.3:

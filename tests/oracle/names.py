@@ -43,6 +43,7 @@ def renamed(rng: random.Random, case: dict[str, Any]) -> dict[str, Any]:
     words = {word for file in case["files"] for node in file["nodes"] for word in _words(node)}
     chosen = [word for word in sorted(words) if rng.random() < 0.5]
     new = {word: word + rng.choice(ENDINGS) for word in chosen}
+    new |= {word: f"{word} z" for word in chosen if word.startswith("shared")}  # a * of a whole path stands for names
     for file in found["files"]:
         for node in file["nodes"]:
             _rename_node(node, new)
