@@ -25,7 +25,8 @@ HAZARDS = {"changed", "keyed", "repacked"}
 AWAITED: frozenset[str] = frozenset(
     {
         "array", "small float", "native complex", "bit field", "unreadable", "nested", "declared", "enum", "rare type",
-        "varying member", "texts of steps", "rare member", "named member", "names", "attribute lengths", "shared value", "palette",
+        "varying member", "texts of steps", "rare member",
+         "named member", "names", "attribute lengths", "shared value", "palette",
         "bounds", "holds", "scale", "rows of each sample", "missing", "packed", "whole compound", "whole dataset",
         "unlike", "as set", "as frozenset", "as array", "as bytes", "as objects", "as keys", "as generator",
         "form: changed", "form: keyed", "form: served", "form: measured",
