@@ -124,7 +124,7 @@ class Fuzzing:
         """Return the counts: right and refused, for each kind and form; of what is drawn seldom; and of refusals."""
         forms = sorted({form for _, form, _ in self.counts})
         kinds = sorted({kind for kind, _, _ in self.counts})
-        lines = [f"{'right / refused':<14}" + "".join(f"{kind:>15}" for kind in [*kinds, "of these refused"])]
+        lines = [f"{'right / refused':<14}" + "".join(f"{kind:>15}" for kind in [*kinds, "share refused"])]
         for form in forms:
             cells = [f"{self.counts[kind, form, 'right']} / {self.counts[kind, form, 'refused']}" for kind in kinds]
             cells.append(self.share(form=form))
