@@ -20,7 +20,7 @@ import hdf5plugin  # noqa: F401
 import numpy as np
 from forking import Standing
 from oracle import expected, same, take
-from oracle.spaces import in_stored_byte_order
+from oracle.stored import in_stored_byte_order
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import H5StreamError, UnsupportedFieldError

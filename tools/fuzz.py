@@ -4,10 +4,10 @@
     python -m tools.fuzz --kind objects --minutes 10
     python -m tools.fuzz --case 1234 --kind objects       # one again
 
-Each case is read in a process that may crash. What is neither right nor refused in words is made smaller, printed as a
-script of h5py and h5stream, and kept in a folder. Ends with status 1 if there was any; a table counts what was right
-and what was refused, for each kind of samples and each way of reading. Ctrl-C, or SIGTERM, ends
-it after the running cases.
+Each case is read in a process that may crash. What is neither right nor refused for a reason that is true (see
+`tests/oracle/refusals.py`) is made smaller, printed as a script of h5py and h5stream, and kept in a folder. Ends with
+status 1 if there was any; a table counts what was right and what was refused, for each kind of samples and each way of
+reading, for what is drawn seldom, and for each reason. Ctrl-C, or SIGTERM, ends it after the running cases.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from oracle.shrink import script, shrink  # type: ignore[import-not-found]
 
 from tools.fuzz_workers import CASE_S, Worker
 
-FAILURES = ("wrong", "raw", "unmodelled")
+FAILURES = ("wrong", "raw", "unmodelled", "unexplained")
 
 MOST = 12
 """Samples that stand beside a failing case."""
@@ -69,6 +69,10 @@ class Fuzzing:
         self.options = options
         self.seeds: Iterator[int] = itertools.count(options.seed)
         self.counts: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self.reasons: collections.Counter[str] = collections.Counter()
+        self.marks: collections.defaultdict[str, collections.Counter[str]] = collections.defaultdict(
+            collections.Counter
+        )
         self.seen: collections.Counter[str] = collections.Counter()
         self.began, self.lock, self.stopped = time.monotonic(), threading.Lock(), threading.Event()
         self.folder = Path(options.folder or tempfile.mkdtemp(prefix="h5stream-fuzz-"))
@@ -88,6 +92,10 @@ class Fuzzing:
         for result in worker.run(case):
             with self.lock:
                 self.counts[case["kind"], result["form"], result["status"]] += 1
+                for mark in case["marks"]:
+                    self.marks[mark][result["status"]] += 1
+                if result["status"] == "refused":
+                    self.reasons[result["reason"]] += 1
             if result["status"] in FAILURES and not any(one in result["said"] for one in self.options.ignore):
                 self.keep(worker, case, result)
 
@@ -102,7 +110,7 @@ class Fuzzing:
             flush=True,
         )
         form = next((one for one in case["forms"] if one["form"] == result["form"]), case["forms"][0])
-        if self.seen[group] > 2 or result["status"] == "unmodelled":
+        if self.options.no_shrinking or self.seen[group] > 2 or result["status"] == "unmodelled":
             return
         is_slow = "processor time" in result["said"]  # each try would take as long again
         small = {**case, "forms": [form]} if is_slow else shrink(case, form, result["status"], worker.run)
@@ -113,17 +121,32 @@ class Fuzzing:
         print(f"{told}\n# kept as {path}", flush=True)
 
     def table(self) -> str:
-        """Return the counts: right and refused, for each kind and form, and the rest below."""
+        """Return the counts: right and refused, for each kind and form; of what is drawn seldom; and of refusals."""
         forms = sorted({form for _, form, _ in self.counts})
         kinds = sorted({kind for kind, _, _ in self.counts})
-        lines = [f"{'right / refused':<14}" + "".join(f"{kind:>15}" for kind in kinds)]
+        lines = [f"{'right / refused':<14}" + "".join(f"{kind:>15}" for kind in [*kinds, "share refused"])]
         for form in forms:
             cells = [f"{self.counts[kind, form, 'right']} / {self.counts[kind, form, 'refused']}" for kind in kinds]
+            cells.append(self.share(form=form))
             lines.append(f"{form:<14}" + "".join(f"{cell:>15}" for cell in cells))
+        lines.append(f"{'refused':<14}" + "".join(f"{self.share(kind=kind):>15}" for kind in [*kinds, ""]))
         rest: collections.Counter[str] = collections.Counter()
         for (_, _, status), count in self.counts.items():
             rest[status] += count
-        return "\n".join([*lines, ", ".join(f"{count:,} {status}" for status, count in sorted(rest.items()))])
+        lines += ["", "drawn seldom: right / refused / failures"]
+        for mark, counts in sorted(self.marks.items()):
+            failures = sum(counts[status] for status in FAILURES)
+            lines.append(f"  {mark:<24}{counts['right']:>7} /{counts['refused']:>6} /{failures:>6}")
+        lines += ["", "refused, because"] + [
+            f"  {reason:<40}{count:>6}" for reason, count in self.reasons.most_common()
+        ]
+        return "\n".join([*lines, "", ", ".join(f"{count:,} {status}" for status, count in sorted(rest.items()))])
+
+    def share(self, kind: str = "", form: str = "") -> str:
+        """Return the share of refusals, of a kind or a form or of all."""
+        some = {key: count for key, count in self.counts.items() if kind in ("", key[0]) and form in ("", key[1])}
+        refused = sum(count for (_, _, status), count in some.items() if status == "refused")
+        return f"{refused / max(1, sum(some.values())):.0%}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -134,6 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=CASE_S, help="of processor time that a case may take")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--kind", choices=sorted(KINDS), help="draw cases of this kind alone")
+    parser.add_argument("--no-shrinking", action="store_true", help="say only which cases fail, which is faster")
     parser.add_argument("--case", type=int, help="run the case of this seed, and no other")
     parser.add_argument("--folder", help="where failing cases are kept; by default a new one")
     parser.add_argument("--ignore", action="append", default=[], help="failures whose words hold this are counted only")

@@ -1,12 +1,31 @@
 """What is passed to h5stream as plain data: a call is a dict, which becomes the object, or the text of a script."""
 
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 
 import h5stream
 
 Tree = Any
+
+MAKERS: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "array": np.array,
+    "bytes": lambda values: np.array([value.encode() for value in values]),
+    "objects": lambda values: np.array(values, dtype=object),
+    "keys": lambda values: dict.fromkeys(values).keys(),
+    "generator": lambda values: (value for value in values),
+    "set": set,
+    "frozenset": frozenset,
+}
+"""What a list may be passed as."""
+
+WRITTEN = {name: name for name in MAKERS} | {"array": "np.array", "bytes": "np.bytes_", "objects": "np.array"}
+WRITTEN |= {"keys": "dict.fromkeys", "generator": "iter"}
+"""How that is written, more or less, in a script."""
 
 
 class Spread:
@@ -44,6 +63,8 @@ def in_words(tree: dict[str, Tree]) -> dict[str, Tree]:
         options["take"] = call("Take", *steps, **took) if took else steps[0]
     if options.pop("repeat", False):
         options["take"] = "all"
+    if "members" in options:
+        options["columns"] = options.pop("members")
     for name in ("rows", "names"):
         if name in options:
             options["lookup"] = options.pop(name)
@@ -67,10 +88,14 @@ def built(tree: Tree, folder: str = "") -> Any:
         return f"{folder}/{args[0]}"
     if name == "tuple":
         return tuple(args)
+    if name == "as":
+        return MAKERS[args[0]](args[1])
     if name == "...":
         return ...
     if name == "slice":
         return slice(*args)
+    if name == "Fraction":
+        return Fraction(*args)
     if name == "Spread":
         return Spread(*args)
     if name.startswith("torch."):
@@ -92,6 +117,8 @@ def text(tree: Tree) -> str:
         return f'f"{{folder}}/{tree["args"][0]}"'
     if name == "tuple":
         return f"({', '.join(args)},)"
+    if name == "as":
+        return f"{WRITTEN[tree['args'][0]]}({args[1]})"
     if name == "Spread":
         return f"lambda samples, epoch, seed: samples * {args[1]} % {args[0]}"
     if name == "..." or name.startswith("torch."):

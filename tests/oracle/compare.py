@@ -9,6 +9,13 @@ from h5stream.results import Packed, Padded, SparseRows
 
 from .model import Crops
 
+SMALL = {
+    torch.bfloat16: ("bfloat16", torch.uint16),
+    torch.float8_e4m3fn: ("e4m3", torch.uint8),
+    torch.float8_e5m2: ("e5m2", torch.uint8),
+}
+"""The names of small floats, as the model has them, and integers that have their bits."""
+
 
 class WrongError(Exception):
     """A sample, or the number of samples, is not what the model says."""
@@ -21,7 +28,8 @@ class WrongError(Exception):
 def plain(value: Any) -> Any:
     """Turn a sample's value, ours or the model's, into NumPy, lists and dicts: native, and dates as their counts."""
     if isinstance(value, torch.Tensor):
-        return value.numpy()
+        name, bits = SMALL.get(value.dtype, ("", torch.uint8))
+        return {name: value.contiguous().view(bits).numpy()} if name else value.numpy()
     if isinstance(value, SparseRows):
         found = np.zeros(value.width, value.values.numpy().dtype)
         np.add.at(found, value.columns.numpy(), value.values.numpy())
@@ -39,7 +47,7 @@ def plain(value: Any) -> Any:
     if value.dtype.names:
         offsets = {name: value.dtype.fields[name][1] for name in value.dtype.names}
         return {name: plain(value[name]) for name in sorted(offsets, key=offsets.__getitem__)}
-    if value.dtype.kind in "SO":
+    if value.dtype.kind in "SOV":
         return plain(value.tolist() if isinstance(value, np.ndarray) else value.item())
     if value.dtype.kind in "mM":
         return np.asarray(value).astype("i8")
@@ -134,8 +142,11 @@ def check_container(batch: Any, tree: Any) -> None:
         if batch.values.shape[1] != max(lengths, default=0):
             raise WrongError(f"{batch.values.shape[1]} rows of the longest, {max(lengths)}")
         for place, count in enumerate(lengths):
-            behind = batch.values[place, count:].numpy()
-            if not (behind == np.asarray(options.get("pad_value", 0), behind.dtype)).all():
+            behind = plain(batch.values[place, count:])
+            if (
+                not isinstance(behind, dict)
+                and not (behind == np.asarray(options.get("pad_value", 0), behind.dtype)).all()
+            ):
                 raise WrongError(f"behind a padded sample stands {_short(behind)}")
 
 

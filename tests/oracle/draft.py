@@ -35,6 +35,7 @@ class Draft:
         self.axis = 0
         self.seeds = 0
         self.count: int | None = None
+        self.marks: set[str] = set()
         self.seed = seed
 
     def new_file(self, name: str) -> dict[str, Any]:
@@ -115,12 +116,22 @@ class Draft:
         other["nodes"].append({**node, "path": target})
         place.file["nodes"].append({"path": node["path"], "external": [name, f"/{target}"]})
 
-    def attribute(self, name: str, kind: Any, shape: list[int]) -> None:
-        """Add an attribute to each place."""
+    def attribute(self, name: str, kind: Any, shape: Callable[[Place], list[int]], of: str = "") -> None:
+        """Add an attribute to each place, or to a dataset in it."""
         for place in self.places:
             self.seeds += 1
-            node = {"path": place.path or "/", "attr": name, "type": kind, "shape": shape, "seed": self.seeds}
-            place.file["nodes"].append(node)
+            path = (place.name(of) if of else place.path) or "/"
+            place.file["nodes"].append(
+                {"path": path, "attr": name, "type": kind, "shape": shape(place), "seed": self.seeds}
+            )
+
+    def once(self, path: str, shape: list[int], kind: Any, attributes: tuple[str, ...] = ()) -> None:
+        """Add a dataset to each file, and numbers as attributes of it."""
+        for file in {place.file["name"]: place.file for place in self.places}.values():
+            self.seeds += 1
+            file["nodes"].append({**storage.stored(self.rng, shape, kind, self.seeds, file["libver"]), "path": path})
+            for name in attributes:
+                file["nodes"].append({"path": path, "attr": name, "type": "<i4", "shape": [], "seed": self.seeds})
 
     def tail(self, most: int = 2) -> list[int]:
         """Draw the shape of a row."""
@@ -136,6 +147,10 @@ class Draft:
     def lengths(self, most: int = 4, rows: int = 14, least: int = 1) -> list[int]:
         """Draw numbers of rows."""
         return [self.rng.randint(least, rows) for _ in range(self.rng.randint(1, most))]
+
+    def mark(self, *names: str) -> None:
+        """Note what is drawn seldom, so that it is counted."""
+        self.marks.update(names)
 
     def ragged(self, numeric: bool = True) -> dict[str, Any]:
         """Draw how a ragged field comes."""

@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from h5stream import Balanced, ChunkBatchSampler, H5Dataset, H5StreamError, Sized, Weighted, collate, repack
 from h5stream.errors import CorruptChunkError, SourceError
 
-from . import writing
+from . import hazards, writing
 from .calls import call, is_call
 from .compare import WrongError, plain
 from .model import Crops
@@ -62,9 +62,10 @@ def listed(reading: Reading, options: dict[str, Any]) -> None:
 
 def pickled(reading: Reading, options: dict[str, Any]) -> None:
     """A dataset that was pickled, and one that was opened for the second time."""
-    numbers = places(reading, options, 20)
-    reading.check_batch(pickle.loads(pickle.dumps(reading.dataset()))[numbers], numbers)
-    reading.check_batch(reading.dataset()[numbers], numbers)
+    numbers, first = places(reading, options, 20), reading.dataset()
+    reading.check_batch(first[numbers], numbers)
+    reading.check_batch(pickle.loads(pickle.dumps(first))[numbers], numbers)
+    reading.check_batch(reading.dataset()[numbers], numbers)  # while the first is open
 
 
 def shuffled(reading: Reading, options: dict[str, Any]) -> None:
@@ -193,6 +194,26 @@ def drawn(reading: Reading, options: dict[str, Any]) -> None:
 
 def joined(reading: Reading, options: dict[str, Any]) -> None:
     """A dataset of each file, read as one, where no field lists what each sample of all files has."""
+    if (parts := one_of_each_file(reading)) is None:
+        return
+    with reading.loader(ConcatDataset(parts), shuffle=True) as loader:
+        found = flat(numbers_in(loader, reading))
+    reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
+
+
+def several(reading: Reading, options: dict[str, Any]) -> None:
+    """A list of datasets, one of each file, opened as one."""
+    if (parts := one_of_each_file(reading)) is None:
+        return
+    dataset = H5Dataset(parts)
+    if len(dataset) != reading.count:
+        raise WrongError(f"{len(dataset)} samples instead of {reading.count}")
+    numbers = places(reading, options, 20)
+    reading.check_batch(dataset[numbers], numbers)
+
+
+def one_of_each_file(reading: Reading) -> list[H5Dataset] | None:
+    """Open each file on its own, where no field lists what each sample of all files has."""
     model, trees = reading.model, [tree for tree in reading.trees.values() if isinstance(tree, dict)]
     listed = any((isinstance(value, list) and key != "of") or (is_call(value) and isinstance(value["args"][0], list))
                  for tree in [*trees, reading.case["samples"] or call("")]
@@ -201,11 +222,8 @@ def joined(reading: Reading, options: dict[str, Any]) -> None:
     listed = listed or any(is_call(tree["options"].get("rows"), "Spread") for tree in trees)
     listed = listed or not isinstance(model.options.get("at", "grid"), str)
     if model.kind == "Table" or model.is_drawn or listed or any(tree["call"] == "Values" for tree in trees):
-        return
-    parts = [H5Dataset(str(reading.folder / name), **reading.asked) for name in reading.case["source"]]
-    with reading.loader(ConcatDataset(parts), shuffle=True) as loader:
-        found = flat(numbers_in(loader, reading))
-    reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
+        return None
+    return [H5Dataset(str(reading.folder / name), **reading.asked) for name in reading.case["source"]]
 
 
 def staged(reading: Reading, options: dict[str, Any]) -> None:
@@ -261,6 +279,31 @@ def sized(reading: Reading, options: dict[str, Any]) -> None:
         if count > most and all(len(reading.like(number)) == 1 for number in batch):
             raise WrongError(f"a batch of {count} rows, of {most} at most")
     reading.check_once(flat(batches))
+
+
+def measured(reading: Reading, options: dict[str, Any]) -> None:
+    """Mean, spread and counts of the fields that are rows of numbers, as NumPy's widest floats have them."""
+    model, dataset = reading.model, reading.dataset()
+    names = [name for name, tree in reading.trees.items() if isinstance(tree, str) and "@" not in tree]
+    if model.is_drawn or not reading.count or model.kind not in ("rows", "Rows", "Objects"):
+        return
+    values = {name: [plain(model.value(reading.trees[name], k)) for k in range(reading.count)] for name in names}
+    numeric = {name: some for name, some in values.items() if all(np.size(one) and is_real(one) for one in some)}
+    if not numeric:
+        return
+    found = dataset.statistics([*numeric] if reading.style == "dict" else None)
+    for name, some in numeric.items():
+        known = found.get(name) or found[reading.trees[name]]
+        every = np.concatenate([np.asarray(one, np.longdouble).reshape(-1) for one in some])
+        pairs = [(known.mean, every.mean(), 1e-9 * max(abs(every).max(), every.std())), (known.std, every.std(), 0)]
+        for ours, theirs, slack in pairs:
+            if not np.allclose(np.longdouble(np.mean(ours)), theirs, rtol=1e-6, atol=float(slack)):
+                raise WrongError(f"statistics of {name!r}: {ours} instead of {theirs}", field=name)
+
+
+def is_real(value: Any) -> bool:
+    """Tell whether a value is of whole or real numbers."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "iuf"
 
 
 def same_samples(batch: Any) -> Any:
@@ -373,6 +416,11 @@ FORMS: dict[str, tuple[Form, float]] = {
     "remote": (remote, 1),
     "sized": (sized, 0.7),
     "transformed": (transformed, 0.7),
+    "several": (several, 0.5),
+    "measured": (measured, 0.6),
+    "served": (hazards.served, 0.9),
+    "changed": (hazards.changed, 0),
+    "keyed": (hazards.keyed, 0),
     "corrupt": (corrupt, 0),
     "damaged": (damaged, 0),
 }

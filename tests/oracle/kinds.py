@@ -4,10 +4,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import imagecodecs
 import numpy as np
 
-from . import fields, storage
+from . import containers, fields, names, storage, unlike
 from .calls import call
 from .draft import Draft, Place
 from .forms import FORMS
@@ -26,7 +25,9 @@ def group_rows(draft: Draft) -> None:
     draft.use_groups(draft.lengths(5, 12), files=files)
     draft.count = sum(place.rows for place in draft.places)
     of: Any = draft.rng.choice(["g/*", "*/*", "g/e*"])
-    if files == 1 and draft.rng.random() < 0.3:
+    if len(draft.places) == 1 and draft.rng.random() < 0.6:
+        of = draft.places[0].path
+    elif files == 1 and draft.rng.random() < 0.3:
         draft.rng.shuffle(draft.places)
         of = [place.path for place in draft.places]
     draft.samples = call("Rows", of=of)
@@ -40,7 +41,7 @@ def _put_beside(draft: Draft, of: Any) -> None:
     nodes = [node for file in draft.files for node in file["nodes"]]
     stored = {node["path"] for node in nodes if "attr" not in node and {"type", "soft", "external"} & node.keys()}
     plain = [name for name in draft.fields if all(place.name(name) in stored for place in draft.places)]
-    if of == "*/*" or not plain or rng.random() > 0.3:
+    if of == "*/*" or not plain or (isinstance(of, str) and "*" not in of) or rng.random() > 0.3:
         return
     name = rng.choice(plain)
     for place in draft.places:
@@ -111,7 +112,7 @@ def sequences(draft: Draft) -> None:
         return
     if how == "groups":
         draft.use_groups(draft.lengths(5, 12), files=rng.choice([1, 1, 2]))
-        options["of"] = "g/*"
+        options["of"] = "g/*" if len(draft.places) > 1 or rng.random() < 0.4 else draft.places[0].path
     else:
         draft.use_files(draft.lengths(2, 25, 3))
         if how != "files":
@@ -160,6 +161,10 @@ def _edges(draft: Draft, how: str) -> Any:
         begins = np.cumsum([0, *(place.rows for place in draft.places)]).tolist()
         every = [(begin if how == "Bounds" else 0, place) for begin, place in zip(begins, draft.places, strict=False)]
         return [begin + one for begin, place in every for one in said[how](place)]
+    if how == "Ids" and draft.rng.random() < 0.1:
+        draft.mark("nested")
+        draft.add("edges", lambda place: [place.rows], {"vlen": {"vlen": "<i4"}})
+        return "edges"
     kinds = {"Ends": ["?", "u1", "<i4"], "Ids": ["<i4"]}.get(how, ["<i8"])
     draft.add("edges", lambda place: [len(said[how](place))], draft.rng.choice(kinds), said[how])
     return "edges"
@@ -216,14 +221,14 @@ def objects(draft: Draft) -> None:
     if how == "datasets":
         _object_image(draft, ".", alike) if has_image else _object_field(draft, ".", "x", alike)
         if rng.random() < 0.5:
-            fields.attribute(draft)
+            rng.choice([fields.attribute, fields.attribute_lengths, fields.shared])(draft)
     else:
         for k in range(rng.randint(1, 3)):
             _object_field(draft, f"x{k}", f"x{k}", alike, is_large=rng.random() < 0.15 and not many)
         if has_image:
             _object_image(draft, "image", alike)
         if rng.random() < 0.4:
-            fields.attribute(draft)
+            rng.choice([fields.attribute, fields.attribute_lengths, fields.shared])(draft)
     if rng.random() < 0.7 or many:  # of so many none is found by its values
         draft.fields["number"] = call("SampleNumber")
     missing = draft.samples["options"].get("missing")
@@ -247,9 +252,9 @@ def _object_places(draft: Draft, how: str, count: int) -> None:
 def _object_image(draft: Draft, path: str, alike: bool | None) -> None:
     """Add an encoded image to every object: bytes, or one opaque value."""
     rng, seeds = draft.rng, np.random.default_rng(draft.rng.getrandbits(30))
-    is_list, how = rng.random() < 0.3, rng.choice(["u1", "u1", "opaque"])
+    is_list, how, is_palette = rng.random() < 0.3, rng.choice(["u1", "u1", "opaque"]), rng.random() < 0.3
     found = {
-        id(place): imagecodecs.png_encode(seeds.integers(0, 255, (place.rows + 1 if is_list else 3, 2), "u1"))
+        id(place): fields.encoded_image(draft, seeds, (place.rows + 1 if is_list else 3, 2), is_palette)
         for place in draft.places
     }
     kind: Any = "u1" if how == "u1" else lambda place: f"V{len(found[id(place)])}"
@@ -277,6 +282,9 @@ def _object_field(draft: Draft, path: str, name: str, alike: bool | None, is_lar
     kind = storage.drawn_type(rng, 0.15 if how == "same" else 0.4 if how == "value" else 0)
     if how == "value" and rng.random() < 0.25:
         kind = rng.choice(storage.OFFSET)
+    if rng.random() < 0.15:
+        kind = rng.choice(storage.SOLID)
+        draft.mark("rare type")
     options: dict[str, Any] = {}
     fixed = rng.randint(1, 6)
     shapes = {
@@ -352,14 +360,15 @@ def boxes(draft: Draft) -> None:
     draft.samples = call("Boxes", call("tuple", *shape), **options)
     for k in range(rng.randint(1, 2)):
         channels = [rng.randint(1, 3)] if rng.random() < 0.3 else []
-        draft.add(f"v{k}", lambda place, channels=channels: [*channels, *place.others], rng.choice(storage.NUMBERS))
+        kind = rng.choice(storage.SOLID) if rng.random() < 0.2 else rng.choice(storage.NUMBERS)
+        draft.add(f"v{k}", lambda place, channels=channels: [*channels, *place.others], kind)
         draft.fields[f"v{k}"] = f"v{k}"
     if unit > 1:
         scales = [rng.choice([1, 0.5]) for _ in shape]
         draft.add("other", lambda place: [int(n * k) for n, k in zip(place.others, scales, strict=True)], "<f4")
         draft.fields["other"] = call("Field", "other", scale=call("tuple", *scales))
     if rng.random() < 0.2:
-        fields.attribute(draft)
+        rng.choice([fields.attribute, fields.attribute, fields.attribute_lengths, fields.shared])(draft)
     if rng.random() < 0.7 and at != "random":
         draft.fields["number"] = call("SampleNumber")
 
@@ -372,6 +381,7 @@ KINDS = {
     "table": (table, "Table", 1.2),
     "objects": (objects, "Objects", 2.5),
     "boxes": (boxes, "Boxes", 1.2),
+    "unlike": (unlike.unlike, "rows", 1.5),
 }
 """By the kind of samples what draws them, what they are called in a case, and how often they are drawn."""
 
@@ -395,6 +405,7 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     found = {
         "seed": seed,
         "kind": kind,
+        "marks": sorted(draft.marks.union(*(storage.marks_of(one) for one in types_of(draft)))),
         "files": sorted(draft.files, key=lambda file: not file["name"].startswith("other-")),  # what links are to
         "source": source,
         "samples": draft.samples,
@@ -406,6 +417,9 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     }
     if rng.random() < (0.5 if kind == "objects" else 0.2):
         found["many"] = 1  # objects from which on headers are read as bytes: 2,000 are seldom drawn
+    if kind == "unlike":
+        found["forms"] = [form_of(rng, name) for name in unlike.drawn_forms(rng)]
+        return dressed(rng, found)
     if rng.random() < 0.05 and (some := matched(draft)):
         place = rng.choice(some)
         place.file["damaged"] = place.path
@@ -413,7 +427,74 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     elif rng.random() < 0.7 and (chosen := checked(draft)):
         file, path = rng.choice(chosen)
         found["forms"].append({"form": "corrupt", "file": file, "path": path, "seed": rng.randrange(1000)})
+    if "declared" in found["marks"] and rng.random() < 0.6:
+        found["forms"].append(form_of(rng, "pickled"))
+    if "tiny or huge" in found["marks"] and rng.random() < 0.5:
+        found["forms"].append(form_of(rng, "measured"))
+    if any(reallocates(node) for file in draft.files for node in file["nodes"]):
+        found["forms"].append(form_of(rng, "repacked"))
+    has_columns = any(node["path"].endswith("indices") for file in draft.files for node in file["nodes"])
+    if rng.random() < (0.9 if has_columns else 0.5 if kind == "objects" else 0.25) and "damaged" not in [
+        form["form"] for form in found["forms"]
+    ]:
+        found["forms"] += hazard_of(rng, draft)
+    return dressed(rng, found)
+
+
+def reallocates(node: dict[str, Any]) -> bool:
+    """Tell whether values of variable length are behind a filter whose output is longer than its input."""
+    return storage.has_varying(node.get("type")) and not {"gzip", "lzf"} >= {*node.get("filters", ["gzip"])}
+
+
+def hazard_of(rng: random.Random, draft: Draft) -> list[dict[str, Any]]:
+    """Draw bytes that change between epochs, or a key that is damaged."""
+    nodes = [
+        (file["name"], node) for file in draft.files for node in file["nodes"] if "shape" in node and "attr" not in node
+    ]
+    told = [one for one in nodes if one[1]["path"].endswith(("indices", "indptr", "_rows", "_at", "_to"))]
+    old = {file["name"] for file in draft.files if file["libver"][0] in ("earliest", "v18")}
+    chunked = [one for one in nodes if one[0] in old and has_chunks(one[1])]
+    if not nodes:
+        return []
+    found: list[dict[str, Any]] = []
+    columns = [one for one in told if one[1]["path"].endswith("indices")]
+    file, node = rng.choice(
+        columns if columns and rng.random() < 0.6 else told if told and rng.random() < 0.5 else nodes
+    )
+    how = {"with": rng.choice(["random", "huge", "many", "negative", "one", "most"]), "unseen": rng.random() < 0.7}
+    keep = rng.choice(["never", "auto"])
+    found.append(
+        {"form": "changed", "file": file, "path": node["path"], "seed": rng.randrange(1000), "keep": keep, **how}
+    )
+    if chunked and rng.random() < 0.5:
+        file, node = rng.choice(chunked)
+        found = [{"form": "keyed", "file": file, "path": node["path"], "seed": rng.randrange(1000)}]
     return found
+
+
+def has_chunks(node: dict[str, Any]) -> bool:
+    """Tell whether a dataset has several chunks."""
+    return bool(node.get("chunks")) and any(n > chunk for n, chunk in zip(node["shape"], node["chunks"], strict=True))
+
+
+def dressed(rng: random.Random, case: dict[str, Any]) -> dict[str, Any]:
+    """Give a case other names, and its lists another form."""
+    forms = {form["form"]: form for form in case["forms"]}
+    case["forms"] = [*forms.values()]
+    of = (case["samples"] or call(""))["options"].get("of")
+    is_one = isinstance(of, str) and "*" not in of and of not in ("rows", "files")
+    if rng.random() < (0.8 if is_one else 0.12):
+        case["marks"] = sorted({*case["marks"], "names"})
+        case = names.renamed(rng, case)
+    if rng.random() < 0.3:
+        case["worn"] = containers.worn(rng, case)
+        case["marks"] = sorted({*case["marks"], *(f"as {how}" for how in case["worn"].values())})
+    return case
+
+
+def types_of(draft: Draft) -> list[Any]:
+    """Return the types of everything in a draft's files."""
+    return [node["type"] for file in draft.files for node in file["nodes"] if "type" in node]
 
 
 def checked(draft: Draft) -> list[tuple[str, str]]:
@@ -484,6 +565,9 @@ def form_of(rng: random.Random, name: str) -> dict[str, Any]:
         found["how"] = rng.choice(["weights", "balance", "count", "bootstrap"])
     elif name == "remote" and found["seed"] % 2:
         found["cache"] = [None, 50_000][found["seed"] // 2 % 2]  # its size
+    elif name == "served":
+        found["how"] = rng.choice(["no tags", "weak tags", "tags", "dates", "dates"])
+        found["replaced"] = rng.random() < 0.8
     elif name == "sized":
         found["bucket"] = rng.random() < 0.5
     elif name == "transformed":

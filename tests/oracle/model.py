@@ -1,5 +1,6 @@
 """What each sample must be, read with h5py and cut with NumPy: nothing here plans, shares or skips any reading."""
 
+import zlib
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,8 @@ import imagecodecs
 import numpy as np
 
 from .calls import built, is_call
-from .spaces import Part, Sample, parts_of, samples_of, steps_of
-
-MODES = {"edge": {"mode": "edge"}, "reflect": {"mode": "reflect"}, "zeros": {"mode": "constant"}}
+from .spaces import Part, Sample, parts_of, row_count, samples_of, steps_of
+from .stored import RefusalError
 
 
 class Crops:
@@ -35,6 +35,7 @@ class Model:
         self.axis = self.options.get("axis") or 0
         self.length = self._length(tree)
         self.parts: list[Part] = []
+        self.is_alone = False
         self.samples: list[Sample] = samples_of(self)
         self.is_drawn = self.options.get("starts") == "random" or (
             self.kind == "Boxes" and self.options.get("at", "random") == "random"
@@ -49,6 +50,17 @@ class Model:
         """Return what the fields of a sample must be."""
         return {name: self.value(tree, number) for name, tree in self.fields.items()}
 
+    def answers(self) -> str:
+        """Tell whether samples are "right", "refused" since one has no value that would be right, or "unknown"."""
+        try:
+            for number in range(len(self.samples)):
+                self.sample(number)
+        except RefusalError:
+            return "refused"
+        except Exception:  # h5stream must have refused the case before
+            return "unknown"
+        return "right"
+
     def value(self, tree: Any, number: int) -> Any:
         """Return what a field of a sample must be."""
         sample = self.samples[number]
@@ -60,16 +72,41 @@ class Model:
             places = self.places(tree, sample)
             return np.array([not sample.first <= place < sample.end for place in places])
         name, options = (tree, {}) if isinstance(tree, str) else (tree["args"][0], tree["options"])
-        found = self._stored(name, options, sample, number, tree)
+        found = self._aligned(name, self._stored(name, options, sample, number, tree), sample.part)
+        if options.get("missing") is not None:
+            found = self._unpacked(found, options, sample.part.find(name)[0])
         if options.get("ragged") or "crop" in options or options.get("max_length"):
             found = self._cropped(found, options)
         return self._arithmetic(found, options)
+
+    def _aligned(self, name: str, value: Any, part: Part) -> Any:
+        """Give what another file says of itself the meaning that it has in the first; refuse what has none there."""
+        first = self.samples[0].part
+        if part is first or "unlike" not in self.case.get("marks", ()) or part.is_attribute(name):
+            return value
+        owner, before = part.find(name)[0], first.find(name)[0]
+        if name == "X" and isinstance(part.file.get("var/_index"), h5py.Dataset):
+            order, wanted = ([*one.file["var/_index"].asstr()] for one in (part, first))
+            return value[[order.index(gene) for gene in wanted]]
+        if isinstance(owner, h5py.Group):
+            return value
+        ours, theirs = meanings_of(owner), meanings_of(before)
+        if ours and theirs and ours != theirs:
+            labels = {number: label for label, number in ours.items()}
+            if not {labels[number] for number in np.ravel(value).tolist()} <= set(theirs):
+                raise RefusalError("enums whose labels differ")
+            return np.vectorize(lambda number: theirs[labels[number]], otypes=[value.dtype])(value)
+        if any(owner.attrs.get(one) != before.attrs.get(one) for one in ("units", "scale_factor", "add_offset")):
+            raise RefusalError("numbers that have other units, or are packed in another way")
+        if opaque_unit(owner) != opaque_unit(before):
+            raise RefusalError("dates of other units")
+        return value
 
     # --- one way of storing after the other --------------------------------------------------------------------
 
     def _stored(self, name: str, options: dict[str, Any], sample: Sample, number: int, tree: Any) -> Any:
         part = sample.part
-        if "@" in name or options.get("repeat"):
+        if part.is_attribute(name) or options.get("repeat"):
             return part.read(name)
         if "names" in options:
             return self._named(name, options, sample, number)
@@ -80,7 +117,7 @@ class Model:
         if self.kind == "Objects":
             return self._whole(part, name, options)
         if self.kind == "Boxes":
-            return self._boxed(part.read(name), options, sample)
+            return self._boxed(part.read(name), part.at(name).ndim, options, sample)
         if options.get("axis") == "rows":
             return chosen(part.read(name), options.get("columns"), [1])[0][sample.index]
         steps = self.places(tree, sample)
@@ -88,7 +125,7 @@ class Model:
             return self._stepped(lambda row: self._sparse(part, name, row, options), steps, sample, options)
         if "decode" in options:
             return self._stepped(lambda row: self._image(part, name, row, options), steps, sample, options)
-        return self._taken(part.read(name), part.at(name.partition(":")[0]).ndim, steps, sample, options)
+        return self._taken(part.read(name), part.at(name).ndim, steps, sample, options)
 
     def _taken(self, values: np.ndarray, axes: int, steps: Any, sample: Sample, options: dict[str, Any]) -> Any:
         """Take rows along the field's axis, those outside of the segment as padding says."""
@@ -136,18 +173,18 @@ class Model:
         if not has(part, name):
             return self._lacking(name, options)
         if "decode" in options:
-            return imagecodecs.png_decode(np.asarray(part.read(name)).tobytes())
+            return decoded(np.asarray(part.read(name)).tobytes())
         values = part.read(name)
         if options.get("members"):
             values = np.stack([values[one] for one in options["members"]], axis=-1)
         if options.get("columns") is None:
             return values
         # Columns are of the dataset's axes, and neither of those that its elements have nor of stacked members.
-        axes = values.ndim if "@" in name else self._rank(part, name)
+        axes = values.ndim if part.is_attribute(name) else self._rank(part, name)
         return chosen(values, options["columns"], list(range(axes))[options.get("ragged", "arrays") != "arrays" :])[0]
 
     def _rank(self, part: Part, name: str) -> int:
-        return len(part.at(name.partition(":")[0]).shape)
+        return len(part.at(name).shape)
 
     def _lacking(self, name: str, options: dict[str, Any]) -> Any:
         """Return what an object that lacks a field is given: no rows, or the fill value of the first that has all."""
@@ -166,22 +203,23 @@ class Model:
             self.firsts[name] = next(whole, having[0])
         return self.firsts[name]
 
-    def _boxed(self, values: np.ndarray, options: dict[str, Any], sample: Sample) -> Any:
+    def _boxed(self, values: np.ndarray, rank: int, options: dict[str, Any], sample: Sample) -> Any:
+        """Cut a box of the last of a dataset's axes, behind which are those of its elements."""
         shape = self.case["samples"]["args"][0]["args"]
         axes = len(shape)
         halo = self.options["halo"]["args"] if self.options.get("halo") else [0] * axes
-        scales = self.scales(options, axes)
-        cut, around = [slice(None)] * (values.ndim - axes), [(0, 0)] * (values.ndim - axes)
+        scales, pad = self.scales(options, axes), options.get("pad", self.options.get("pad"))
         for k, (first, size, more) in enumerate(zip(sample.origin, shape, halo, strict=True)):
-            begin, count = int((first - more) * scales[k]), int((size + 2 * more) * scales[k])
-            before = max(0, -begin)
-            around.append((before, max(0, begin + count - values.shape[len(cut)])))
-            cut.append(slice(begin + before, begin + before + count))
-        pad = options.get("pad", self.options.get("pad"))
-        if pad is not None:
-            more_of = MODES.get(pad) or {"mode": "constant", "constant_values": pad}
-            values = np.pad(values, around, **more_of)
-        return values[tuple(cut)]
+            axis, begin, count = rank - axes + k, int((first - more) * scales[k]), int((size + 2 * more) * scales[k])
+            whole = values.shape[axis]
+            before, after = max(0, -begin), max(0, begin + count - whole)
+            mode = pad if pad in ("edge", "reflect") else "edge"
+            indices = np.pad(np.arange(whole), (before, after) if pad is not None else 0, mode=mode)
+            values = np.take(values, indices[begin + before : begin + before + count], axis)
+            if pad not in (None, "edge", "reflect") and before + after:
+                outside = [*range(before), *range(count - after, count)]
+                values[(slice(None),) * axis + (outside,)] = filling(values.dtype, pad)
+        return values
 
     def _looked_up(self, name: str, options: dict[str, Any], sample: Sample, number: int) -> Any:
         rows = options["rows"]
@@ -198,8 +236,10 @@ class Model:
         values = np.concatenate([part.read(name) for part in parts])
         values, _ = chosen(values, options.get("columns"), list(range(1, values.ndim)))
         if isinstance(rows, dict) and not is_call(rows, "Spread"):
-            first, end = self._stretch(rows, sample, number)
+            first, end = self._stretch(rows, sample, number, len(values))
             return values[first:end]
+        if isinstance(rows, list) and isinstance(rows[number], list):
+            return values[np.asarray(rows[number], "i8")]
         return values[self._row(rows, sample, number)]
 
     def _row(self, rows: Any, sample: Sample, number: int) -> int:
@@ -207,12 +247,15 @@ class Model:
             return int(built(rows)(number))
         return int(rows[number] if isinstance(rows, list) else sample.part.read(rows)[sample.row])
 
-    def _stretch(self, rows: dict[str, Any], sample: Sample, number: int) -> tuple[int, int]:
+    def _stretch(self, rows: dict[str, Any], sample: Sample, number: int, there: int) -> tuple[int, int]:
         is_array = isinstance(rows["args"][0], list)
         values = [np.asarray(one) if is_array else sample.part.read(one) for one in rows["args"]]
         k = number if is_array else sample.row
         if rows["call"] == "Bounds":
-            return int(values[0][k]), int(values[0][k + 1])
+            count = len(self.samples) if is_array else row_count(self, sample.part, self.axis)
+            is_alone = self.is_alone and not is_array
+            edges = bounds_said(values[0].astype("i8"), rows["options"], count, there, is_alone)
+            return int(edges[k]), int(edges[k + 1])
         if rows["call"] == "Lengths":
             return int(values[0][:k].sum()), int(values[0][: k + 1].sum())
         first, last = int(values[0][k]), int(values[1][k])
@@ -221,7 +264,7 @@ class Model:
     def _named(self, name: str, options: dict[str, Any], sample: Sample, number: int) -> Any:
         names = options["names"]
         one = names[number] if isinstance(names, list) else sample.part.read(names)[sample.row]
-        one = one.decode() if isinstance(one, bytes) else one
+        one = one.decode() if isinstance(one, bytes) else one  # bytes hold UTF-8
         part = self.elsewhere(options)[0] if "file" in options else Part(sample.part.file, "/")
         return self._whole(part, name.replace("{}", one), options)
 
@@ -232,7 +275,7 @@ class Model:
         return chosen(found, options.get("columns"), [0])[0]
 
     def _image(self, part: Part, name: str, row: int, options: dict[str, Any]) -> np.ndarray:
-        return imagecodecs.png_decode(np.asarray(part.read(name)[row]).tobytes())
+        return decoded(np.asarray(part.read(name)[row]).tobytes())
 
     # --- what is done to values --------------------------------------------------------------------------------
 
@@ -248,6 +291,18 @@ class Model:
         first = (len(values) - length) // 2
         is_led = at == "center" and self._centered() > 1  # may begin where another's crop says, see `Field`
         return values[first : first + length] if at == "center" and not is_led else Crops(values, length)
+
+    def _unpacked(self, values: Any, options: dict[str, Any], dataset: h5py.Dataset) -> np.ndarray:
+        """Turn what is missing into NaN, and what is packed into what it means, as attributes say."""
+        asked = options["missing"] if isinstance(options["missing"], list) else [options["missing"]]
+        about = dict(dataset.attrs) if "netcdf" in asked else {}
+        absent = [one for one in asked if not isinstance(one, str)] + [dataset.fillvalue] * ("fill" in asked)
+        absent += [about[name] for name in ("_FillValue", "missing_value") if name in about]
+        hidden = np.isin(values, np.asarray(absent)) | (np.asarray(values) < about.get("valid_min", -np.inf))
+        factor, offset = about.get("scale_factor"), about.get("add_offset")
+        found = np.asarray(values, "f8") * (1 if factor is None else float(factor)) + (float(offset) if offset else 0)
+        kind = float_type(dataset.dtype, factor, offset) if "netcdf" in asked else np.dtype("f4")
+        return np.where(hidden, np.nan, found).astype(kind)
 
     def _centered(self) -> int:
         crops = [tree["options"].get("crop") for tree in self.fields.values() if isinstance(tree, dict)]
@@ -291,14 +346,18 @@ class Model:
     def steps_count(self, tree: Any) -> bool:
         """Tell whether a field's steps say where a sequence fits."""
         if isinstance(tree, str):
-            return "@" not in tree
+            return not self.is_attribute(tree)
         options = tree["options"]
         is_other = {"repeat", "rows", "names", "scale"} & set(options) or options.get("axis") == "rows"
-        return is_call(tree, "Field") and "@" not in tree["args"][0] and not is_other
+        return is_call(tree, "Field") and not self.is_attribute(tree["args"][0]) and not is_other
 
     def is_sparse(self, part: Part, name: str) -> bool:
         """Tell whether a field is a group that holds a sparse matrix."""
-        return isinstance(part.file.get(f"{part.path}/{name.partition(':')[0]}"), h5py.Group)
+        return isinstance(part.file.get(part.path_of(name)), h5py.Group)
+
+    def is_attribute(self, name: str) -> bool:
+        """Tell whether a name leads to an attribute, in the first part that has it."""
+        return next((part.is_attribute(name) for part in self.parts if part.has(name)), False)
 
     @property
     def field_names(self) -> list[str]:
@@ -330,7 +389,7 @@ class Model:
         """Return the shape that boxes are cut of."""
         for tree in self.fields.values():
             name, options = (tree, {}) if isinstance(tree, str) else ((tree["args"] or [""])[0], tree["options"])
-            if name and "@" not in name and not ({"scale", "repeat"} & set(options)):
+            if name and not part.is_attribute(name) and not ({"scale", "repeat"} & set(options)):
                 return tuple(part.at(name).shape[-axes:])
         raise AssertionError("no field is a volume")
 
@@ -348,13 +407,84 @@ class Model:
         return found
 
 
-def scale_of(number: float) -> Fraction:
-    """Turn a scale into a fraction."""
-    return Fraction(number).limit_denominator(10000)
+def decoded(data: bytes) -> np.ndarray:
+    """Decode a PNG: the class numbers of one with a palette, whose rows have no filters here."""
+    if data[25] != 3:
+        return np.asarray(imagecodecs.png_decode(data))
+    width, height = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+    place = data.index(b"IDAT")
+    pixels = zlib.decompress(data[place + 4 : place + 4 + int.from_bytes(data[place - 4 : place])])
+    return np.frombuffer(pixels, "u1").reshape(height, width + 1)[:, 1:]
+
+
+def scale_of(number: Any) -> Fraction:
+    """Turn a scale into a fraction: a float is the ratio of small whole numbers that it is nearest to."""
+    return Fraction(*number["args"]) if is_call(number, "Fraction") else Fraction(number).limit_denominator(10**9)
+
+
+def meanings_of(dataset: h5py.Dataset) -> dict[str, int]:
+    """Return the numbers of an enum's labels."""
+    kind = dataset.id.get_type()
+    return dict(h5py.check_enum_dtype(kind.dtype) or {}) if isinstance(kind, h5py.h5t.TypeEnumID) else {}
+
+
+def opaque_unit(dataset: h5py.Dataset) -> Any:
+    """Return the dtype of what is opaque, such as dates."""
+    kind = dataset.id.get_type()
+    return kind.dtype if isinstance(kind, h5py.h5t.TypeOpaqueID) else None
+
+
+def float_type(stored: np.dtype[Any], factor: Any, offset: Any) -> np.dtype[Any]:
+    """Return the type that packed numbers are decoded to, as xarray has it."""
+    kinds = {np.asarray(one).dtype for one in (factor, offset) if one is not None}
+    if not kinds:
+        wide = stored if stored.kind == "f" else np.dtype("f4" if stored.itemsize <= 2 else "f8")
+        return wide.newbyteorder("=")
+    if len(kinds) > 1 or (factor is None and offset is not None):
+        return np.dtype("f8")
+    is_wide = offset is not None and stored.kind in "iu" and stored.itemsize == 4
+    return np.dtype("f8") if is_wide else kinds.pop()
+
+
+def bounds_said(
+    numbers: np.ndarray, options: dict[str, Any], samples: int, there: int, is_alone: bool = False
+) -> np.ndarray:
+    """Return where each sample begins, and where the last ends, of so many rows; refuse what may mean two things."""
+    numbers, holds = numbers - options.get("base", 0), options.get("holds")
+    if holds is None:
+        if len(numbers) == samples:
+            is_from_0, is_to_end = bool(samples) and numbers[0] == 0, bool(samples) and numbers[-1] == there
+            if is_from_0 == is_to_end or (is_to_end and numbers[0] == 1):
+                raise RefusalError("numbers that are neither where samples begin nor where they end, or both")
+            holds = "starts" if is_from_0 else "ends"
+        elif len(numbers) and numbers[0] == 1 and numbers[-1] == there + 1:
+            raise RefusalError("numbers that count from 1")
+        elif is_alone and len(numbers) and (numbers[0] != 0 or numbers[-1] != there):
+            raise RefusalError("rows that belong to no sample")
+    found = {"starts": [*numbers, there], "ends": [0, *numbers]}.get(holds or "", numbers)
+    if len(found) != samples + 1 or (np.diff(found) < 0).any() or (samples and (found[0] < 0 or found[-1] > there)):
+        raise RefusalError("bounds of other rows")
+    return np.asarray(found)
+
+
+BITS = {"bfloat16": (7, 127), "e4m3": (3, 7), "e5m2": (2, 15)}
+
+
+def bits_of(name: str, number: float) -> int:
+    """Return the bits of a whole number as a small float."""
+    mantissa, bias = BITS[name]
+    fraction, exponent = np.frexp(number)
+    return 0 if not number else (int(exponent) - 1 + bias << mantissa) + int((2 * fraction - 1) * 2**mantissa)
 
 
 def filling(dtype: np.dtype[Any], fill: Any) -> Any:
     """Return what padding puts outside: a number in all that is a number, and empty texts."""
+    if dtype.kind == "O":
+        if h5py.check_string_dtype(dtype) or dtype.metadata is None:
+            return b""
+        raise RefusalError("steps outside of a segment, of values of variable length")
+    if dtype.names and dtype.names[0] in BITS:
+        return np.array((bits_of(dtype.names[0], 0 if fill == "zeros" else fill),), dtype)
     found = np.zeros((), dtype)
     for name in dtype.names or ():
         found[name] = filling(dtype[name].base, fill)
@@ -365,9 +495,7 @@ def filling(dtype: np.dtype[Any], fill: Any) -> Any:
 
 def has(part: Part, name: str) -> bool:
     """Tell whether an object has a dataset or an attribute."""
-    owner, _, attribute = name.partition("@")
-    path = part.path_of(owner.partition(":")[0])
-    return path in part.file and (not attribute or attribute in part.file[path].attrs)
+    return part.has(name)
 
 
 def chosen(values: Any, columns: Any, axes: list[int], sample_axis: int = -1) -> tuple[Any, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,27 @@ from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError
 
 from . import compare
-from .calls import built, is_call
+from .calls import MAKERS, built, is_call
 from .compare import WrongError
+from .containers import dressed
 from .model import Model
 
-NEAR = {"mean", "std", "factor"}
+NEAR = {"mean", "std", "factor", "missing"}
 
 
 class Reading:
     """A case that lies in a folder, how it is opened, and what its samples must be."""
 
-    def __init__(self, case: dict[str, Any], folder: Path) -> None:
+    def __init__(self, case: dict[str, Any], folder: Path, has_model: bool = True) -> None:
         self.case, self.folder, self.base = case, folder, str(folder)
-        if not any(file.get("damaged") for file in case["files"]):  # of these h5py has nothing to say
+        self.has_model = has_model and not any(file.get("damaged") for file in case["files"])
+        if self.has_model:  # of what is damaged h5py has nothing to say
             self.model = Model(case, folder)
         self.trees: dict[str, Any] = case["fields"]
         self.style: str = case.get("style", "dict")
         self.known: dict[Any, list[int]] | None = None
         self.alike: dict[int, list[int]] = {}
+        self.quote: Callable[[str], str] = str
 
     def elsewhere(self, base: str) -> Reading:
         """Return the same case of files that are named in another place."""
@@ -40,15 +44,23 @@ class Reading:
     @property
     def source(self) -> Any:
         """What is opened: one path, or several."""
-        paths = [f"{self.base}/{name}" for name in self.case["source"]]
-        return paths[0] if len(paths) == 1 else paths
+        paths = [f"{self.base}/{self.quote(name)}" for name in self.case["source"]]
+        if len(paths) == 1:
+            return paths[0]
+        how = self.case.get("worn", {}).get("source")
+        return MAKERS[how](paths) if how else paths
 
     @property
     def asked(self) -> dict[str, Any]:
         """The arguments that say what a sample is."""
-        fields = {name: built(tree, self.base) for name, tree in self.trees.items()}
+        how = self.case.get("worn", {})
+        fields = {name: built(dressed(tree, how), self.base) for name, tree in self.trees.items()}
         styled = {"dict": fields, "list": list(fields.values()), "one": next(iter(fields.values()))}[self.style]
-        return {"fields": styled, "samples": built(self.case.get("samples"), self.base), "allow_external": True}
+        return {
+            "fields": styled,
+            "samples": built(dressed(self.case.get("samples"), how), self.base),
+            "allow_external": True,
+        }
 
     @property
     def count(self) -> int:

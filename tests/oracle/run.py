@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from h5stream import errors
+from h5stream import H5Dataset, errors
 from h5stream.engine.landing import kept
 from h5stream.storage import opening, whereabouts
 
 from . import writing
 from .compare import WrongError
+from .containers import has_set
 from .forms import FORMS
 from .reading import Reading
+from .refusals import reason_of
+from .stored import RefusalError
 
 REFUSALS = (
     errors.OptionError,
@@ -47,14 +50,41 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
             return [{"form": form["form"], "status": "unwritten", "said": repr(error)} for form in case["forms"]]
         try:
             reading = Reading(case, folder)
+        except RefusalError as error:
+            return [{"form": form["form"], **refused_as_a_whole(case, folder, str(error))} for form in case["forms"]]
         except Exception:
             return [{"form": "model", "status": "unmodelled", "said": traceback.format_exc()}]
+        if has_set(case):
+            what = "a set, which has no order"
+            return [{"form": form["form"], **refused_as_a_whole(case, folder, what)} for form in case["forms"][:1]]
         with (
             mock.patch.object(whereabouts, "MANY", case.get("many", whereabouts.MANY)),
             mock.patch.object(opening, "_FEW", min(opening._FEW, case.get("many", opening._FEW))),
             mock.patch.object(kept, "KEEP_NBYTES", -1 if case.get("streamed") else kept.KEEP_NBYTES),
         ):
             return [{"form": form["form"], **run_form(reading, form)} for form in case["forms"]]
+
+
+def refused_as_a_whole(case: dict[str, Any], folder: Path, reason: str) -> dict[str, Any]:
+    """Open a case that has no samples which would be right."""
+    reading = Reading(case, folder, has_model=False)
+    try:
+        dataset = H5Dataset(reading.source, **reading.asked)
+        dataset[: len(dataset)]
+    except errors.H5StreamError as error:
+        return {"status": "refused", "said": f"{type(error).__name__}: {error}", "reason": "the model's"}
+    except Exception as error:
+        return {"status": "raw", "said": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+    return {"status": "wrong", "said": f"is not refused, though it has {reason}"}
+
+
+def refusal(reading: Reading, error: Exception, form: dict[str, Any]) -> dict[str, Any]:
+    """Tell whether there is a true reason for a refusal, or whether the model finds that there is no value."""
+    reason = reason_of(reading.case, str(error), form)
+    if reason is None and reading.has_model and reading.model.answers() == "refused":
+        reason = "the model's"
+    said = f"{type(error).__name__}: {error}"
+    return {"status": "refused" if reason else "unexplained", "said": said, "reason": reason}
 
 
 def run_form(reading: Reading, form: dict[str, Any]) -> dict[str, Any]:
@@ -69,8 +99,12 @@ def run_form(reading: Reading, form: dict[str, Any]) -> dict[str, Any]:
             FORMS[form["form"]][0](reading, form)
         except WrongError as error:
             return {"status": "wrong", "said": str(error), **error.facts}
+        except RefusalError as error:
+            return {"status": "wrong", "said": f"is not refused, though it has {error}"}
         except REFUSALS as error:
-            return {"status": "refused", "said": f"{type(error).__name__}: {error}"}
+            return refusal(reading, error, form)
         except Exception as error:
+            if type(error).__name__ == "MeaningWarning" and {"unlike units", "packed"} & {*reading.case["marks"]}:
+                return {"status": "refused", "said": f"warned: {error}", "reason": "a warning of other meanings"}
             return {"status": "raw", "said": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     return {"status": "right", "said": ""}

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 
 from .calls import is_call
+from .stored import RefusalError, resolved, values_of
 
 
 @dataclass
@@ -27,43 +28,53 @@ class Part:
         return self.known[name]
 
     def path_of(self, name: str) -> str:
-        """Return the path of what a name leads to; "." is this part itself, a slash leads beside it."""
+        """Return the path of what a name leads to; "." is this part itself, a slash leads beside it or to the root."""
         if name.startswith("/"):
-            return f"{name.rpartition('/')[0]}/{self.path.rpartition('/')[2]}"
-        return f"{self.path}/{name}" if name not in ("", ".") else self.path
+            above, _, last = name.rpartition("/")
+            return f"{above}/{self.path.rpartition('/')[2]}" if "*" in last else name
+        behind = name[1:] if name[:1] == "." and name[1:2] in ("", ":", "@") else f"/{name}"
+        return f"{self.path}{behind if name[:1] not in ('@', '') else name}"
+
+    def find(self, name: str) -> tuple[Any, tuple[str, ...], str]:
+        """Find the object that a name leads to, the members of its compound, and the attribute."""
+        return resolved(self.file, self.path_of(name))
 
     def at(self, name: str) -> Any:
-        """Return the h5py object of a name."""
-        if "{}" in name:
+        """Return the h5py object of a name, or rows that are objects with numbers in their names."""
+        if self.is_numbered(name):
             return self._numbered(*name.split("{}"))
-        return self.file[self.path_of(name)]
+        return self.find(name)[0]
+
+    def is_numbered(self, name: str) -> bool:
+        """Tell whether a name has a place for numbers, and is none itself."""
+        return "{}" in name and self.path_of(name) not in self.file and not self.has(name)
+
+    def is_attribute(self, name: str) -> bool:
+        """Tell whether a name leads to an attribute."""
+        return "@" in name and self.has(name) and bool(self.find(name)[2])
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is a dataset, a member or an attribute of a name."""
+        try:
+            return bool(self.find(name)[0])
+        except KeyError:
+            return False
 
     def _numbered(self, before: str, behind: str) -> Any:
         """Return objects with numbers in their names as rows, in the order of these."""
         above, _, stem = f"{self.path}/{before}".rpartition("/")
+        behind, _, member = behind.partition(":")
         numbers = sorted(int(name[len(stem) :]) for name in self.file[above or "/"] if name.startswith(stem))
         if not numbers:
             return np.zeros(0)
-        return np.stack([self.file[f"{above}/{stem}{number}{behind}"][()] for number in numbers])
+        members = tuple(member.split(":")) if member else ()
+        return np.stack([values_of(self.file[f"{above}/{stem}{number}{behind}"], members) for number in numbers])
 
     def _read(self, name: str) -> Any:
-        if "@" in name:
-            owner, attribute = name.split("@")
-            return self.at(owner).attrs[attribute]
-        path, _, member = name.partition(":")
-        values = in_stored_byte_order(self.at(path))
-        for one in member.split(":") if member else ():
-            values = values[one]
-        return values
-
-
-def in_stored_byte_order(dataset: h5py.Dataset) -> Any:
-    """Read a dataset; h5py 3.16 returns sequences of foreign byte order as if they were native."""
-    values, base = dataset[()], h5py.check_vlen_dtype(dataset.dtype)
-    if isinstance(base, np.dtype) and not base.isnative:
-        for where in np.ndindex(dataset.shape):
-            values[where] = values[where].view(base)
-    return values
+        if self.is_numbered(name):
+            return self._numbered(*name.split("{}"))
+        owner, members, attribute = self.find(name)
+        return owner.attrs[attribute] if attribute else values_of(owner, members)
 
 
 @dataclass
@@ -81,7 +92,9 @@ class Sample:
 
 
 def matched(file: h5py.File, pattern: str) -> list[str]:
-    """List what a pattern matches, level by level."""
+    """List what a pattern matches, level by level; the name of an object is that object."""
+    if pattern in file:
+        return [f"/{pattern}"]
     found = [""]
     for level in pattern.split("/"):
         found = [
@@ -124,6 +137,8 @@ def edges_of(part: Part, of: Any, rows: int, base: int) -> list[int]:
         return [0, rows]
     is_array = isinstance(of["args"][0], list)
     values = [np.asarray(one if is_array else part.read(one)) for one in of["args"]]
+    if any(one.dtype.kind == "O" for one in values):
+        raise RefusalError("lists where values are compared")
     if of["call"] in ("Ends", "Ids"):
         values = [one[base : base + rows] if is_array else one for one in values]
         ends = np.any([one != 0 for one in values], axis=0)
@@ -138,8 +153,8 @@ def anchors(first: int, end: int, options: dict[str, Any], least: int, most: int
     """Walk through a segment, row by row, and return those at which a sample begins."""
     limits = options["pad_rows"]["args"] if options.get("pad_rows") else (1 << 30, 1 << 30)
     before, after = (0, 0) if options.get("pad") is None else limits
-    fits = [row for row in range(first, end) if first - (row + least) <= before and row + most - (end - 1) <= after]
-    chosen = fits[:: options.get("stride", 1)]
+    fits = range(max(first, first - least - before), min(end, end + after - most))
+    chosen = [*fits[:: options.get("stride", 1)]]
     if options.get("tail") == "shift" and fits and fits[-1] not in chosen:
         chosen.append(fits[-1])
     return chosen
@@ -165,8 +180,10 @@ def row_count(model: Any, part: Part, axis: int) -> int:
     lookups: list[int] = []
     for tree in model.fields.values():
         name, options = (tree, {}) if isinstance(tree, str) else ((tree["args"] or [""])[0], tree["options"])
-        if not (isinstance(tree, str) or is_call(tree, "Field")) or "@" in name:
+        if not (isinstance(tree, str) or is_call(tree, "Field")) or part.is_attribute(name):
             continue
+        if "unlike" in model.case.get("marks", ()) and not part.has(name):
+            return 0  # a file without a group has no rows of it
         if {"repeat", "scale"} & set(options) or options.get("axis") is not None:
             continue
         if "rows" in options or "names" in options:
@@ -176,9 +193,10 @@ def row_count(model: Any, part: Part, axis: int) -> int:
             found.append(len(part.read(f"{name}/indptr")) - 1)
         else:
             there = model.elsewhere(options)[model.paths.index(Path(part.file.filename))] if "file" in options else part
-            shape = there.at(name.partition(":")[0]).shape
+            shape = there.at(name).shape
             if len(shape) > abs(axis) or axis < 0:
                 found.append(shape[axis])
+    model.is_alone = bool(lookups) and not found  # nothing else says how many samples there are
     return min(found or lookups or [0])
 
 
@@ -188,7 +206,8 @@ def looked_up_rows(part: Part, options: dict[str, Any]) -> list[int]:
     if isinstance(rows, list) or is_call(rows, "Spread"):
         return [len(rows)] if isinstance(rows, list) else []
     given = rows if isinstance(rows, str) else rows["args"][0]
-    return [len(given if isinstance(given, list) else part.read(given)) - is_call(rows, "Bounds")]
+    is_one_more = is_call(rows, "Bounds") and rows["options"].get("holds", "bounds") == "bounds"
+    return [len(given if isinstance(given, list) else part.read(given)) - is_one_more]
 
 
 def samples_of(model: Any) -> list[Sample]:

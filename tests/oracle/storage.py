@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from .writing import is_raw
+
 PLAIN = ["u1", "<i2", "<i4", "<i8", "<f4", "<f8"]
 NUMBERS = [*PLAIN, ">i4", ">f8", "<f2", ">u2", "?", "<c8", "<u4"]
 COMPOUND = {"members": [["a", "<i2"], ["b", "<f4"], ["c", "<f4"]]}
@@ -15,8 +17,32 @@ NESTED = {
 }
 OFFSET = [{"bits": "<u2", "precision": 11, "offset": 2}, {"bits": ">i4", "precision": 20, "offset": 7}]
 """Integers that take some bits of their bytes, and not the lowest."""
-ODD = [{"enum": "<i2"}, *OFFSET, {"array": "<f4", "shape": [2, 3]}, COMPOUND, NESTED, "S5", "str", {"vlen": "<i4"}]
-ODD += ["V8", "M8[s]", "g", "<c16"]
+ARRAYS = [{"array": "<f4", "shape": [2, 3]}, {"array": ">i2", "shape": [3]}, {"array": "?", "shape": [2]}]
+SMALL = [{"float": "bfloat16"}, {"float": "e4m3"}, {"float": "e5m2"}]
+"""Floats that torch has types for, and NumPy has none."""
+COMPLEX = [{"complex": "<f4"}, {"complex": "<f8"}]
+DECLARED = [
+    {"members": [["early", "<i4"], ["late", ">i2"]], "order": [1, 0]},
+    {"members": [["i", "<f4"], ["r", "<f4"]], "order": [1, 0]},  # complex numbers, the imaginary part first
+    {"members": [["a", "S3"], ["b", "<f4"], ["c", "<f4"]], "order": [2, 0, 1]},
+]
+"""Compounds whose members are declared in another order than they have in an element."""
+VARYING = [
+    {"members": [["b", "<f4"], ["a", {"vlen": "<f4"}], ["c", "<f4"]]},
+    {"members": [["a", "str"], ["b", "<f4"], ["c", "<f4"]]},
+    {"members": [["b", "<f4"], ["c", "<f4"], ["a", {"vlen": "<i4"}], ["d", "str"]]},
+]
+"""Compounds with members of variable length."""
+UNREADABLE = [{"integer": 3}, {"time": 4}, {"members": [["x", SMALL[0]], ["y", {"integer": 3}]]}]
+"""Types that h5py has no word for."""
+BESIDE = [{"members": [["b", "<f4"], ["a", one], ["c", "<f4"]]} for one in [*UNREADABLE, *SMALL, *COMPLEX, *ARRAYS]]
+"""Compounds of numbers and a member that is rare."""
+ODD = [{"enum": "<i2"}, *OFFSET, *ARRAYS, COMPOUND, NESTED, "S5", "str", {"vlen": "<i4"}]
+ODD += ["V8", "M8[s]", "g", "<c16", *SMALL, *COMPLEX, *DECLARED[:2], *VARYING[:2], {"field": 1}, {"field": 2}]
+ODD += [{"array": SMALL[0], "shape": [2]}, {"array": COMPLEX[0], "shape": [2, 2]}, {"array": OFFSET[0], "shape": [3]}]
+ODD += [{"vlen": {"vlen": "<i4"}}, *UNREADABLE[:2]]
+SOLID = [*ARRAYS, *SMALL, *COMPLEX, *OFFSET, ODD[-5], ODD[-4], ODD[-3], {"enum": "<i2"}, COMPOUND, DECLARED[1]]
+"""Types whose elements all have as many bytes, which any kind of samples may have."""
 LIBVERS = [["earliest", "latest"], ["earliest", "v18"], ["v18", "latest"], ["v110", "latest"], ["latest", "latest"]]
 FILTERS = [["gzip"], ["shuffle", "gzip"], ["shuffle", "gzip", "fletcher32"], ["fletcher32"], ["shuffle"]]
 FILTERS += [["lzf"], ["shuffle", "lzf"], ["lz4"], ["zstd"], ["blosc"], ["bitshuffle"], ["szip"]]
@@ -25,7 +51,31 @@ FILTERS += [["scaleoffset"], ["nbit"]]
 
 def is_number(kind: Any) -> bool:
     """Tell whether a type is one of NumPy's plain integers and floats."""
-    return isinstance(kind, str) and kind != "str" and np.dtype(kind).kind in "iuf" and kind != "g"
+    return isinstance(kind, str) and kind not in ("str", "M8[ms]") and np.dtype(kind).kind in "iuf" and kind != "g"
+
+
+def has_varying(kind: Any) -> bool:
+    """Tell whether a type is of variable length, or has a member that is."""
+    if isinstance(kind, dict):
+        return "vlen" in kind or any(has_varying(one) for _, one in kind.get("members", ()))
+    return bool(kind == "str")
+
+
+def marks_of(kind: Any) -> set[str]:
+    """Name what is rare in a type of elements, or in what it is made of."""
+    if not isinstance(kind, dict):
+        return set()
+    found = {name for key, name in RARE.items() if key in kind}
+    if "array" in kind or "vlen" in kind:
+        inner = kind.get("array", kind.get("vlen"))
+        found |= marks_of(inner) | ({"nested"} if isinstance(inner, dict) and {"array", "vlen"} & set(inner) else set())
+    return found.union(*(marks_of(one) for _, one in kind.get("members", ())))
+
+
+RARE = {
+    "float": "small float", "complex": "native complex", "field": "bit field", "integer": "unreadable",
+    "time": "unreadable", "array": "array", "order": "declared", "meanings": "enum",
+}  # fmt: skip
 
 
 def drawn_type(rng: random.Random, odd: float = 0.2) -> Any:
@@ -51,11 +101,17 @@ def drawn_group(rng: random.Random, path: str) -> dict[str, Any]:
 
 def stored(rng: random.Random, shape: list[int], kind: Any, seed: int, libver: Any = None) -> dict[str, Any]:
     """Draw how a dataset of a shape and a type lies."""
-    plain, varies = is_number(kind), kind == "str" or (isinstance(kind, dict) and "vlen" in kind)
+    plain, varies, raw = is_number(kind), has_varying(kind), is_raw(kind)
     node: dict[str, Any] = {"shape": shape, "type": kind, "seed": seed}
     layout = rng.choices(["contiguous", "chunked", "compact", "virtual", "external"], [6, 12, 3, 0.5, 0.3])[0]
-    if layout in ("virtual", "external") and (libver == ["earliest", "v18"] or not (plain and np.prod(shape))):
+    is_array = isinstance(kind, dict) and kind.get("array") in PLAIN
+    fits = (plain or is_array) and np.prod(shape) and libver != ["earliest", "v18"]
+    if is_array and fits and layout == "contiguous" and rng.random() < 0.3:
+        layout = "virtual"
+    if layout in ("virtual", "external") and not fits:
         layout = "chunked"
+    if layout == "external" and is_array:
+        layout = "contiguous"
     if layout == "compact" and np.prod(shape) > 4000:
         layout = "contiguous"
     if not shape or (0 in shape and rng.random() < 0.5):
@@ -74,12 +130,18 @@ def stored(rng: random.Random, shape: list[int], kind: Any, seed: int, libver: A
             fits = False
         if names == ["scaleoffset"] and kind == "<f2":
             fits = False
-        node["filters"] = names if fits and not (varies and names != ["gzip"]) else ["gzip"]
+        if varies:  # libhdf5 writes no array of these through szip, scaleoffset or nbit
+            fits = names[-1] in ("gzip", "lzf", "lz4", "zstd", "bitshuffle")  # blosc ends the process
+        if is_array and rng.random() < 0.3:
+            names, fits = ["nbit"], True
+        node["filters"] = names if fits else ["gzip"]
     limits = rng.choice(["none", "none", "first", "other", "all", "several"])
     along = zip(drawn_limits(rng, shape, limits), node["chunks"], strict=True)
     node["maxshape"] = [None if most is None else max(most, chunk) for most, chunk in along]
     if not varies and rng.random() < 0.2:
         node |= {"alloc": rng.choice(["EARLY", "INCR", "LATE"]), "fill_time": rng.choice(["ALLOC", "IFSET", "NEVER"])}
+    if raw:
+        return {**node, "written": rng.choice([1, 1, 1, 0])}
     if plain and rng.random() < 0.2:  # what may grow was of another shape when it was made
         grown = zip(shape, node["maxshape"], strict=True)
         node["first"] = [n if most == n else rng.randint(1, most or 2 * n + 1) for n, most in grown]

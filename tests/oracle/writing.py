@@ -10,18 +10,24 @@ from h5py import h5a, h5d, h5f, h5p, h5s, h5t, h5z
 
 PLUGINS = {name.lower(): getattr(hdf5plugin, name)() for name in ("LZ4", "Zstd", "Blosc", "Bitshuffle")}
 INTEGERS = {False: h5z.SO_INT, True: h5z.SO_FLOAT_DSCALE}
+FLOATS = {"bfloat16": (2, 15, 7, 8, 7, 127), "e4m3": (1, 7, 3, 4, 3, 7), "e5m2": (1, 7, 2, 5, 2, 15)}
+TIMES = ("M8[s]", "M8[ms]")
+RAW = {"float", "integer", "time", "field", "complex"}
 
 
 def stored_type(kind):
     """Make an HDF5 type: of NumPy's text, "str", or a dict for what needs more words."""
     if kind == "str":
         return h5t.py_create(h5py.string_dtype(), logical=True)
-    if kind == "M8[s]":
+    if kind in TIMES:
         return h5t.py_create(h5py.opaque_dtype(np.dtype(kind)), logical=True)
     if isinstance(kind, str):
         return h5t.py_create(np.dtype(kind), logical=True)
     if "enum" in kind:
-        return h5t.py_create(h5py.enum_dtype({"A": 0, "B": 1, "C": 7}, np.dtype(kind["enum"])), logical=True)
+        meanings = kind.get("meanings", {"A": 0, "B": 1, "C": 7})
+        return h5t.py_create(h5py.enum_dtype(meanings, np.dtype(kind["enum"])), logical=True)
+    if RAW & set(kind):
+        return unusual_type(kind)
     if "bits" in kind:
         found = h5t.py_create(np.dtype(kind["bits"])).copy()
         found.set_precision(kind["precision"])
@@ -32,12 +38,56 @@ def stored_type(kind):
     if "vlen" in kind:
         return h5t.vlen_create(stored_type(kind["vlen"]))
     members = [(name, stored_type(member)) for name, member in kind["members"]]
-    gap = kind.get("gap", 0)
-    found, place = h5t.create(h5t.COMPOUND, sum(member.get_size() + gap for _, member in members)), 0
-    for name, member in members:
-        found.insert(name.encode(), place, member)
-        place += member.get_size() + gap
+    gap, order = kind.get("gap", 0), kind.get("order") or range(len(members))
+    sizes = [member.get_size() + gap for _, member in members]
+    found = h5t.create(h5t.COMPOUND, sum(sizes))
+    for k in order:  # in which members are declared, wherever they are in an element
+        found.insert(members[k][0].encode(), sum(sizes[:k]), members[k][1])
     return found
+
+
+def unusual_type(kind):
+    """Make a type of which h5py has no word: small floats, integers of three bytes, times, bit fields, complex."""
+    if "complex" in kind:
+        return {"<f4": h5t.COMPLEX_IEEE_F32LE, "<f8": h5t.COMPLEX_IEEE_F64LE}[kind["complex"]]
+    if "field" in kind:
+        return {1: h5t.STD_B8LE, 2: h5t.STD_B16LE, 4: h5t.STD_B32LE}[kind["field"]]
+    if "time" in kind:
+        return h5t.UNIX_D32LE
+    if "integer" in kind:
+        found = h5t.STD_I32LE.copy()
+        found.set_size(kind["integer"])
+        return found
+    nbytes, sign, mantissa, exponent_bits, mantissa_bits, bias = FLOATS[kind["float"]]
+    found = h5t.IEEE_F32LE.copy()
+    found.set_fields(sign, mantissa, exponent_bits, 0, mantissa_bits)
+    found.set_ebias(bias)
+    found.set_precision(8 * nbytes)
+    found.set_size(nbytes)
+    return found
+
+
+def is_raw(kind):
+    """Tell whether a type, or what it is made of, is written by its bytes."""
+    if not isinstance(kind, dict):
+        return False
+    inner = [kind[name] for name in ("array", "vlen") if name in kind] + [one for _, one in kind.get("members", ())]
+    return bool(RAW & set(kind)) or any(map(is_raw, inner))
+
+
+def raw_numbers(kind, count, rng):
+    """Draw the bytes of elements: numbers where they are whole ones or IEEE's, any bits where they are not."""
+    nbytes = stored_type(kind).get_size()
+    if isinstance(kind, str):
+        return np.ascontiguousarray(numbers(np.dtype(kind), (count,), rng)).view("u1").reshape(count, nbytes)
+    if "members" in kind:
+        parts = [raw_numbers(one, count, rng) for _, one in kind["members"]]
+        return np.concatenate(parts, axis=1)
+    if "array" in kind:
+        return raw_numbers(kind["array"], count * int(np.prod(kind["shape"])), rng).reshape(count, nbytes)
+    if "complex" in kind:
+        return numbers(np.dtype(kind["complex"]), (2 * count,), rng).view("u1").reshape(count, nbytes)
+    return rng.integers(0, 256, (count, nbytes), "u1")
 
 
 def numbers(dtype, shape, rng):
@@ -99,7 +149,8 @@ def add_dataset(file, node, folder):
     """Write one dataset."""
     kind, shape, rng = stored_type(node["type"]), tuple(node["shape"]), np.random.default_rng(node.get("seed", 0))
     layout, chunks, maxshape = node.get("layout", "contiguous"), node.get("chunks"), node.get("maxshape")
-    dtype = h5py.opaque_dtype(np.dtype(node["type"])) if node["type"] == "M8[s]" else kind.dtype
+    is_opaque, raw = node["type"] in TIMES, is_raw(node["type"])
+    dtype = None if raw else h5py.opaque_dtype(np.dtype(node["type"])) if is_opaque else kind.dtype
     creation = h5p.create(h5p.DATASET_CREATE)
     if chunks:
         creation.set_chunk(tuple(chunks))
@@ -119,16 +170,26 @@ def add_dataset(file, node, folder):
     limits = maxshape and tuple(h5s.UNLIMITED if n is None else n for n in maxshape)
     begun = tuple(node.get("first") or shape)
     space = h5s.create_simple(begun, limits) if shape else h5s.create(h5s.SCALAR)
+    path = node["path"]
+    if raw:
+        made = h5d.create(file.id, path.encode(), kind, space, dcpl=creation, lcpl=links)
+        values = np.ascontiguousarray(raw_numbers(node["type"], int(np.prod(shape)), rng))
+        if node.get("written", 1) and values.size and not node.get("first"):
+            made.write(h5s.ALL, h5s.ALL, values, mtype=kind)
+        return h5py.Dataset(made)
     base, inner = (dtype.base, dtype.shape) if dtype.subdtype else (dtype, ())
     if "data" in node:
-        values = np.empty(shape, dtype=object) if dtype.kind == "O" else np.asarray(node["data"], dtype)
+        data = [tuple(one) for one in node["data"]] if dtype.names else node["data"]
+        values = np.empty(shape, dtype=object) if dtype.kind == "O" else np.asarray(data, dtype)
         for k, value in enumerate(node["data"]) if dtype.kind == "O" else ():  # NumPy would make rows of lists
             values[k] = np.asarray(value, h5py.check_vlen_dtype(dtype)) if isinstance(value, list) else value
     else:
         values = numbers(base, (*shape, *inner), rng)
-    path = node["path"]
+        if node.get("power"):  # tiny or huge numbers
+            values = (values * 10.0 ** node["power"]).astype(base)
     if layout == "virtual":
-        source = file.create_dataset(f"behind_{path.replace('/', '_')}", data=values, dtype=dtype)
+        source = file.create_dataset(f"behind_{path.replace('/', '_')}", shape, dtype=dtype)
+        source[...] = values
         where = h5py.VirtualLayout(shape, dtype)
         where[...] = h5py.VirtualSource(source)
         return file.create_virtual_dataset(path, where, fillvalue=node.get("fill"))
@@ -181,6 +242,9 @@ def add_attribute(file, node):
     dtype = kind.dtype
     base, inner = (dtype.base, dtype.shape) if dtype.subdtype else (dtype, ())
     values = numbers(base, (*node["shape"], *inner), np.random.default_rng(node.get("seed", 0)))
+    if "data" in node and dtype.kind == "O":
+        owner.attrs[node["attr"]] = node["data"]
+        return
     if dtype.kind == "O" or dtype.subdtype:
         owner.attrs.create(node["attr"], values if dtype.subdtype or values.shape else values.item(), dtype=dtype)
         return
@@ -224,6 +288,8 @@ def write_file(folder, described):
     if described.get("track"):
         creation.set_link_creation_order(h5p.CRT_ORDER_TRACKED | h5p.CRT_ORDER_INDEXED)
     path = os.path.join(folder, described["name"])
+    if any("complex" in repr(node.get("type")) for node in described["nodes"]):
+        access.set_libver_bounds(h5f.LIBVER_EARLIEST, h5f.LIBVER_LATEST)  # these came with HDF5 2.0
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with h5py.File(h5f.create(path.encode(), h5f.ACC_TRUNC, creation, access)) as file:
         for node in described["nodes"]:

@@ -1,0 +1,267 @@
+"""Ways of reading in which something goes wrong outside: bytes that change, damaged structure, stores that tell little.
+
+What comes then is what was there before, or what is there now, by h5py's word; or an error of h5stream. Never anything
+else, and never the end of the process, so that such cases are run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from h5py import h5d
+from object_server import ObjectServer  # type: ignore[import-not-found]
+
+from h5stream import H5Dataset, H5StreamError
+from h5stream.errors import SourceChangedError
+
+from . import writing
+from .compare import WrongError, count_of, parts_of, plain
+from .model import Crops, Model
+from .reading import Reading
+
+
+def is_told(there: Reading) -> bool:
+    """Tell whether samples have numbers, and values that are right, so that each can be told from the others."""
+    return "number" in there.trees and not there.model.is_drawn and there.model.answers() == "right"
+
+
+Samples = list[dict[str, Any]] | None
+
+
+def every_sample(model: Model) -> list[dict[str, Any]]:
+    """Return all samples as the model has them."""
+    samples = [model.sample(number) for number in range(len(model.samples))]
+    return [{name: one if isinstance(one, Crops) else plain(one) for name, one in sample.items()} for sample in samples]
+
+
+def as_it_is_now(there: Reading) -> Samples:
+    """Return all samples as h5py has them now, None if it cannot; of a copy, since libhdf5 keeps what it has read."""
+    folder = Path(f"{there.base}-now")
+    shutil.copytree(there.base, folder)
+    try:
+        return every_sample(Model(there.case, folder))
+    except Exception:
+        return None
+
+
+def is_one_of(ours: Any, some: list[Any]) -> bool:
+    """Tell whether a value, as `plain` makes it, is made of parts of others."""
+    if any(isinstance(one, Crops) for one in some):
+        return True  # any stretch is right
+    first = some[0]
+    if isinstance(ours, dict):
+        same = [one for one in some if isinstance(one, dict) and list(one) == list(ours)]
+        return bool(same) and all(is_one_of(ours[name], [one[name] for one in same]) for name in ours)
+    if isinstance(ours, list):
+        same = [one for one in some if isinstance(one, list) and len(one) == len(ours)]
+        return bool(same) and all(is_one_of(ours[k], [one[k] for one in same]) for k in range(len(ours)))
+    if isinstance(ours, (np.ndarray, np.generic)) and isinstance(first, (np.ndarray, np.generic)):
+        ours = np.asarray(ours)
+        same = [np.asarray(one) for one in some if np.shape(one) == ours.shape and np.asarray(one).dtype == ours.dtype]
+        if not same:
+            return False
+        if ours.dtype == bool:  # any byte but 0 is true
+            ours, same = ours.view("u1") != 0, [one.view("u1") != 0 for one in same]
+        width = max(1, ours.dtype.itemsize)
+        parts = [np.ascontiguousarray(one).reshape(-1).view("u1").reshape(-1, width) for one in (ours, *same)]
+        return bool(np.any([(parts[0] == one).all(axis=1) for one in parts[1:]], axis=0).all())
+    return any(type(one) is type(ours) and one == ours for one in some)
+
+
+def check_samples(there: Reading, batch: Any, versions: list[Samples], what: str) -> None:
+    """Compare a batch with samples as they were and as they are."""
+    fields = there.named(batch)
+    parts = {name: parts_of(one) for name, one in fields.items()}
+    sound = [one for one in versions if one is not None]
+    for k in range(count_of(next(iter(fields.values())))):
+        number = int(parts["number"][k])
+        if not 0 <= number < len(sound[0]):
+            raise WrongError(f"{what}: sample number {number} of {len(sound[0])}")
+        for name in parts:
+            if not is_one_of(plain(parts[name][k]), [one[number][name] for one in sound if number < len(one)]):
+                raise WrongError(f"{what}: sample {number}, field {name!r} is {plain(parts[name][k])!r:.200}, "
+                                 f"and neither of {[one[number][name] for one in sound]!r:.400}")  # fmt: skip
+
+
+def copied(reading: Reading, name: str) -> Reading:
+    """Write the files of a case once more, in a folder of their own."""
+    there = reading.elsewhere(str(reading.folder / name))
+    for file in reading.case["files"]:
+        writing.write_file(there.base, file)
+    return there
+
+
+def stretches_of(path: str, name: str) -> list[tuple[int, int]]:
+    """Return where the bytes of a dataset are in its file."""
+    with h5py.File(path, "r") as file:
+        if name not in file or not isinstance(file[name], h5py.Dataset):
+            return []
+        dataset = file[name].id
+        layout = dataset.get_create_plist().get_layout()
+        if layout == h5d.CHUNKED:
+            infos = [dataset.get_chunk_info(k) for k in range(dataset.get_num_chunks())]
+            return [(info.byte_offset, info.size) for info in infos if info.size]
+        offset = dataset.get_offset() if layout == h5d.CONTIGUOUS else None
+        return [(offset, dataset.get_storage_size())] if offset is not None and dataset.get_storage_size() else []
+
+
+def change(path: str, where: tuple[int, int], options: dict[str, Any]) -> None:
+    """Write other bytes into a stretch of a file, which may look as if it had not changed."""
+    was, rng = os.stat(path), random.Random(options["seed"])
+    first, nbytes = where
+    start = rng.randrange(0, nbytes, 8) if nbytes > 8 else 0
+    count = min(nbytes - start, rng.choice([4, 8, 64, nbytes]))
+    value = {"huge": 2**30, "many": 52_000, "negative": -50_000, "one": 1, "most": 2**62}.get(options["with"])
+    size = 8 if value is not None and value > 2**31 else rng.choice([4, 8])
+    filling = rng.randbytes(count) if value is None else value.to_bytes(size, "little", signed=True) * count
+    with open(path, "r+b") as file:
+        file.seek(first + start)
+        file.write(filling[:count])
+    if options["unseen"]:
+        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    else:
+        os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns + 10**9))
+
+
+def changed(reading: Reading, options: dict[str, Any]) -> None:
+    """Bytes of a dataset change between epochs, seen or unseen."""
+    there = copied(reading, "changed")
+    path = f"{there.base}/{options['file']}"
+    if not (some := stretches_of(path, options["path"])) or not is_told(there):
+        return
+    old = every_sample(reading.model)
+    with there.loader(shuffle=True, drop_last=False, keep=options["keep"]) as loader:
+        for batch in loader:
+            check_samples(there, batch, [old], "before anything changes")
+        change(path, some[options["seed"] % len(some)], options)
+        new = as_it_is_now(there)
+        try:
+            for _ in range(2):
+                for batch in loader:
+                    check_samples(there, batch, [old, new], f"{options['path']!r} of {options['file']!r} has changed")
+        except H5StreamError:
+            return
+
+
+def keys_of(path: str, name: str) -> list[tuple[int, int]]:
+    """Return where the keys of chunks are in a file whose B-trees are of version 1, and how many numbers each has."""
+    data = Path(path).read_bytes()
+    with h5py.File(path, "r") as file:
+        if name not in file or not isinstance(file[name], h5py.Dataset) or not file[name].chunks:
+            return []
+        dataset, block = file[name].id, file.userblock_size
+        infos = [dataset.get_chunk_info(k) for k in range(dataset.get_num_chunks())]
+        axes = len(file[name].shape) + 1
+    found = []
+    for info in infos:
+        address = (info.byte_offset - block).to_bytes(8, "little")
+        place = data.find(address)
+        while place > 0:
+            key = place - 8 * axes - 8
+            if key > 0 and data[key : key + 4] == info.size.to_bytes(4, "little"):
+                found.append((key, axes))
+                break
+            place = data.find(address, place + 1)
+    return found
+
+
+def keyed(reading: Reading, options: dict[str, Any]) -> None:
+    """A key of a chunk, in a B-tree, is damaged: its size, its mask, a coordinate or its address."""
+    there = copied(reading, "keyed")
+    path = f"{there.base}/{options['file']}"
+    if not (keys := keys_of(path, options["path"])) or not is_told(there):
+        return
+    old = every_sample(reading.model)
+    rng = random.Random(options["seed"])
+    key, axes = rng.choice(keys)
+    with open(path, "r+b") as file:
+        place = rng.choice([*range(axes), axes - 1, axes, -1])  # the coordinates, of which the last is 0; address; size
+        file.seek(key + 8 + 8 * place)
+        if place < 0:
+            file.write(rng.choice([0, 1, 2**31, 7]).to_bytes(4, "little"))
+        else:
+            file.write(rng.choice([1, 2, 3, 4, 7, 100, 2**40, 2**63, 5_275_904]).to_bytes(8, "little"))
+    new = as_it_is_now(there)
+    what = f"a key of {options['path']!r} of {options['file']!r} is damaged"
+    try:
+        dataset = H5Dataset(there.source, **there.asked)
+        check_samples(there, dataset[:], [old, new], what)
+        with there.loader(shuffle=True, drop_last=False) as loader:
+            for batch in loader:
+                check_samples(there, batch, [old, new], what)
+    except H5StreamError:
+        return
+
+
+class Store(ObjectServer):
+    """A store that has neither ETags nor dates, dates alone, weak ETags that it compares strictly, or strong ones."""
+
+    def __init__(self, folder: Path, how: str) -> None:
+        self.how = how
+        super().__init__(folder)
+        self.has_tags = how != "no tags"
+        self.tag = 'W/"{}"' if how == "weak tags" else '"{}"'
+
+    async def answer(self, method: str, url: Any, fields: dict[str, str], writer: Any) -> bool:
+        """Refuse weak tags in If-Match, as servers that follow the rules do."""
+        if self.how == "weak tags" and fields.get("if-match", "").startswith("W/"):
+            return bool(await self.send(writer, 412, {}, b""))
+        return bool(await super().answer(method, url, fields, writer))
+
+    def begin(self, writer: Any, status: int, facts: dict[str, str], nbytes: int) -> None:
+        """Leave out ETags where there are dates alone."""
+        known = {name: fact for name, fact in facts.items() if name != "ETag" or self.how != "dates"}
+        super().begin(writer, status, known, nbytes)
+
+
+def served(reading: Reading, options: dict[str, Any]) -> None:
+    """Samples of the files as objects of a web server, whose names are written as browsers write them."""
+    there, store = copied(reading, "served"), Store(reading.folder / "served", options["how"])
+    try:
+        there.base, there.quote = store.url, urllib.parse.quote
+        if options["replaced"] and options["how"] != "no tags" and is_told(there):
+            _replaced(there, reading)
+        else:
+            there.check_once(_epoch(there), dropped=there.case["loader"].get("drop_last", False))
+    finally:
+        store.close()
+
+
+def _epoch(there: Reading) -> list[int]:
+    with there.loader(shuffle=True) as loader:
+        return [number for batch in loader for number in there.check_batch(batch)]
+
+
+def _replaced(there: Reading, reading: Reading) -> None:
+    """Read an epoch in which objects are replaced by others after the first batch: none of these may come."""
+    old, began = every_sample(reading.model), False
+    narrow = {"batch_size": 1, "window": 1, "memory_budget": "1GiB"}
+    with there.loader(shuffle=True, drop_last=False, keep="never", num_workers=0, **narrow) as loader:
+        try:
+            for batch in loader:
+                check_samples(there, batch, [old], "objects were replaced" if began else "nothing has changed")
+                if not began:
+                    replace(reading)
+                    began = True
+        except SourceChangedError:
+            if not began:
+                raise WrongError("nothing has changed, and it says so") from None
+
+
+def replace(reading: Reading) -> None:
+    """Write other numbers into the files that are served, and more bytes; each has a later date."""
+    for file in reading.case["files"]:
+        nodes = [{**node, "seed": node["seed"] + 1000} if "seed" in node else node for node in file["nodes"]]
+        path = writing.write_file(str(reading.folder / "served-anew"), {**file, "nodes": nodes})
+        with open(path, "ab") as end:
+            end.write(bytes(4096))
+        os.utime(path, (2e9, 2e9))
+    for file in reading.case["files"]:
+        os.replace(reading.folder / "served-anew" / file["name"], reading.folder / "served" / file["name"])
