@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Mixture, Rows, Sequences, Table
+from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Mixture, Objects, Rows, Sequences, Table
 from h5stream.errors import FieldLengthError, OptionError
 
 GENES = ["A", "B", "C", "D"]
@@ -209,8 +209,9 @@ def test_what_cannot_be_lined_up_is_refused_in_words(files, tmp_path):
     plain = str(tmp_path / "plain.h5")
     with pytest.raises(OptionError, match="the file has no names of them"):
         H5Dataset(plain, Field("x", columns=["a"]))
-    with pytest.raises(OptionError, match="this is a compound"):
-        H5Dataset(plain, Field("t", columns=["a"]))
+    assert H5Dataset(plain, Field("t", columns=["a"]))[:].shape == (3, 1)  # of a compound, members are named
+    with pytest.raises(OptionError, match="ragged='arrays' takes whole arrays"):
+        H5Dataset(plain, Field("x", columns=["a"], ragged="arrays"), samples=Objects("files"))
     with pytest.raises(OptionError, match="'A' is that of several columns"):
         H5Dataset(plain, Field("twice/X", columns=["A", "B"]))
     assert np.array_equal(H5Dataset(plain, Field("twice/X", columns=["B"]))[:], matrix(range(3), ["B"]))

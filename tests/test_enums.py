@@ -134,5 +134,5 @@ def test_members_that_make_one_tensor_have_one_enum(tmp_path):
     with h5py.File(path, "w") as file:
         file.create_dataset("t", data=np.zeros(3, np.dtype([("a", a), ("b", b), ("c", c)])))
     with pytest.raises(UnsupportedFieldError, match=r"enums, and number 0 stands for 'background' in 'a', and for"):
-        H5Dataset(path, Field("t", members=["a", "b"]))
-    assert H5Dataset(path, Field("t", members=["a", "c"]))[:].shape == (3, 2)
+        H5Dataset(path, Field("t", columns=["a", "b"]))
+    assert H5Dataset(path, Field("t", columns=["a", "c"]))[:].shape == (3, 2)

@@ -144,7 +144,7 @@ def test_objects_that_cannot_be_looked_up_are_named(tmp_path):
         (lambda: Field("x", columns=["a", "d"]), FieldNotFoundError, "no member 'd'.*it has 'a', 'b', 'c'"),
         (lambda: Field("x", columns=["a", "b"]), UnsupportedFieldError, "'a' is float32, 'b' is int32; make a field"),
         (lambda: Field("x", columns=["c"]), UnsupportedFieldError, "'c' is"),
-        (lambda: Field("plain", columns=["a"]), FieldNotFoundError, "no compounds"),
+        (lambda: Field("plain", columns=["a"]), OptionError, "the file has no names of them"),
         (lambda: Field("x", columns=["a", 3]), OptionError, "columns= takes names alone"),
         (lambda: Field("x", columns=["a"], take="all"), OptionError, "take='all' takes the whole"),
     ],

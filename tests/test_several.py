@@ -58,7 +58,7 @@ SETS = {
     "Table": lambda folder: Table(row=[0, 1], group={"g0", "g1"}),
     "rows of a Table": lambda folder: Table(row={0, 1}),
     "Values": lambda folder: Values({1, 2}),
-    "members": lambda folder: Field("t", members={"a", "b"}),
+    "members": lambda folder: Field("t", columns={"a", "b"}),
     "columns": lambda folder: Field("x", columns={1, 0}),
     "columns of an axis": lambda folder: Field("x", columns=(..., {1, 0})),
     "file": lambda folder: Field("x", file=set(paths(folder))),
@@ -153,7 +153,7 @@ def test_names_in_an_array_are_those_of_a_list(folder, form):
     with h5py.File(path) as file:
         assert np.array_equal(first[2][0], file["x"][2])
     assert first.statistics(make(["y"])).keys() == {"y"}
-    members = H5Dataset(path, Field("t", members=make(["b", "a"])))[:]
+    members = H5Dataset(path, Field("t", columns=make(["b", "a"])))[:]
     assert members.shape == (4, 2)
 
 

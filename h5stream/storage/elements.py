@@ -170,6 +170,14 @@ def type_of(stored: Any) -> np.dtype[Any]:
     return np.dtype([*formats.items()])
 
 
+def type_if_any(stored: Any) -> np.dtype[Any] | None:
+    """Return the type that elements of a stored one come as, its members in their order; None if h5py has none."""
+    try:
+        return plain_dtype(type_of(stored))
+    except CANNOT_READ:
+        return None
+
+
 def _own_type(stored: Any) -> np.dtype[Any]:
     """Return the type that h5py has for a stored one; raises `CANNOT_READ` for one that is of no use to read into."""
     dtype: np.dtype[Any] = stored.dtype

@@ -578,7 +578,13 @@ def _column_names(columns: Any) -> tuple[str, ...]:
     if isinstance(columns, Iterator):
         return ()
     names = names_in("columns=", columns) if np.ndim(columns) == 1 or not _is_array(columns) else ()
-    return names if all(isinstance(one, str) for one in names) else ()
+    if (
+        wrong := [one for one in names if not isinstance(one, str)]
+        if any(isinstance(one, str) for one in names)
+        else []
+    ):
+        raise OptionError(f"columns= takes names alone, or numbers alone, not {wrong[0]!r} among names")
+    return () if names and not isinstance(names[0], str) else names
 
 
 def _of_axis(given: Any, *, is_one: bool = False) -> Any:

@@ -28,7 +28,6 @@ from h5stream.storage.elements import (
     kind_of,
     may_be_sorted,
     meanings_of,
-    plain_dtype,
     same,
 )
 from h5stream.storage.external import Guard, without_soft_links
@@ -331,9 +330,13 @@ class StoredAs(NamedTuple):
 
     def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
-        dtypes = [plain_dtype(elements.type_of(one.type)) for one in (self, other)]
-        if other.shape != self.shape or (dtypes[0] != dtypes[1] and not any(map(may_be_sorted, dtypes))):
-            first, this = (f"{dtype} {one.shape}" for dtype, one in zip(dtypes, (self, other), strict=True))
+        dtypes = [elements.type_if_any(one.type) for one in (self, other)]
+        is_other = dtypes[0] != dtypes[1] or (None in dtypes and not other.type.equal(self.type))
+        if other.shape != self.shape or (
+            is_other and not any(one is not None and may_be_sorted(one) for one in dtypes)
+        ):
+            texts = ("a type that h5py cannot read" if dtype is None else str(dtype) for dtype in dtypes)
+            first, this = (f"{text} {one.shape}" for text, one in zip(texts, (self, other), strict=True))
             why = f": {name!r} holds {this}, and {self.name!r} {first}, but objects must be alike. "
             why += "Field(..., ragged='pad') takes different lengths, and Objects([...]) only those that it names"
             raise refusal(path, name, why, FieldLengthError)

@@ -98,7 +98,12 @@ EXPECTED = {
     "nbit": ("chunked", "h5py", "scaleoffset: only libhdf5 undoes it"),
     "unwritten": ("chunked", "direct", "no filter"),
     "empty": ("contiguous", "refused", "has zero rows in empty; there is nothing to stream"),
-    "scalar": ("contiguous", "refused", "is a single value, so it has no rows; a field's first axis are the samples"),
+    "scalar": (
+        "contiguous",
+        "refused",
+        "is a single value, so it has no rows; a field's first axis are the samples; "
+        "Field(..., take='all') is a value that all samples have",
+    ),
     "strings": ("contiguous", "heap", "variable length"),
     "group/deep": ("contiguous", "direct", "no filter"),
 }
