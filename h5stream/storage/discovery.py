@@ -278,7 +278,8 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
     for reading in readings(name):  # a dataset whose own name has a colon is found first
         if reading.mark != "@" and reading.path and leads_to_dataset(reading.path):
             dataset = file[reading.path]
-            member = member_in(dataset.dtype, reading) if reading.mark else ()
+            dtype = _type_of(dataset, name, path)
+            member = member_in(dtype, reading) if reading.mark else ()
             if member is not None:
                 return Thing(dataset, reading.path, member)
             lacking = lacking or reading
@@ -307,9 +308,9 @@ def means(file: Any, name: str, path: str, guard: Guard) -> Reading | None:
         if reading.mark == "@" and owner is not None and reading.rest[0] in owner.attrs:
             return reading
         if reading.mark == ":" and isinstance(owner, h5py.Dataset):
-            with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
-                if (member := member_in(owner.dtype, reading)) is not None:
-                    return reading._replace(rest=member)
+            dtype = elements.type_if_any(owner.id.get_type())
+            if dtype is not None and (member := member_in(dtype, reading)) is not None:
+                return reading._replace(rest=member)
     return None
 
 
