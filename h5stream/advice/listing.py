@@ -19,11 +19,10 @@ import numpy as np
 
 from h5stream.errors import FieldLengthError, H5StreamError
 from h5stream.storage import discovery
-from h5stream.storage.elements import plain_dtype
+from h5stream.storage.elements import dtype_of, plain_dtype
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import Field
 from h5stream.storage.filters import pipeline_of
-from h5stream.storage.handles import dtype_of
 from h5stream.storage.images import format_of
 from h5stream.storage.meanings import packed_by
 from h5stream.storage.opening import open_layout

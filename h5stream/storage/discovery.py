@@ -27,9 +27,9 @@ from h5stream.errors import (
     UnsupportedFieldError,
 )
 from h5stream.storage import elements
-from h5stream.storage.elements import holds_reference, in_stored_byte_order, may_be_sorted
+from h5stream.storage.elements import dtype_of, holds_reference, in_stored_byte_order, may_be_sorted
 from h5stream.storage.external import Guard
-from h5stream.storage.handles import DAMAGE, dtype_of
+from h5stream.storage.handles import DAMAGE
 from h5stream.storage.names import Reading, member_in, parted, quoted_member, readings
 from h5stream.units import did_you_mean
 

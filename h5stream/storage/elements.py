@@ -7,8 +7,10 @@ its NumPy dtype goes through h5py, which converts it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,6 +18,8 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+
+from h5stream.storage.handles import DAMAGE, open_file
 
 MOST_NBYTES = 1 << 24
 """Larger elements go through h5py: each byte of one has a place in a table."""
@@ -139,7 +143,7 @@ def is_parted(dtype: np.dtype[Any]) -> bool:
 
 
 def as_complex(values: Any) -> Any:
-    """Return complex numbers of their parts, in a field that has such; see `h5stream.storage.handles.dtype_of`."""
+    """Return complex numbers of their parts, in a field that has such; see `dtype_of`."""
     if values.dtype.names is None or not is_parted(values.dtype):
         return values
     whole = np.empty(values.shape, f"c{2 * values.dtype['r'].itemsize}")
@@ -168,6 +172,20 @@ def type_of(stored: Any) -> np.dtype[Any]:
         except CANNOT_READ as error:
             formats[name] = np.dtype(f"V{member.get_size()}", metadata={NO_TYPE: str(error)})
     return np.dtype([*formats.items()])
+
+
+def dtype_of(dataset: Any) -> np.dtype[Any]:
+    """Return the type of a dataset's elements, whether or not anybody has read of it.
+
+    libhdf5 sorts the members of an open dataset's type by their places when it first converts elements, for any reader.
+    Complex numbers whose real part was declared first, and comes second in an element, are a compound for h5py then.
+    """
+    dtype = type_of(dataset.id.get_type())
+    if not may_be_sorted(dtype) or not dataset.name:
+        return dtype
+    with contextlib.suppress(*DAMAGE), open_file(os.fsdecode(dataset.file.filename), alone=True) as file:
+        return type_of(file[dataset.name].id.get_type())
+    return dtype
 
 
 def type_if_any(stored: Any) -> np.dtype[Any] | None:

@@ -41,10 +41,10 @@ from h5stream.storage.discovery import (
     thing_at,
     why_not_opened,
 )
-from h5stream.storage.elements import as_samples_have_it
+from h5stream.storage.elements import as_samples_have_it, dtype_of
 from h5stream.storage.extents import Extents, SampleKind
 from h5stream.storage.fields import Field, SampleShape, Take, check_options, columns_wanted, not_ragged
-from h5stream.storage.handles import DAMAGE, dtype_of
+from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target

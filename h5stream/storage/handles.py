@@ -24,10 +24,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import h5py
-import numpy as np
 from h5py import h5f, h5fd, h5i, h5p
 
-from h5stream.storage.elements import may_be_sorted, type_of
 from h5stream.storage.remote import ObjectFile, ObjectIdentity, failures, opening
 from h5stream.storage.stores import is_address
 
@@ -82,20 +80,6 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> Any:
         for writer in _writers(_key(os.stat(path))) if marked else ():
             return h5py.File(h5i.get_file_id(writer).reopen())
         raise
-
-
-def dtype_of(dataset: Any) -> np.dtype[Any]:
-    """Return the type of a dataset's elements, whether or not anybody has read of it.
-
-    libhdf5 sorts the members of an open dataset's type by their places when it first converts elements, for any reader.
-    Complex numbers whose real part was declared first, and comes second in an element, are a compound for h5py then.
-    """
-    dtype = type_of(dataset.id.get_type())
-    if not may_be_sorted(dtype) or not dataset.name:
-        return dtype
-    with contextlib.suppress(*DAMAGE), open_file(os.fsdecode(dataset.file.filename), alone=True) as file:
-        dtype = type_of(file[dataset.name].id.get_type())
-    return dtype
 
 
 def flush_written(path: str, *, opening: bool) -> None:

@@ -25,11 +25,12 @@ from h5stream.errors import (
 from h5stream.samples.space import Along
 from h5stream.storage import elements, filters
 from h5stream.storage.discovery import Thing, find_dataset, is_attribute, means, once_of, refusal, type_once
+from h5stream.storage.elements import dtype_of
 from h5stream.storage.external import Guard, files_behind, without_soft_links
 from h5stream.storage.fallback import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.filters import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.global_heap import MOST_VALUES, base_of, values_of
-from h5stream.storage.handles import dtype_of, open_file
+from h5stream.storage.handles import open_file
 from h5stream.storage.headers import superblock_of
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, cut_extent, rows_together
