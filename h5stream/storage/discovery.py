@@ -278,7 +278,8 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
     for reading in readings(name):  # a dataset whose own name has a colon is found first
         if reading.mark != "@" and reading.path and leads_to_dataset(reading.path):
             dataset = file[reading.path]
-            member = member_in(dataset.dtype, reading) if reading.mark else ()
+            dtype = _type_of(dataset, name, path)
+            member = member_in(dtype, reading) if reading.mark else ()
             if member is not None:
                 return Thing(dataset, reading.path, member)
             lacking = lacking or reading

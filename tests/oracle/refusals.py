@@ -18,6 +18,7 @@ UNNUMBERED = ("'V8'", "'g'", "'time'", "'integer'")
 VARIES = ("'vlen'", "'str'")
 OUTSIDE = ("'remote'", "'served'", "'staged'")
 TYPES = ("unlike sizes", "unlike stored", "unlike dates", "unlike byte order")
+LACKING = ("'missing': 'skip'", "'missing': 'fill'", "unlike lacking", "unlike no group")
 MANY = (
     r"one value a row|come one a sample|has several rows|samples of several rows|is not for (values of variable length|"
     "rows of a sparse matrix|encoded images)"
@@ -48,7 +49,10 @@ REASONS = [
     Reason("array of rows of several files", "of several files or groups|go backwards or beyond the end", ("'rows'",)),
     Reason("rows that are objects", "rows that are objects are of", ("frame",)),
     Reason("unlike objects", UNLIKE, ("Objects", "'o/", "arrays", "unlike")),
-    Reason("lacking", "has no dataset|lacks", ("'missing': 'skip'", "'missing': 'fill'", "unlike lacking")),
+    Reason("lacking", "has no dataset|lacks|matches no group", LACKING),
+    Reason("unlike lengths of what is there once", "What is there once is of one shape in all", VARIES),
+    Reason("arrays of nothing", "without elements", ("'arrays'",)),
+    Reason("ragged compounds", "each member of a ragged one is a field of its own", ("'members'",)),
     Reason("nothing ragged", "goes by a ragged field", ("'sized'",)),
     Reason("joined unlike", "read as one must", ("'joined'", "'several'")),
     Reason("unlike genes", "gene|var/|var of|columns", ("unlike genes",)),
