@@ -51,7 +51,7 @@ REASONS = [
     Reason("unlike objects", UNLIKE, ("Objects", "'o/", "arrays", "unlike")),
     Reason("lacking", "has no dataset|lacks|matches no group", LACKING),
     Reason("unlike lengths of what is there once", "What is there once is of one shape in all", VARIES),
-    Reason("arrays of nothing", "without elements", ("'arrays'",)),
+    Reason("arrays of nothing", "without elements", ("'arrays'", "[0, ", ", 0]", "[0]")),
     Reason("ragged compounds", "each member of a ragged one is a field of its own", ("'members'",)),
     Reason("nothing ragged", "goes by a ragged field", ("'sized'",)),
     Reason("joined unlike", "read as one must", ("'joined'", "'several'")),
