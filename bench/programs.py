@@ -130,9 +130,9 @@ class Salt(Program):
 
     def ours(self, path: Path, **options: Any) -> Any:
         fields = {
-            "jets": Field("jets", members=self.jet),
-            "tracks": Field("tracks", members=self.floats),
-            "hits": Field("tracks", members=self.hits, dtype=torch.float32),
+            "jets": Field("jets", columns=self.jet),
+            "tracks": Field("tracks", columns=self.floats),
+            "hits": Field("tracks", columns=self.hits, dtype=torch.float32),
             "valid": "tracks:valid",
             "flavour": Field("jets:flavour_label", dtype=torch.int64),
             "origin": Field("tracks:truth_origin_label", dtype=torch.int64),

@@ -12,8 +12,7 @@ from torch import nn
 
 from h5stream.errors import OptionError
 from h5stream.order.users import Balanced, Ranks, Sized, Weighted
-from h5stream.storage.discovery import did_you_mean
-from h5stream.units import checked_number
+from h5stream.units import checked_number, did_you_mean
 
 
 class OldNames(TypedDict, total=False):

@@ -35,11 +35,10 @@ from h5stream.order.line import OrderSettings
 from h5stream.order.places import Places
 from h5stream.samples.ragged import ARRAYS, DENSE, changed
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.layout import FieldLayout, SampleLayout, numbers_of
 from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity
-from h5stream.units import check_ordered, names_in
+from h5stream.units import check_ordered, did_you_mean, names_in
 
 BATCH_NBYTES = 8 << 20
 """Bytes of a batch: the fewer batches, the less Python between them."""

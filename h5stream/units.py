@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import re
 import reprlib
@@ -150,3 +151,46 @@ class ShownAsText:
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
+
+
+# --- names that may be meant by another one
+
+
+_MOST_COMPARED = 20_000
+"""Names that are compared letter by letter; beyond, only whole parts of them are."""
+
+
+def nearest_names(name: str, there: Iterable[str]) -> list[str]:
+    """Find the names that were most likely meant by `name`, the best first; few or none.
+
+    What differs in the separator (``obs/label`` for the member ``obs:label``) or in case only is sure; then come names
+    that end alike; then those that are spelled alike.
+    """
+    asked, keys = _key(name), {known: _key(known) for known in there}
+    for part in (str, _leaf):
+        for case in (str, str.casefold):
+            if same := [known for known, key in keys.items() if case(part(key)) == case(part(asked))]:
+                return same[:3]
+    # What lies in the same group or compound is compared by its last name alone: all else is equal anyway.
+    folded = {key.casefold(): known for known, key in keys.items()} if len(keys) <= _MOST_COMPARED else {}
+    group, leaf = asked.casefold().rpartition("/")[::2]
+    beside = {_leaf(key): known for key, known in folded.items() if key.rpartition("/")[0] == group}
+    elsewhere = {key: known for key, known in folded.items() if key.rpartition("/")[0] != group}
+    for written, spelled, cutoff in ((leaf, beside, 0.5), (asked.casefold(), elsewhere, 0.65)):
+        if near := difflib.get_close_matches(written, spelled, n=1, cutoff=cutoff):
+            return [spelled[near[0]]]
+    return []
+
+
+def did_you_mean(name: str, there: Iterable[str]) -> str:
+    """Ask for the nearest names in a sentence, beginning with a space; empty where none is near."""
+    near = " or ".join(map(repr, nearest_names(name, there)))
+    return f" Did you mean {near}?" if near else ""
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[:.\\]", "/", name.strip("/"))
+
+
+def _leaf(key: str) -> str:
+    return key.rpartition("/")[2]

@@ -119,7 +119,7 @@ def test_each_sample_names_the_compound_of_which_it_has_a_member(tmp_path):
     joined = np.concatenate(wanted)
     assert np.array_equal(batch("hits/{}:in:v", ragged="packed").values, joined["in"]["v"])
     assert np.array_equal(batch("hits/{}:in:v", ragged="packed", lookup="names").values, joined["in"]["v"])
-    both = batch("hits/{}:in", ragged="packed", members=["u", "v"]).values
+    both = batch("hits/{}:in", ragged="packed", columns=["u", "v"]).values
     assert np.array_equal(both, np.stack([joined["in"]["u"], joined["in"]["v"]], -1))
     with pytest.raises(errors.FieldNotFoundError, match="no member 'f'"):
         batch("hits/{}:f", ragged="list")

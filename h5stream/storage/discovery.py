@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import math
 import posixpath
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import h5py
@@ -32,6 +31,7 @@ from h5stream.storage.elements import holds_reference, in_stored_byte_order, may
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE, dtype_of
 from h5stream.storage.names import Reading, member_in, parted, quoted_member, readings
+from h5stream.units import did_you_mean
 
 _log = logging.getLogger("h5stream")
 
@@ -308,9 +308,9 @@ def means(file: Any, name: str, path: str, guard: Guard) -> Reading | None:
         if reading.mark == "@" and owner is not None and reading.rest[0] in owner.attrs:
             return reading
         if reading.mark == ":" and isinstance(owner, h5py.Dataset):
-            with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
-                if (member := member_in(owner.dtype, reading)) is not None:
-                    return reading._replace(rest=member)
+            dtype = elements.type_if_any(owner.id.get_type())
+            if dtype is not None and (member := member_in(dtype, reading)) is not None:
+                return reading._replace(rest=member)
     return None
 
 
@@ -564,46 +564,3 @@ def categories_of(thing: Any) -> tuple[str, ...] | None:
         return None
     listed = thing["categories"][()]
     return tuple(one.decode() if isinstance(one, bytes) else str(one) for one in listed.tolist())
-
-
-# --- what may have been meant by a name that a file does not have: names in and names out
-
-
-_MOST_COMPARED = 20_000
-"""Names that are compared letter by letter; beyond, only whole parts of them are."""
-
-
-def nearest_names(name: str, there: Iterable[str]) -> list[str]:
-    """Find the names that were most likely meant by `name`, the best first; few or none.
-
-    What differs in the separator (``obs/label`` for the member ``obs:label``) or in case only is sure; then come names
-    that end alike; then those that are spelled alike.
-    """
-    asked, keys = _key(name), {known: _key(known) for known in there}
-    for part in (str, _leaf):
-        for case in (str, str.casefold):
-            if same := [known for known, key in keys.items() if case(part(key)) == case(part(asked))]:
-                return same[:3]
-    # What lies in the same group or compound is compared by its last name alone: all else is equal anyway.
-    folded = {key.casefold(): known for known, key in keys.items()} if len(keys) <= _MOST_COMPARED else {}
-    group, leaf = asked.casefold().rpartition("/")[::2]
-    beside = {_leaf(key): known for key, known in folded.items() if key.rpartition("/")[0] == group}
-    elsewhere = {key: known for key, known in folded.items() if key.rpartition("/")[0] != group}
-    for written, spelled, cutoff in ((leaf, beside, 0.5), (asked.casefold(), elsewhere, 0.65)):
-        if near := difflib.get_close_matches(written, spelled, n=1, cutoff=cutoff):
-            return [spelled[near[0]]]
-    return []
-
-
-def did_you_mean(name: str, there: Iterable[str]) -> str:
-    """Ask for the nearest names in a sentence, beginning with a space; empty where none is near."""
-    near = " or ".join(map(repr, nearest_names(name, there)))
-    return f" Did you mean {near}?" if near else ""
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[:.\\]", "/", name.strip("/"))
-
-
-def _leaf(key: str) -> str:
-    return key.rpartition("/")[2]

@@ -34,7 +34,6 @@ from h5stream.storage.axis_names import AxisNames, axis_names, chosen_by_name, m
 from h5stream.storage.discovery import (
     Thing,
     categories_of,
-    did_you_mean,
     is_matrix,
     refusal,
     region_rows,
@@ -58,6 +57,7 @@ from h5stream.storage.rowbox import ColumnNames, ColumnPiece, axes_taken, select
 from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, UnlikeError, asked_of, find, inside_of
 from h5stream.storage.whereabouts import RawFile
+from h5stream.units import did_you_mean
 
 Described = tuple[Any, list[FieldLayout], list[Target]]
 """What a dataset gives to a batch: the number of its field, or a dict of numbers; the fields, and what fills which."""

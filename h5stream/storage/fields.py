@@ -44,13 +44,12 @@ from h5stream.samples.ragged import (
 from h5stream.samples.segments import Stretches, as_array, renamed
 from h5stream.samples.space import fraction_of
 from h5stream.samples.table import ROW, Table
-from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.images import FORMATS, Format
 from h5stream.storage.names import Within, as_pattern, braces_in, parted, tokens_of, unquoted
 from h5stream.storage.remote import matches
 from h5stream.storage.rowbox import ColumnNames, Columns, Mask, axes_taken
 from h5stream.storage.stores import is_address, parts_of
-from h5stream.units import check_ordered, listed, names_in
+from h5stream.units import check_ordered, did_you_mean, listed, names_in
 
 
 class OldField(TypedDict, total=False):

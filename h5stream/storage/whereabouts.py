@@ -24,7 +24,6 @@ from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import (
     behind,
     dataset_at,
-    did_you_mean,
     is_hard_link,
     is_there,
     once_of,
@@ -37,7 +36,7 @@ from h5stream.storage.headers import ASK, Alike, looked_up, raw_of, read_headers
 from h5stream.storage.names import Names, Within, as_pattern, unquoted
 from h5stream.storage.source import identity_of
 from h5stream.storage.templates import GROUP, NOWHERE, Ints
-from h5stream.units import as_text
+from h5stream.units import as_text, did_you_mean
 
 _log = logging.getLogger("h5stream")
 
