@@ -56,6 +56,7 @@ REASONS = [
     Reason("nothing ragged", "goes by a ragged field", ("'sized'",)),
     Reason("joined unlike", "read as one must", ("'joined'", "'several'")),
     Reason("unlike genes", "gene|var/|var of|columns", ("unlike genes",)),
+    Reason("columns of other axes", "is not there: the rows have", ("'axis'",)),
     Reason("unlike widths", r"\d columns|columns", ("unlike widths",)),
     Reason("unlike meanings", "enum|mean", ("unlike meanings", "unlike stored")),
     Reason("unlike types", "must agree|same type|one type|holds .* and|dtype|stored as|type", TYPES),
