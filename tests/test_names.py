@@ -213,3 +213,16 @@ def test_a_field_of_the_numbers_of_one_group_is_none_of_a_group_of_that_name(tmp
     assert H5Dataset(path, "q{}/{}")[:, 0].tolist() == H5Dataset(path, r"q\{}/{}")[:, 0].tolist() == [0, 1, 2]
     assert H5Dataset(path, "run_{}")[:, 0].tolist() == [0, 10, 20]
     assert H5Dataset(path, Field(r"x\{}", lookup=Bounds("offsets")))[1].tolist() == [2, 3, 4, 5]
+
+
+def test_values_whose_names_end_with_a_dot_are_found_in_each_object(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(3):
+            file[f"o/{k}/at."], file[f"o/{k}/x"] = 10 + k, np.arange(2) + k
+            file[f"o/{k}"].attrs["of."] = 20 + k
+        del file["o/1/at."]
+    fields = {"x": "x", "at": "at.", "of": ".@of."}
+    batch = H5Dataset(tmp_path / "a.h5", fields, samples=Objects("o/*", missing="skip"))[:]
+    assert batch["at"].tolist() == [10, 12]
+    assert batch["of"].tolist() == [20, 22]
+    assert batch["x"].tolist() == [[0, 1], [2, 3]]

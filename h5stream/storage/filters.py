@@ -275,7 +275,7 @@ def _undo_szip(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
 
 def _undo_fletcher32(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
     if data.nbytes < 4:
-        raise DecodeError("fletcher32: the chunk is shorter than its checksum")
+        raise NotAskedError("fletcher32: the chunk is shorter than its checksum")
     body, promised = data[:-4], int(data[-4:].view("<u4")[0])
     found = int(imagecodecs.h5checksum_fletcher32(body))
     # HDF5 before 1.6.3 wrote the sum with the bytes of each half swapped; libhdf5 accepts both.

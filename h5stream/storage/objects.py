@@ -43,6 +43,7 @@ from h5stream.storage.units import (
     find,
     from_bytes,
     inside_of,
+    within,
 )
 from h5stream.storage.whereabouts import RawFile
 
@@ -61,7 +62,7 @@ class _Wanted(NamedTuple):
 def attributes_of(shape: SampleShape) -> tuple[str, ...]:
     """Return the attributes of the objects themselves that are fields."""
     every = (reading for f in shape.fields if isinstance(f, Field) for reading in readings(f.name))
-    return tuple(one.rest[0] for one in every if one.mark == "@" and not one.path.strip("/."))
+    return tuple(one.rest[0] for one in every if one.mark == "@" and not within(one.path))
 
 
 def kept_or_anew(

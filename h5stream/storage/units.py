@@ -159,6 +159,12 @@ def inside_of(name: str, path: str) -> str:
     return f"{name}/{path}" if name and path else name or path
 
 
+def within(path: str) -> str:
+    """Return a path inside of something, which is empty for that itself; a dot may end a name."""
+    path = path.strip("/")
+    return "" if path == "." else path.removeprefix("./")
+
+
 def roots_of(raw: Raw) -> Ints:
     """Return where the root group of each of many files lies; `ASK` of those with anything unusual there.
 
@@ -531,7 +537,7 @@ class Once(_Column):
         is_array = isinstance(value, np.ndarray) and given.ragged is None
         every = np.empty((count, *value.shape), value.dtype) if is_array else [None] * count
         is_inside = bool(given.beside) or not name or f"{meaning.path}/".startswith(f"{name}/")
-        super().__init__(given.beside or meaning.path[len(name) :].strip("/."), count, **{"": every})
+        super().__init__(given.beside or within(meaning.path[len(name) :]), count, **{"": every})
         self.is_inside, self._is_shared = is_inside, bool(name) and first == given.name  # all of a file have that one
         self.attribute = meaning.rest[0] if meaning.mark == "@" else ""
         self.label = f"value {':'.join((given.name, *member))}"
@@ -632,7 +638,7 @@ def value_of(file: Any, name: str, meaning: Reading | None, guard: Guard, member
             else:
                 opened = h5py.h5d.open(file.id, path)
             if opened.dtype.kind in "biufc" and opened.dtype.itemsize <= 16 and opened.shape is not None and not member:
-                numbers = np.empty(opened.shape, opened.dtype)
+                numbers = np.zeros(opened.shape, opened.dtype)
                 opened.read(*[h5py.h5s.ALL] * (0 if meaning.mark else 2), numbers)
                 return as_samples_have_it(numbers)
     value = once_of(file, name, file.filename, guard)

@@ -288,7 +288,7 @@ def measured(reading: Reading, options: dict[str, Any]) -> None:
     if model.is_drawn or not reading.count or model.kind not in ("rows", "Rows", "Objects"):
         return
     values = {name: [plain(model.value(reading.trees[name], k)) for k in range(reading.count)] for name in names}
-    numeric = {name: some for name, some in values.items() if all(np.size(one) and is_real(one) for one in some)}
+    numeric = {name: some for name, some in values.items() if all(is_real(one) and np.size(one) for one in some)}
     if not numeric:
         return
     found = dataset.statistics([*numeric] if reading.style == "dict" else None)

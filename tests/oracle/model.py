@@ -296,6 +296,9 @@ class Model:
         """Turn what is missing into NaN, and what is packed into what it means, as attributes say."""
         asked = options["missing"] if isinstance(options["missing"], list) else [options["missing"]]
         about = dict(dataset.attrs) if "netcdf" in asked else {}
+        own = dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+        if "fill" in asked and not own:
+            raise RefusalError("a fill value that is not its own")
         absent = [one for one in asked if not isinstance(one, str)] + [dataset.fillvalue] * ("fill" in asked)
         absent += [about[name] for name in ("_FillValue", "missing_value") if name in about]
         hidden = np.isin(values, np.asarray(absent)) | (np.asarray(values) < about.get("valid_min", -np.inf))
@@ -478,11 +481,13 @@ def bits_of(name: str, number: float) -> int:
 
 
 def filling(dtype: np.dtype[Any], fill: Any) -> Any:
-    """Return what padding puts outside: a number in all that is a number, and empty texts."""
+    """Return what padding puts outside: a number in all that is a number, and empty texts and values of no numbers."""
     if dtype.kind == "O":
         if h5py.check_string_dtype(dtype) or dtype.metadata is None:
             return b""
-        raise RefusalError("steps outside of a segment, of values of variable length")
+        empty = np.empty((), object)
+        empty[()] = np.empty(0, h5py.check_vlen_dtype(dtype))
+        return empty
     if dtype.names and dtype.names[0] in BITS:
         return np.array((bits_of(dtype.names[0], 0 if fill == "zeros" else fill),), dtype)
     found = np.zeros((), dtype)

@@ -41,7 +41,7 @@ def renamed(rng: random.Random, case: dict[str, Any]) -> dict[str, Any]:
     """Rename some groups, datasets, attributes and files of a case, wherever it names them."""
     found = copy.deepcopy(case)
     words = {word for file in case["files"] for node in file["nodes"] for word in _words(node)}
-    chosen = [word for word in sorted(words) if rng.random() < 0.5]
+    chosen = [word for word in sorted(words - _texts(case)) if rng.random() < 0.5]
     new = {word: word + rng.choice(ENDINGS) for word in chosen}
     new |= {word: f"{word} z" for word in chosen if word.startswith("shared")}  # a * of a whole path stands for names
     for file in found["files"]:
@@ -59,6 +59,14 @@ def renamed(rng: random.Random, case: dict[str, Any]) -> dict[str, Any]:
     if rng.random() < 0.5:
         _rename_files(rng, found)
     return found
+
+
+def _texts(case: dict[str, Any]) -> set[str]:
+    """Return all texts that samples name objects by, in datasets and in memory."""
+    lists = [node.get("data") for file in case["files"] for node in file["nodes"]]
+    lists += [tree["options"].get("names") for tree in case["fields"].values() if is_call(tree, "Field")]
+    every = {one for some in lists if isinstance(some, list) for one in some if isinstance(one, (str, bytes))}
+    return {one.decode() if isinstance(one, bytes) else one for one in every}
 
 
 def _words(node: dict[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ UNNUMBERED = ("'V8'", "'g'", "'time'", "'integer'")
 VARIES = ("'vlen'", "'str'")
 OUTSIDE = ("'remote'", "'served'", "'staged'")
 TYPES = ("unlike sizes", "unlike stored", "unlike dates", "unlike byte order")
+LACKING = ("'missing': 'skip'", "'missing': 'fill'", "unlike lacking", "unlike no group")
 MANY = (
     r"one value a row|come one a sample|has several rows|samples of several rows|is not for (values of variable length|"
     "rows of a sparse matrix|encoded images)"
@@ -48,10 +49,14 @@ REASONS = [
     Reason("array of rows of several files", "of several files or groups|go backwards or beyond the end", ("'rows'",)),
     Reason("rows that are objects", "rows that are objects are of", ("frame",)),
     Reason("unlike objects", UNLIKE, ("Objects", "'o/", "arrays", "unlike")),
-    Reason("lacking", "has no dataset|lacks", ("'missing': 'skip'", "'missing': 'fill'", "unlike lacking")),
+    Reason("lacking", "has no dataset|lacks|matches no group", LACKING),
+    Reason("unlike lengths of what is there once", "What is there once is of one shape in all", VARIES),
+    Reason("arrays of nothing", "without elements", ("'arrays'", "[0, ", ", 0]", "[0]")),
+    Reason("ragged compounds", "each member of a ragged one is a field of its own", ("'members'",)),
     Reason("nothing ragged", "goes by a ragged field", ("'sized'",)),
     Reason("joined unlike", "read as one must", ("'joined'", "'several'")),
     Reason("unlike genes", "gene|var/|var of|columns", ("unlike genes",)),
+    Reason("columns of other axes", "is not there: the rows have", ("'axis'",)),
     Reason("unlike widths", r"\d columns|columns", ("unlike widths",)),
     Reason("unlike meanings", "enum|mean", ("unlike meanings", "unlike stored")),
     Reason("unlike types", "must agree|same type|one type|holds .* and|dtype|stored as|type", TYPES),

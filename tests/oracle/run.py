@@ -104,7 +104,8 @@ def run_form(reading: Reading, form: dict[str, Any]) -> dict[str, Any]:
         except REFUSALS as error:
             return refusal(reading, error, form)
         except Exception as error:
-            if type(error).__name__ == "MeaningWarning" and {"unlike units", "packed"} & {*reading.case["marks"]}:
+            is_unlike = "unlike units" in reading.case["marks"] or "scale_factor" in repr(reading.case["files"])
+            if type(error).__name__ == "MeaningWarning" and is_unlike:
                 return {"status": "refused", "said": f"warned: {error}", "reason": "a warning of other meanings"}
             return {"status": "raw", "said": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     return {"status": "right", "said": ""}

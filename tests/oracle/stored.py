@@ -80,6 +80,8 @@ def values_of(dataset: h5py.Dataset, members: tuple[str, ...] = ()) -> Any:
 
 def complex_of(values: Any) -> Any:
     """Turn a compound of "r" and "i" into complex numbers, as h5py does where they are declared in this order."""
+    if isinstance(values, bytes):  # a single text
+        return values
     dtype = values.dtype
     if not dtype.names or set(dtype.names) != {"r", "i"} or dtype["r"] != dtype["i"] or dtype["r"].kind != "f":
         return values

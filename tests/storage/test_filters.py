@@ -169,3 +169,15 @@ def test_small_chunks_are_h5pys_bytes_with_it_and_without(tmp_path, monkeypatch,
     rows = np.concatenate([batch.numpy() for batch in H5StreamLoader(path, 500, fields="x")])
     assert (rows == x).all()
     assert sum(inflated) == (2900 - shuffle) * is_there
+
+
+@pytest.mark.parametrize("nbytes", [1, 3])
+def test_libhdf5_is_not_asked_for_a_chunk_that_is_shorter_than_its_checksum(tmp_path, nbytes):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("x", (8,), "i4", chunks=(4,), fletcher32=True)
+        dataset[:] = np.arange(8)
+        dataset.id.write_direct_chunk((4,), b"\0" * nbytes)  # whose process it would end
+    dataset = H5Dataset(tmp_path / "a.h5", "x")
+    assert dataset[:4].tolist() == [0, 1, 2, 3]
+    with pytest.raises(CorruptChunkError, match="shorter than its checksum"):
+        dataset[:]

@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from h5py import h5a, h5d, h5s, h5t
+from h5py import h5a, h5d, h5p, h5s, h5t
 from making import damage_header, write_datasets
 
 from h5stream import Field, H5Dataset, Objects
@@ -110,3 +110,19 @@ def test_addresses_beyond_what_fits_are_damage(tmp_path):
         ):
             with pytest.raises((SourceError, FieldLengthError), match=r"beyond|truncated"):
                 opened()[:]
+
+
+def test_a_value_of_which_nothing_was_written_is_zeros_also_where_libhdf5_fills_nothing(tmp_path):
+    creation = h5p.create(h5p.DATASET_CREATE)
+    creation.set_chunk((4,))
+    creation.set_fill_time(h5d.FILL_TIME_NEVER)
+    creation.set_alloc_time(h5d.ALLOC_TIME_INCR)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        h5d.create(file.id, b"once", h5t.IEEE_F64LE, h5s.create_simple((4,)), creation)
+        file["o/0"], file["o/1"] = np.arange(4), np.arange(4)
+    used = [np.full(4, 7.5) for _ in range(50)]  # of this memory what is not filled would be
+    del used
+    once = H5Dataset(tmp_path / "a.h5", {"x": ".", "once": Field("/once", take="all")}, samples=Objects("o/*"))[:][
+        "once"
+    ]
+    assert once.tolist() == [[0.0] * 4] * 2
