@@ -208,11 +208,12 @@ def _looked_up(
     """Yield the rows that each sample looks up; of values of variable length their items."""
     parts = layout.datasets[one.dataset]
     starts = [part.row_start for part in parts]
+    are_objects = any(layout.fields[target.field].dtype.kind == "O" for target in parts[0].targets)
     counts = itertools.repeat(1) if one.counts is None else one.counts[samples].tolist()
 
     def span(row: int, count: int) -> Any:
         part = parts[max(0, bisect.bisect_right(starts, row) - 1)]
-        first, are_items = row - part.row_start, part.heap is not None and one.counts is not None
+        first, are_items = row - part.row_start, part.heap is not None and one.counts is not None and not are_objects
         read = _read(files(part.file), part, first, first + (1 if are_items else count))
         return read[0][:count] if are_items else read
 
