@@ -238,9 +238,9 @@ def row_lists(values: Any, what: str) -> RowLists | None:
     for k, one in enumerate(each):
         rows = as_array(one) if _is_list(one) else None
         if rows is None or rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            said = repr(one) if rows is None else f"{rows.dtype} {rows.shape}"
+            shown = repr(one) if rows is None else f"{rows.dtype} {rows.shape}"
             raise OptionError(
-                f"{what}: lookup= takes a list of row numbers for each sample, and sample {k:,} has {said}"
+                f"{what}: lookup= takes a list of row numbers for each sample, and sample {k:,} has {shown}"
             )
         lists.append(whole_numbers(rows, f"{what}: lookup=") if rows.size else lists[0])
     return RowLists(np.concatenate(lists), np.array([len(one) for one in lists[1:]], dtype=np.int64))

@@ -404,8 +404,8 @@ def _check_stacked(layouts: Sequence[SampleLayout], lookups: Sequence[Lookup]) -
         return
     lengths = {int(rows) for one in lookups if one.counts is not None for rows in np.unique(one.counts)}
     if len(lengths) > 1:
-        said = unlike_lengths(lengths, "samples of datasets that are read as one have different numbers of rows")
-        raise FieldLengthError(f"field {field.name!r}: {said}", field=field.name)
+        why = unlike_lengths(lengths, "samples of datasets that are read as one have different numbers of rows")
+        raise FieldLengthError(f"field {field.name!r}: {why}", field=field.name)
 
 
 def _joined_column(

@@ -108,9 +108,9 @@ def aligned(lookups: Sequence[Lookup], crops: Sequence[Crop | None]) -> list[Loo
 
 def unlike_lengths(lengths: Collection[int], what: str = "") -> str:
     """Say that samples, of which each should have as many rows of a field, have unlike numbers of them."""
-    said = what or "objects of lookup= have different lengths"
-    said += f", {min(lengths):,} to {max(lengths):,} rows; "
-    return f"{said}ragged='packed', 'pad', 'nested' or 'list' says how they come in a batch"
+    why = what or "objects of lookup= have different lengths"
+    why += f", {min(lengths):,} to {max(lengths):,} rows; "
+    return f"{why}ragged='packed', 'pad', 'nested' or 'list' says how they come in a batch"
 
 
 def of_two_meanings(name: str, why: str) -> str:
@@ -290,18 +290,18 @@ class LookedUp:
             what = "samples list different numbers of rows in lookup=" if self.listed else ""
             raise FieldLengthError(str(self._refused(paths, unlike_lengths(lengths, what))), field=self.name)
 
-    def _check_lists(self, said: RowLists, count: int, rows: int, paths: str) -> None:
+    def _check_lists(self, lists: RowLists, count: int, rows: int, paths: str) -> None:
         """Refuse too few lists of rows, and rows that are not there."""
-        if len(said) != count:
-            raise self._refused(paths, f"lookup= has {len(said):,} lists of rows, and needs one for each of {count:,}")
-        wrong = np.flatnonzero((said.rows < 0) | (said.rows >= rows))
+        if len(lists) != count:
+            raise self._refused(paths, f"lookup= has {len(lists):,} lists of rows, and needs one for each of {count:,}")
+        wrong = np.flatnonzero((lists.rows < 0) | (lists.rows >= rows))
         if len(wrong):
-            ends = np.cumsum(said.counts)
+            ends = np.cumsum(lists.counts)
             sample = int(np.searchsorted(ends, wrong[0], side="right"))
-            place = int(wrong[0] - ends[sample] + said.counts[sample])
+            place = int(wrong[0] - ends[sample] + lists.counts[sample])
             why = (
-                f"lookup= names row {said.rows[wrong[0]]} for sample {sample:,}, at {place:,} of its list, and there "
-                f"are rows 0 to {rows - 1:,}; {len(wrong):,} of {len(said.rows):,} are not there. Negative numbers do "
+                f"lookup= names row {lists.rows[wrong[0]]} for sample {sample:,}, at {place:,} of its list, and there "
+                f"are rows 0 to {rows - 1:,}; {len(wrong):,} of {len(lists.rows):,} are not there. Negative numbers do "
                 "not count from the end; leave out those that stand for no row: lists of rows may differ in length"
             )
             raise self._refused(paths, why)
