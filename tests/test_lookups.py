@@ -3,12 +3,28 @@
 from functools import partial
 from itertools import pairwise
 
+import h5py
 import numpy as np
 import pytest
+import torch
 from making import make_file, write_datasets
 
-from h5stream import Between, Bounds, Field, H5Dataset, Lengths, Rows, Sequences
+from h5stream import (
+    Between,
+    Bounds,
+    Crop,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Lengths,
+    Ragged,
+    Rows,
+    Sequences,
+    Table,
+)
 from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError, UnsupportedFieldError
+from h5stream.results import Packed
+from h5stream.structure import sample_of
 
 ROWS, FEATURES = 300, 50
 
@@ -153,3 +169,260 @@ def test_members_that_make_no_tensor_are_refused(tmp_path, field, kind, says):
     write_datasets(tmp_path / "a.h5", x=np.zeros(4, [("a", "f4"), ("b", "i4"), ("c", "S3")]), plain=np.zeros(4))
     with pytest.raises(kind, match=says):
         H5Dataset(tmp_path / "a.h5", field())
+
+
+LISTED_ROWS, LISTED = 40, 23
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """Rows that samples list: as many each, or any number, in memory and in the file; and the rows themselves."""
+    rng = np.random.default_rng(1)
+    rows = rng.random((LISTED_ROWS, 3), "f4")
+    even = rng.integers(0, LISTED_ROWS, (LISTED, 3))
+    lists = [rng.integers(0, LISTED_ROWS, k % 5) for k in range(LISTED)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("packed", data=rows, chunks=(7, 3), compression="gzip")
+        file["plain"], file["x"], file["even"] = rows, np.arange(LISTED), even
+        stored = file.create_dataset("lists", (LISTED,), h5py.vlen_dtype("u2"))
+        for k, one in enumerate(lists):
+            stored[k] = one
+    return str(tmp_path / "a.h5"), rows, {"even": even, "lists": lists}
+
+
+def assert_listed(dataset, rows, lists, **options):
+    """Assert that batches and single samples have the rows that samples list."""
+    with H5StreamLoader(dataset, 5, seed=0, **{"shuffle": True} | options) as loader:
+        batches = list(loader)
+    numbers = [int(number) for batch in batches for number in batch["x"]]
+    assert sorted(numbers) == sorted(int(one["x"]) for one in dataset)
+    came = [sample_of(batch["y"], k) for batch in batches for k in range(len(batch["x"]))]
+    for number, one in [*zip(numbers, came, strict=True), *((int(one["x"]), one["y"]) for one in dataset)]:
+        np.testing.assert_array_equal(one, rows[np.asarray(lists[number], "i8")])
+
+
+@pytest.mark.parametrize("name", ["packed", "plain"])
+@pytest.mark.parametrize("ragged", [None, "packed", "pad", "list", "nested"])
+@pytest.mark.parametrize("which", ["even", "lists"])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_samples_have_the_rows_that_they_list_in_their_order(listed, name, ragged, which, is_named):
+    path, rows, lists = listed
+    lookup = which if is_named else lists[which]
+    dataset = H5Dataset(path, {"x": "x", "y": Field(name, lookup=lookup, ragged=ragged)})
+    assert_listed(dataset, rows, lists[which], num_workers=2)
+    if ragged is None:
+        batch = next(iter(H5StreamLoader(dataset, LISTED, num_workers=0)))["y"]
+        assert isinstance(batch, Packed if which == "lists" else torch.Tensor)
+        assert which == "lists" or batch.shape == (LISTED, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("lookup", "shape"),
+    [
+        ([(1, 2)] * LISTED, (2, 3)),
+        ([range(3)] * LISTED, (3, 3)),
+        ([torch.tensor([1, 1])] * LISTED, (2, 3)),
+        (torch.ones(LISTED, 1, dtype=torch.int64), (1, 3)),
+        ([[]] * LISTED, (0, 3)),
+        (np.zeros((LISTED, 0)), (0, 3)),
+    ],
+    ids=str,
+)
+def test_lists_of_one_length_are_one_tensor(listed, lookup, shape):
+    path, rows, _ = listed
+    dataset = H5Dataset(path, {"x": "x", "y": Field("plain", lookup=lookup)})
+    assert dataset[0]["y"].shape == shape
+    assert_listed(dataset, rows, [np.asarray(one) for one in lookup], num_workers=0)
+
+
+@pytest.mark.parametrize(
+    ("lookup", "says"),
+    [
+        ([[1, 2]] * 5, "5 lists of rows, and needs one for each of 23"),
+        (
+            [[1]] * (LISTED - 1) + [[3, 40]],
+            "row 40 for sample 22, at 1 of its list, and there are rows 0 to 39; 1 of 24",
+        ),
+        ([[]] + [[1, -1]] * (LISTED - 1), "row -1 for sample 1, at 1 .*lists of rows may differ in length"),
+        ([[1]] * (LISTED - 1) + [3], "takes a list of row numbers for each sample, and sample 22 has 3"),
+        ([[0.5]] * LISTED, "takes a list of row numbers for each sample, and sample 0 has float64"),
+        ([[True]] * LISTED, "takes a list of row numbers for each sample, and sample 0 has bool"),
+        ([[[1]]] * LISTED, r"takes a list of row numbers for each sample, and sample 0 has int64 \(1, 1\)"),
+        ([{1, 2}] * LISTED, "has no order"),
+        (np.full((LISTED, 2), 2**63, "u8"), "is to hold whole numbers of rows, and has 9223372036854775808"),
+        (np.zeros((LISTED, 2, 2), int), r"or a list of them, not int64 \(23, 2, 2\)"),
+        (np.zeros((LISTED, 2)), r"or a list of them, not float64 \(23, 2\)"),
+        ("plain", r"one whole number a row, or a list of them, not float32 \(40, 3\)"),
+    ],
+    ids=str,
+)
+def test_lists_that_name_no_rows_are_refused_with_the_way_out(listed, lookup, says):
+    with pytest.raises(OptionError, match=says):
+        H5Dataset(listed[0], {"x": "x", "y": Field("plain", lookup=lookup)})
+
+
+def test_rows_that_are_listed_are_changed_and_cropped_as_others(listed):
+    path, rows, lists = listed
+    fields = {
+        "x": "x",
+        "start": Field("packed", lookup="lists", ragged=Ragged(crop=Crop(2, at="start"))),
+        "random": Field("packed", lookup=lists["lists"], ragged=Ragged(crop=Crop(2))),
+        "columns": Field("packed", lookup="even", columns=[2, 0], dtype=torch.float64),
+        "normalised": Field("plain", lookup=lists["lists"], normalise={"mean": 0.5, "std": 2}),
+        "missing": Field("plain", lookup="even", missing=float(rows[lists["even"][4, 1], 2])),
+    }
+    for one in H5Dataset(path, fields):
+        number = int(one["x"])
+        even, some = rows[lists["even"][number]], rows[lists["lists"][number]]
+        np.testing.assert_array_equal(one["start"], some[:2])
+        assert any(np.array_equal(one["random"], some[k : k + 2]) for k in range(max(1, len(some) - 1)))
+        np.testing.assert_array_equal(one["columns"], even[:, [2, 0]].astype("f8"))
+        np.testing.assert_allclose(one["normalised"], (some - 0.5) / 2)
+        np.testing.assert_array_equal(
+            one["missing"], np.where(even == rows[lists["even"][4, 1], 2], np.float32(np.nan), even)
+        )
+
+
+def test_statistics_count_each_row_as_often_as_samples_list_it(listed):
+    path, rows, lists = listed
+    fields = {"even": Field("packed", lookup="even"), "lists": Field("packed", lookup=lists["lists"])}
+    for name, one in H5Dataset(path, fields).statistics().items():
+        every = rows[np.concatenate([np.asarray(some) for some in lists[name]])]
+        assert one.count == every.size
+        np.testing.assert_allclose([one.mean, one.std], [every.mean(), every.std()], rtol=1e-5)
+
+
+def test_a_resumed_epoch_has_the_rest_of_the_rows_that_samples_list(listed):
+    path, _, lists = listed
+    dataset = H5Dataset(path, {"x": "x", "y": Field("packed", lookup=lists["lists"])})
+    with H5StreamLoader(dataset, 4, shuffle=True, seed=3) as loader:
+        batches = iter(loader)
+        next(batches)
+        state, rest = loader.state_dict(), [batch["y"].values for batch in batches]
+    with H5StreamLoader(dataset, 4, shuffle=True, seed=3) as loader:
+        loader.load_state_dict(state)
+        again = [batch["y"].values for batch in loader]
+    assert len(rest) == len(again) == 5
+    assert all(torch.equal(a, b) for a, b in zip(rest, again, strict=True))
+
+
+def test_texts_and_values_of_variable_length_are_listed_too(tmp_path):
+    texts, lists = [b"a", b"bc", b"", b"def"], [[1, 0], [], [3, 3, 2]]
+    write_datasets(tmp_path / "a.h5", x=np.arange(3), text=np.array(texts), two=np.array([[0, 3]] * 3))
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        values = file.create_dataset("values", (4,), h5py.vlen_dtype("i4"))
+        for k in range(4):
+            values[k] = np.arange(k)
+    fields = {
+        "x": "x",
+        "text": Field("text", lookup=lists, ragged="list"),
+        "two": Field("text", lookup="two"),
+        "values": Field("values", lookup=lists, ragged="list"),
+    }
+    (batch,) = H5StreamLoader(H5Dataset(tmp_path / "a.h5", fields), 3, num_workers=0)
+    assert batch["text"] == [[texts[k] for k in some] for some in lists]
+    assert batch["two"] == [[b"a", b"def"]] * 3
+    assert [[one.tolist() for one in some] for some in batch["values"]] == [
+        [[*range(k)] for k in some] for some in lists
+    ]
+    with pytest.raises(UnsupportedFieldError, match="ragged='list' of texts"):
+        H5Dataset(tmp_path / "a.h5", {"x": "x", "text": Field("text", lookup=lists)})
+
+
+def test_what_takes_one_row_a_sample_refuses_lists(tmp_path):
+    image = np.frombuffer(b"\x89PNG\r\n\x1a\n", "u1")
+    write_datasets(tmp_path / "a.h5", x=np.arange(2), image=np.stack([image] * 4), row=np.zeros(4, [("a", "f4")]))
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        group = file.create_group("X")
+        group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", (4, 3)
+        group["data"], group["indices"], group["indptr"] = np.ones(4, "f4"), np.arange(4) % 3, np.arange(5)
+        file["two"] = np.zeros((2, 2), int)
+    for field in (
+        Field("image", lookup=[[0, 1], [2]], decode="png"),
+        Field("X", lookup=[[0, 1], [2]], ragged="dense"),
+        Field("X", lookup="two", ragged="dense"),
+    ):
+        with pytest.raises(OptionError, match="it takes one row a sample"):
+            H5Dataset(tmp_path / "a.h5", {"x": "x", "y": field})
+    with pytest.raises(UnsupportedFieldError, match="'row:a'"):
+        H5Dataset(tmp_path / "a.h5", {"x": "x", "y": Field("row", lookup="two")})
+    for ragged in ("pad", Ragged(crop=Crop(1))):
+        with pytest.raises(OptionError, match="ragged= is for samples of unlike lengths"):
+            H5Dataset(tmp_path / "a.h5", {"x": "x", "y": Field("image", lookup="x", ragged=ragged)})
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """Two files, and two groups of a file, whose samples list rows of their own part; what each sample has."""
+    rows, groups, paths = {}, {}, [str(tmp_path / "0.h5"), str(tmp_path / "1.h5")]
+    for k, (samples, there) in enumerate([(8, 5), (6, 30)]):
+        table, even = np.arange(there) + 1000 * k, np.arange(samples * 2).reshape(samples, 2) * 3 % there
+        number = np.arange(samples) + 100 * k
+        for path, group in ((paths[k], ""), (str(tmp_path / "g.h5"), f"g/{k}/")):
+            with h5py.File(path, "a") as file:
+                file[f"{group}x"], file[f"{group}table"], file[f"{group}even"] = number, table, even
+                stored = file.create_dataset(f"{group}lists", (samples,), h5py.vlen_dtype("i4"))
+                for sample in range(samples):
+                    stored[sample] = even[sample, : sample % 3]
+        rows |= {int(number[j]): (table[some], table[some[: j % 3]]) for j, some in enumerate(even)}
+        groups[k] = table
+    return paths, str(tmp_path / "g.h5"), rows, np.concatenate([*groups.values()])
+
+
+def test_lists_in_files_and_groups_count_from_0_in_each_and_arrays_through_all(parts):
+    paths, grouped, rows, table = parts
+    for k, name in enumerate(("even", "lists")):
+        fields, wanted = {"x": "x", "y": Field("table", lookup=name)}, {x: some[k] for x, some in rows.items()}
+        numbers = {x: np.searchsorted(table, some) for x, some in wanted.items()}
+        in_memory = {"x": "x", "y": Field("table", lookup=[*numbers.values()])}
+        for each in (fields, in_memory):
+            assert_listed(H5Dataset(paths, each), table, numbers)
+            assert_listed(H5Dataset(grouped, each, samples=Rows(of="g/*")), table, numbers)
+        with H5StreamLoader([H5Dataset(path, fields) for path in paths], 5) as loader:
+            assert_listed(loader.dataset, table, numbers)
+        fields["y"] = Field("table", lookup=[*numbers.values()], file=paths)
+        assert_listed(H5Dataset(paths, fields), table, numbers)
+
+
+def test_lists_that_are_named_count_through_all_files_of_the_field(parts, tmp_path):
+    paths, _, _, table = parts
+    lists = np.random.default_rng(0).integers(0, len(table), (9, 4))
+    path = write_datasets(tmp_path / "q.h5", x=np.arange(9), rows=lists)
+    assert_listed(H5Dataset(path, {"x": "x", "y": Field("table", lookup="rows", file=paths)}), table, lists)
+    assert len(H5Dataset(path, Field("table", lookup="rows", file=paths))) == 9
+
+
+@pytest.mark.parametrize("lookup", ["row", "rows"])
+def test_what_is_looked_up_fits_the_samples_of_each_file(tmp_path, lookup):
+    paths = [tmp_path / "0.h5", tmp_path / "1.h5"]
+    for path, samples, lists in zip(paths, (3, 2), (2, 3), strict=True):
+        write_datasets(
+            path, x=np.arange(samples), t=np.arange(4), row=np.zeros(lists, int), rows=np.ones((lists, 2), int)
+        )
+    with pytest.raises(OptionError, match=r"0\.h5': field 't': lookup= has 2 .*needs one for each of 3"):
+        H5Dataset(paths, {"x": "x", "t": Field("t", lookup=lookup)})
+
+
+def test_files_that_list_unlike_numbers_of_rows_are_told_how_to_read_them(tmp_path):
+    paths = [tmp_path / "0.h5", tmp_path / "1.h5"]
+    for k, path in enumerate(paths):
+        write_datasets(path, x=np.arange(2) + 2 * k, t=np.arange(4), rows=np.ones((2, 2 + k), int))
+    fields = {"x": "x", "y": Field("t", lookup="rows")}
+    with pytest.raises(FieldLengthError, match="different numbers of rows in lookup=, 2 to 3 rows; ragged='packed'"):
+        H5Dataset(paths, fields)
+    with pytest.raises(
+        FieldLengthError, match="read as one have different numbers of rows, 2 to 3 rows; ragged='packed'"
+    ):
+        H5StreamLoader([H5Dataset(path, fields) for path in paths], 2)
+    dataset = H5Dataset(paths, {"x": "x", "y": Field("t", lookup="rows", ragged="pad")})
+    assert_listed(dataset, np.arange(4), [[1, 1]] * 2 + [[1, 1, 1]] * 2)
+
+
+def test_other_samples_list_rows_as_well(listed):
+    path, rows, lists = listed
+    fields = {"x": "x", "y": Field("packed", lookup="lists"), "z": Field("packed", lookup=lists["even"][:11])}
+    for k, one in enumerate(H5Dataset(path, fields, samples=Sequences(3, stride=2))):
+        np.testing.assert_array_equal(one["y"], rows[lists["lists"][2 * k]])
+        np.testing.assert_array_equal(one["z"], rows[lists["even"][k]])
+    (one,) = H5Dataset(path, {"x": "x", "y": Field("packed", lookup="even")}, samples=Table(row=[5]))
+    np.testing.assert_array_equal(one["y"], rows[lists["even"][5]])

@@ -208,12 +208,21 @@ def _looked_up(
     """Yield the rows that each sample looks up; of values of variable length their items."""
     parts = layout.datasets[one.dataset]
     starts = [part.row_start for part in parts]
+    are_objects = any(layout.fields[target.field].dtype.kind == "O" for target in parts[0].targets)
     counts = itertools.repeat(1) if one.counts is None else one.counts[samples].tolist()
-    for row, count in zip(one.rows[samples].tolist(), counts, strict=False):
+
+    def span(row: int, count: int) -> Any:
         part = parts[max(0, bisect.bisect_right(starts, row) - 1)]
-        first, are_items = row - part.row_start, part.heap is not None and one.counts is not None
+        first, are_items = row - part.row_start, part.heap is not None and one.counts is not None and not are_objects
         read = _read(files(part.file), part, first, first + (1 if are_items else count))
-        yield read[0][:count] if are_items else read
+        return read[0][:count] if are_items else read
+
+    for row, count in zip(one.rows[samples].tolist(), counts, strict=False):
+        if one.listed is None:
+            yield span(row, count)
+        else:
+            listed = one.listed[row : row + count].tolist()
+            yield np.concatenate([span(each, 1) for each in listed] or [span(0, 0)])
 
 
 def _as_batch(layout: SampleLayout, entry: int | SparseEntry, found: dict[int, Any]) -> Any:

@@ -551,7 +551,8 @@ def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout) -> RaggedBytes:
 
 def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> float:
     """Return what the plan takes of a sample's spans while it is made: of each kind of steps, and each dataset."""
-    nbytes = 2.0 * SPAN_PLAN_NBYTES * sum(one.counts is not None for one in layout.lookups)
+    spans = (one.mean_rows if one.listed is not None else 1.0 for one in layout.lookups if one.counts is not None)
+    nbytes = 2.0 * SPAN_PLAN_NBYTES * sum(spans)
     if layout.segments is None:
         return nbytes
     for steps in {field.steps for field in layout.fields if field.steps is not None}:

@@ -122,7 +122,8 @@ class Placement:
     ) -> Placement:
         """Return the rows of a ragged dataset that samples have, one sample after the other in each batch's share.
 
-        Of values of variable length, each sample has one row, which goes to where its first item goes.
+        Of values of variable length, each sample has one row, which goes to where its first item goes. Rows that
+        samples list are single rows, each with a place of its own.
         """
         samples = self.rows
         first, counts = lookup.stretches(samples, self.drawn)
@@ -131,14 +132,19 @@ class Placement:
             first = first + (begins if lookup.paces is None else begins * lookup.length // lookup.paces[samples])
         share, within = Share.of(fields, self.batch, self.within, counts, is_padded=is_padded)
         some = slice(None) if counts.all() else np.flatnonzero(counts)
-        kind = place_dtype(int(max((first + counts).max(initial=0), share.starts[-1])))
-        return Placement(
+        most = 0 if lookup.listed is None else int(lookup.listed.max(initial=0))
+        kind = place_dtype(int(max((first + counts).max(initial=0), share.starts[-1], most)))
+        spans = Placement(
             rows=first[some].astype(kind),
             batch=self.batch[some].astype(kind),
             within=within[some].astype(kind),
             counts=None if are_values else counts[some].astype(kind),
             share=share,
         )
+        if lookup.listed is None or not len(spans):
+            return spans
+        rows = spans.each_row()
+        return replace(rows, rows=lookup.listed[rows.rows].astype(kind))
 
     def in_steps(self, count: int) -> Iterator[Placement]:
         """Cut into about so many rows each."""

@@ -334,7 +334,7 @@ def looked_up_chunks(layout: SampleLayout) -> Ints | None:
     lead = max(stay, key=lambda one: _mean_nbytes(layout, one), default=None)
     if lead is None or (mean_nbytes := _mean_nbytes(layout, lead)) <= layout.leading[0].stored_row_nbytes:
         return None
-    parts, rows = layout.datasets[lead.dataset], lead.rows
+    parts, rows = layout.datasets[lead.dataset], lead.first_rows
     chunk_rows = np.array([part.chunk_rows if part.heap is None else _cut_rows(part) for part in parts])
     if layout.ragged and all(part.access == DIRECT for parts in layout.datasets for part in parts):
         # Nothing is decoded: blocks of as many bytes of samples as a chunk has, the other fields' with them.

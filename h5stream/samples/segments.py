@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
@@ -206,6 +206,48 @@ class Between(_Said):
                 "(n, 2), write Between(pairs[:, 0], pairs[:, 1]) with pairs = file[NAME][:]"
             )
         _Said.__post_init__(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowLists:
+    """Any rows in any order, those of one sample after those of the other, and how many each sample has."""
+
+    rows: Ints
+    counts: Ints
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def are_even(self) -> bool:
+        """Whether each sample has as many."""
+        return not len(self.counts) or int(self.counts.min()) == int(self.counts.max())
+
+
+def row_lists(values: Any, what: str) -> RowLists | None:
+    """Return lists of rows, one for each sample; None for what is an array of one axis, or of more than two."""
+    each = values if isinstance(values, (list, tuple)) else as_array(values)
+    if isinstance(each, np.ndarray) and (each.dtype.kind != "O" or each.ndim != 1):
+        if each.ndim != 2 or (each.size and each.dtype.kind not in "iu"):
+            return None
+        return RowLists(whole_numbers(each, f"{what}: lookup="), np.full(len(each), each.shape[1], dtype=np.int64))
+    is_read = isinstance(each, np.ndarray) and not len(each)  # nothing tells what is of variable length then
+    if not (is_read or any(map(_is_list, each))):
+        return None
+    lists = [np.zeros(0, dtype=np.int64)]
+    for k, one in enumerate(each):
+        rows = as_array(one) if _is_list(one) else None
+        if rows is None or rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            shown = repr(one) if rows is None else f"{rows.dtype} {rows.shape}"
+            raise OptionError(
+                f"{what}: lookup= takes a list of row numbers for each sample, and sample {k:,} has {shown}"
+            )
+        lists.append(whole_numbers(rows, f"{what}: lookup=") if rows.size else lists[0])
+    return RowLists(np.concatenate(lists), np.array([len(one) for one in lists[1:]], dtype=np.int64))
+
+
+def _is_list(one: Any) -> bool:
+    return isinstance(one, Sized) and not isinstance(one, (str, bytes)) and getattr(one, "ndim", 1) > 0
 
 
 Said = Ends | Ids | Lengths | Bounds

@@ -26,7 +26,7 @@ from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
-from h5stream.samples.segments import Between, Bounds, Stretches, in_memory, samples_bounded
+from h5stream.samples.segments import Between, Bounds, RowLists, Stretches, in_memory, row_lists, samples_bounded
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
@@ -78,7 +78,8 @@ class _Found:
     lengths: dict[str, int] = field(default_factory=dict)  # how many rows each field says there are
     named: dict[str, int] = field(default_factory=dict)  # and what looked up objects say where none does
     # ragged fields, what datasets say of their rows, and where those of this part begin
-    stretches: list[tuple[LookedUp, Stretches, list[Any], int]] = field(default_factory=list)
+    stretches: list[tuple[LookedUp, Stretches | RowLists, list[Any], int]] = field(default_factory=list)
+    chosen: dict[Key, int] = field(default_factory=dict)  # how many rows datasets name of fields that are looked up
     is_doubtful: bool = False  # whether bounds say that, which may be starts or ends of one sample more
     numbers: tuple[str, list[int]] | None = None  # the first field with {} in its name, and the numbers of its objects
     said_in: tuple[OpenFile, str] | None = None  # a dataset that says which rows samples have: its file, its name
@@ -136,6 +137,9 @@ def read_fields(
         known.is_alone = not found.lengths
     for known, said, values, first in found.stretches:
         known.add_stretches(said, values, places, first, repr(found.path))
+    for key, count in found.chosen.items():
+        if count != rows:
+            found.looked_up[key].check_count(count, places, repr(found.path))
     parts = [*(_part(found, *each, start=row_start) for each in found.read.values()), *found.parts]
     if found.cuts:
         parts = [replace(part, rows=rows) for part in parts]
@@ -561,11 +565,13 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
     Of a sparse matrix `indptr` says beside the dataset which values each row has; `asked` may look rows up, or not.
     """
     said = asked.lookup
+    values: Any = found.opened.once(said) if isinstance(said, str) else []
+    asked, lists = _with_lists(found, asked, values, is_matrix=bool(indptr))
     is_named = said is None or isinstance(said, str) or (isinstance(said, Stretches) and not in_memory(said))
     known = _known(found, key, asked, given=None if is_named else said)
     is_first = not known.parts
     before = 0 if asked.file else sum(len(one) for one, *_ in known.tables) if indptr else known.rows
-    if asked.ragged is not None and not (indptr or asked.decode or isinstance(said, Stretches)):
+    if asked.ragged is not None and lists is None and not (indptr or asked.decode or isinstance(said, Stretches)):
         raise not_ragged(asked.name)
     if not asked.file or said is None or is_first:
         for there in _sources(found, asked):
@@ -578,23 +584,43 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
                 if said is None:
                     found.lengths[asked.name], found.said_in = len(edges) - 1, found.said_in or (there, indptr)
     found.fields += known.layouts
-    if isinstance(said, str):
+    if isinstance(said, str) and lists is None:
         among = sum(len(one) for one, *_ in known.tables) if indptr else known.rows
-        known.add_chosen(found.opened.once(said), before, among - before, found.path)
-    elif isinstance(said, Stretches) and is_named:
-        which, values = _stretches(found, known, asked)
+        known.add_chosen(values, before, among - before, found.path)
+        found.chosen[key] = len(known.chosen[-1])
+    elif said is not None and is_named:
+        which, values = _stretches(found, known, asked) if lists is None else (lists, [])
         is_plain = isinstance(which, Bounds) and not which.holds  # others say without doubt how many samples there are
         if not found.stretches or (found.is_doubtful and not is_plain):  # of this part alone, which others say of all
-            count = len(np.asarray(values[0]).reshape(-1))
+            count = len(np.asarray(values[0]).reshape(-1)) if lists is None else len(lists)
             found.named = {known.name: samples_bounded(which, count) if isinstance(which, Bounds) else count}
             found.is_doubtful = is_plain
         found.stretches.append((known, which, values, before))
-        found.said_in = found.said_in or (found.opened, said.names[0])
+        found.said_in = found.said_in or (found.opened, said if isinstance(said, str) else said.names[0])
     elif said is not None and not callable(said) and is_first:
         # Of more files than one they do not say which has how many samples.
         found.named = found.named or {known.name: known.count}
         found.bearers.append((1, known.parts[0]))
     return known.entry
+
+
+def _with_lists(found: _Found, asked: Field, named: Any, *, is_matrix: bool) -> tuple[Field, RowLists | None]:
+    """Return the rows that each sample lists, and the field with how they come; None where a sample has one, or none.
+
+    A dataset of one column names a row for each sample.
+    """
+    lists = asked.lookup if isinstance(asked.lookup, RowLists) else None
+    if isinstance(asked.lookup, str):
+        values = np.asarray(named)
+        is_one = values.ndim == 2 and values.shape[1] == 1
+        lists = None if is_one else row_lists(values, f"{found.path!r}: field {asked.name!r}")
+        if lists is not None and asked.ragged is None:
+            asked = changed(asked, ragged=Ragged("packed" if values.dtype.kind == "O" else STACKED))
+    if lists is not None and (is_matrix or asked.decode):
+        what = "a sparse matrix" if is_matrix else "images of decode="
+        why = f": lookup= lists rows for each sample, and of {what} it takes one row a sample"
+        raise _refused(found.opened, asked, f"{why}, lookup=rows[:, 0] of an array; make a field for each", OptionError)
+    return asked, lists
 
 
 def _stretches(found: _Found, known: LookedUp, asked: Field) -> tuple[Stretches, list[Any]]:

@@ -41,7 +41,7 @@ from h5stream.samples.ragged import (
     changed,
     normalisation,
 )
-from h5stream.samples.segments import Stretches, as_array, renamed
+from h5stream.samples.segments import RowLists, Stretches, as_array, renamed, row_lists
 from h5stream.samples.space import fraction_of
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.images import FORMATS, Format
@@ -181,25 +181,28 @@ class Field:
     file : path, pattern or several, optional, keyword-only
         The files that the dataset is in, if they are not those of the other fields: the same number of files, or any
         number with `lookup`.
-    lookup : str, array of int, Bounds, Lengths, Between, sequence of str or function, optional, keyword-only
+    lookup : str, array of int, lists of int, Bounds, Lengths, Between, list of str or function, optional, keyword-only
         Row numbers: sample ``k`` gets row ``lookup[k]`` of the dataset, which may have any number of rows. Either an
-        array, or the name of a dataset beside the other fields. With `file`, row numbers count through all of these
+        array, or the name of a dataset beside the other fields. An array of the shape (n, k) gives each sample k rows,
+        in any order, as one tensor of the shape (batch, k, ...). A list of lists, or a dataset of variable length,
+        gives each sample as many rows as its list has, which come as `ragged` says; lists of one length are such an
+        array. A dataset of the shape (n, 1) names single rows. With `file`, row numbers count through all of these
         files. Without it, those of an array count through all files, and those of a dataset from 0 in each file or
         group. ``Bounds("offsets")``, ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each
-        sample as many rows as they say. If `name` contains ``{}``, `lookup` is a list of names of objects that replace
-        it, one for each sample, or the path of a dataset of names; objects of different lengths need `ragged`.
-        ``"hits/{}:energy"`` is a member of each. A
+        sample as many consecutive rows as they say. If `name` contains ``{}``, `lookup` is a list of names of objects
+        that replace it, one for each sample, or the path of a dataset of names; objects of different lengths need
+        `ragged`. ``"hits/{}:energy"`` is a member of each. A
         function ``lookup(samples, epoch, seed)`` gets an array of sample numbers and returns a row for each, in each
         epoch anew; `h5stream.order.fractions` gives it random numbers.
     ragged : str or Ragged, optional, keyword-only
         How batches hold samples with different numbers of rows, which `lookup` or values of variable length have:
-        ``"packed"`` (`Packed`, the default with ``lookup=`` `Bounds`, `Lengths` or `Between`), ``"nested"`` (a jagged
-        `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest sample of the batch) or
-        ``"list"`` (the default for values of variable length, and the form of texts). A single sample is a tensor of
-        its rows. An attribute whose arrays differ in length has these forms, too. ``"arrays"`` is for whole objects, or
-        rows of groups or files (``Rows(of=)``), whose shapes differ along any axes: the batch is a list of tensors. A
-        sparse matrix (AnnData, 10x) needs ``"dense"``, a tensor of (samples, columns), or ``"packed"``, which gives
-        `SparseRows`. A `Ragged` says more, such as a crop.
+        ``"packed"`` (`Packed`, the default with ``lookup=`` `Bounds`, `Lengths`, `Between` or lists), ``"nested"`` (a
+        jagged `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest sample of the
+        batch) or ``"list"`` (the default for values of variable length, and the form of texts). A single sample is a
+        tensor of its rows. An attribute whose arrays differ in length has these forms, too. ``"arrays"`` is for whole
+        objects, or rows of groups or files (``Rows(of=)``), whose shapes differ along any axes: the batch is a list of
+        tensors. A sparse matrix (AnnData, 10x) needs ``"dense"``, a tensor of (samples, columns), or ``"packed"``,
+        which gives `SparseRows`. A `Ragged` says more, such as a crop.
     decode : str or (str, str), optional, keyword-only
         The format of encoded images that are values of variable length, or rows of bytes: ``"jpeg"``, ``"png"``,
         ``"webp"``, or ``"auto"``, which looks at the first bytes of each. Reader threads decode them. If the images
@@ -336,9 +339,10 @@ class Field:
         elif self.decode:
             form = Ragged("list")
         else:
-            default = STACKED if self.names_objects else "packed" if isinstance(self.lookup, Stretches) else None
+            default = STACKED if self.names_objects else ragged_by_default(self.lookup)
             form = Ragged(ragged or default) if ragged is not None or default else None  # type: ignore[arg-type]
-        is_one = self.lookup is not None and not self.names_objects and not isinstance(self.lookup, Stretches)
+        # A dataset that `lookup` names may list several rows for each sample.
+        is_one = callable(self.lookup) or isinstance(self.lookup, np.ndarray)
         if form is not None and form.crop is not None and is_one:
             raise not_ragged(self.name)
         return form
@@ -472,16 +476,26 @@ def _lookup(name: str, given: Any) -> Any:
         wrong = [one for one in given if not isinstance(one, str) or not one]
         if wrong or not given:
             why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0] if wrong else 'none'!r}"
+    elif (lists := row_lists(given, f"Field({name!r})")) is not None:
+        return lists
     else:
         given = as_array(given)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            why = f"lookup= takes a dataset's name or one row number for each sample, not {given.dtype} {given.shape}. "
+            why = "lookup= takes a dataset's name, or one row number for each sample, or a list of them, not "
+            why += f"{given.dtype} {given.shape}. "
             why += "Names of objects need {} in the field's name: 'images/{}'"
         else:
             given = given.astype(np.int64)
     if why:
         raise OptionError(f"Field({name!r}): {why}")
     return given
+
+
+def ragged_by_default(lookup: Any) -> Form | Literal["stacked"] | None:
+    """Return how rows that a sample looks up come where a user does not say it; None where each is one."""
+    if isinstance(lookup, RowLists):
+        return STACKED if lookup.are_even else "packed"
+    return "packed" if isinstance(lookup, Stretches) else None
 
 
 def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
@@ -529,7 +543,8 @@ def _decode(name: str, decode: Any, length: str, ragged: str | Ragged | None) ->
 
 def not_ragged(name: str) -> OptionError:
     """Return the error for options of ragged fields that a field has which is none."""
-    said = "which lookup=Bounds(...), Lengths(...) or Between(...) say, for whole objects, samples=Objects(...), and"
+    said = "which lookup=Bounds(...), Lengths(...), Between(...) or lists of rows say, for whole objects, "
+    said += "samples=Objects(...), and"
     said = f"samples of unlike lengths, {said} for numbers of variable length"
     return OptionError(f"Field({name!r}): ragged= is for {said}")
 

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import Column, asked_of_each
 from h5stream.samples.packing import Packing
-from h5stream.samples.ragged import ARRAYS, DENSE, changed
+from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, changed
 from h5stream.samples.space import Along, Space, joined_space
 from h5stream.storage.axis_names import moved, unlike_names
 from h5stream.storage.elements import Meanings, held_dtype, joined_meanings
 from h5stream.storage.extents import Extents
 from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout, SparseEntry
-from h5stream.storage.lookups import LookedUp, of_two_meanings, shared, unlike_widths
+from h5stream.storage.lookups import LookedUp, of_two_meanings, shared, unlike_lengths, unlike_widths
 from h5stream.storage.meanings import warn_of_meanings, with_joint_packings, without_packings
 from h5stream.storage.parts import part_moved
 from h5stream.storage.rowbox import column_pieces
@@ -348,7 +348,9 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
 def _beside(layout: SampleLayout) -> tuple[Any, ...]:
     """Return what of a layout comes from elsewhere than its own rows: looked up, and in memory."""
     fields = (target.field for one in layout.lookups for target in layout.datasets[one.dataset][0].targets)
-    looked_up = tuple((one.counts is None, one.spare is None, one.draw is None) for one in layout.lookups)
+    looked_up = tuple(
+        (one.counts is None, one.listed is None, one.spare is None, one.draw is None) for one in layout.lookups
+    )
     strings = tuple((number, layout.fields[number].cut_at_nul) for number in fields)
     return looked_up, strings, tuple((number, column.steps) for number, column in layout.columns)
 
@@ -368,7 +370,8 @@ def _part_of(layout: SampleLayout, k: int, start: int) -> FileParts:
 
 def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tuple[tuple[DatasetPart, ...], Lookup]:
     """Return a dataset that all layouts look up, its parts in turn, and the rows that all samples have of it."""
-    parts, rows, given = list[DatasetPart](), [], [layout.lookups[k] for layout in layouts]
+    parts, rows, listed = list[DatasetPart](), list[NDArray[np.int64]](), list[NDArray[np.int64]]()
+    given = [layout.lookups[k] for layout in layouts]
     draws = tuple(one.draw for one in given if one.draw is not None)
     if any(one.paces is not None for one in given):
         given = [
@@ -376,9 +379,15 @@ def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tupl
         ]
     for layout, one in zip(layouts, given, strict=True):
         before = sum(part.rows for part in parts)
-        rows.append(one.rows + before)
+        if one.listed is None:
+            rows.append(one.rows + before)
+        else:
+            rows.append(one.rows + sum(map(len, listed)))
+            listed.append(one.listed + before)
         parts += [replace(part, row_start=part.row_start + before) for part in layout.datasets[one.dataset]]
+    _check_stacked(layouts, given)
     others = {name: _concatenated([getattr(one, name) for one in given]) for name in ("counts", "spare", "paces")}
+    others |= {"listed": np.concatenate(listed)} if listed else {}
     draw = None
     if draws:  # a function that asks each dataset's own for its samples
         counted = [layout.samples for layout in layouts], [one.rows for one in draws]
@@ -386,6 +395,17 @@ def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tupl
         function = partial(asked_of_each, draws, starts[:-1], ends[:-1])
         draw = replace(draws[0], function=function, rows=ends[-1])
     return tuple(parts), replace(given[0], dataset=number + k, rows=np.concatenate(rows), draw=draw, **others)
+
+
+def _check_stacked(layouts: Sequence[SampleLayout], lookups: Sequence[Lookup]) -> None:
+    """Refuse samples of unlike numbers of rows of a field of which each has as many."""
+    field = layouts[0].fields[layouts[0].datasets[lookups[0].dataset][0].targets[0].field]
+    if field.ragged is None or field.ragged.form != STACKED:
+        return
+    lengths = {int(rows) for one in lookups if one.counts is not None for rows in np.unique(one.counts)}
+    if len(lengths) > 1:
+        why = unlike_lengths(lengths, "samples of datasets that are read as one have different numbers of rows")
+        raise FieldLengthError(f"field {field.name!r}: {why}", field=field.name)
 
 
 def _joined_column(

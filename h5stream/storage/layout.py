@@ -279,6 +279,8 @@ class Lookup:
     dataset: int  # its number
     rows: NDArray[np.int64]  # the row of each sample, or its first; none where `draw` alone says it
     counts: NDArray[np.int64] | None = None  # how many consecutive rows each sample has; None where each has one
+    # rows of the dataset, of which `rows` and `counts` are stretches then: those that samples list, in any order
+    listed: NDArray[np.int64] | None = None
     # how many more rows there are that a random crop may begin behind, counted in rows of the crop that leads; None
     # where all are taken, or always the same
     spare: NDArray[np.int64] | None = None
@@ -297,7 +299,15 @@ class Lookup:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return sum(each.nbytes for each in (self.rows, self.counts, self.spare, self.paces) if each is not None)
+        every = self.rows, self.counts, self.listed, self.spare, self.paces
+        return sum(each.nbytes for each in every if each is not None)
+
+    @property
+    def first_rows(self) -> NDArray[np.int64]:
+        """The row of the dataset that each sample has first; of an empty list another's, or 0 if all are empty."""
+        if self.listed is None:
+            return self.rows
+        return self.listed[np.minimum(self.rows, len(self.listed) - 1)] if len(self.listed) else self.rows * 0
 
     @property
     def mean_rows(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import DrawnRows, LookupFunction
 from h5stream.samples.ragged import STACKED, Crop
-from h5stream.samples.segments import Bounds, Stretches, samples_bounded, stretches_of
+from h5stream.samples.segments import Bounds, RowLists, Stretches, samples_bounded, stretches_of
 from h5stream.samples.space import Space
 from h5stream.storage.axis_names import unlike_names
 from h5stream.storage.discovery import refusal
@@ -48,26 +48,27 @@ def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     def are_same(one: Lookup, other: Lookup) -> bool:
         if one.counts is None or one.draw != other.draw or (one.paces is not None and one.length != other.length):
             return False
-        pairs = [(getattr(one, name), getattr(other, name)) for name in ("rows", "counts", "spare", "paces")]
+        pairs = [(getattr(one, name), getattr(other, name)) for name in ("rows", "counts", "listed", "spare", "paces")]
         return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
 
     found: list[Lookup] = []
     for one in lookups:
         twin = next((other for other in found if are_same(one, other)), one)
-        found.append(replace(one, rows=twin.rows, counts=twin.counts, spare=twin.spare, paces=twin.paces))
+        same = {name: getattr(twin, name) for name in ("rows", "counts", "listed", "spare", "paces")}
+        found.append(replace(one, **same))
     return tuple(found)
 
 
-def counted(looked_up: Mapping[Key, LookedUp]) -> dict[Key, tuple[int, int, int]]:
+def counted(looked_up: Mapping[Key, LookedUp]) -> dict[Key, tuple[int, int, int, int]]:
     """Return how much is known of each field, for `forget`."""
-    return {key: (len(one.parts), len(one.tables), len(one.chosen)) for key, one in looked_up.items()}
+    return {key: (len(one.parts), len(one.tables), len(one.chosen), len(one.listed)) for key, one in looked_up.items()}
 
 
-def forget(looked_up: dict[Key, LookedUp], before: dict[Key, tuple[int, int, int]]) -> None:
+def forget(looked_up: dict[Key, LookedUp], before: dict[Key, tuple[int, int, int, int]]) -> None:
     """Go back to what was known of each field."""
     for key, known in [*looked_up.items()]:
-        parts, tables, chosen = before.get(key, (0, 0, 0))
-        del known.parts[parts:], known.tables[tables:], known.chosen[chosen:]
+        parts, tables, chosen, listed = before.get(key, (0, 0, 0, 0))
+        del known.parts[parts:], known.tables[tables:], known.chosen[chosen:], known.listed[listed:]
         if key not in before:
             del looked_up[key]
 
@@ -105,6 +106,13 @@ def aligned(lookups: Sequence[Lookup], crops: Sequence[Crop | None]) -> list[Loo
     return found
 
 
+def unlike_lengths(lengths: Collection[int], what: str = "") -> str:
+    """Say that samples, of which each should have as many rows of a field, have unlike numbers of them."""
+    why = what or "objects of lookup= have different lengths"
+    why += f", {min(lengths):,} to {max(lengths):,} rows; "
+    return f"{why}ragged='packed', 'pad', 'nested' or 'list' says how they come in a batch"
+
+
 def of_two_meanings(name: str, why: str) -> str:
     """Say that an enum cannot be read as one field, and what to do instead."""
     return (
@@ -118,14 +126,17 @@ class LookedUp:
     """What is known so far of a field that is looked up, while files are opened."""
 
     name: str  # the field's, for messages
-    # what the user gave: the row of each sample, what says its rows, or a function; None where the files have it
-    given: NDArray[np.int64] | Stretches | LookupFunction | None = None
+    # what the user gave: the row of each sample, its rows, what says them, or a function; None where the files have it
+    given: NDArray[np.int64] | RowLists | Stretches | LookupFunction | None = None
     crop: Crop | None = None  # the part of a sample that is read; None for all
     parts: list[DatasetPart] = field(default_factory=list)  # the dataset, in turn
     # the rows that each part of the data looks up, counted from the first part: of the dataset, or of `tables`
     chosen: list[NDArray[np.int64]] = field(default_factory=list)
     # of each sample of a part, or of what is chosen: its first row, how many it has, how many more a crop leaves out
     tables: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
+    listed: list[NDArray[np.int64]] = field(
+        default_factory=list
+    )  # the rows that `tables` are of, where samples list any
     layouts: list[FieldLayout] = field(default_factory=list)  # what it gives to a batch
     entry: Any = None  # the numbers of these
     # of objects that samples name: the first row of each, and how many it has
@@ -145,7 +156,7 @@ class LookedUp:
         if isinstance(self.given, Stretches):
             numbers = len(self.given.names[0])
             return samples_bounded(self.given, numbers) if isinstance(self.given, Bounds) else numbers
-        return len(self.given) if isinstance(self.given, np.ndarray) else 0
+        return len(self.given) if isinstance(self.given, np.ndarray | RowLists) else 0
 
     def add_part(self, part: DatasetPart, entry: Any, layouts: list[FieldLayout], path: str) -> None:
         """Take a file's share of the dataset, and what it gives to a batch."""
@@ -181,15 +192,25 @@ class LookedUp:
     def add_chosen(self, values: NDArray[Any], first: int, rows: int, path: str) -> None:
         """Take which of so many rows of a part a dataset names, counted from row `first` of what is looked up."""
         flat = np.asarray(values)
-        flat = flat.reshape(len(flat), -1)[:, 0] if flat.ndim > 1 and flat.size == len(flat) else flat
+        flat = flat.reshape(-1) if flat.ndim > 1 and flat.size == len(flat) else flat
         if flat.ndim != 1 or flat.dtype.kind not in "iu":
-            raise self._refused(repr(path), f"lookup= takes one whole number a row, not {flat.dtype} {flat.shape}")
+            raise self._refused(
+                repr(path), f"lookup= takes one whole number a row, or a list of them, not {flat.dtype} {flat.shape}"
+            )
         named = flat.astype(np.int64)
         self._check(named, len(named), rows, path)
         self.chosen.append(named + first)
 
-    def add_stretches(self, said: Stretches, values: Sequence[Any], samples: int, first: int, where: str) -> None:
+    def add_stretches(
+        self, said: Stretches | RowLists, values: Sequence[Any], samples: int, first: int, where: str
+    ) -> None:
         """Take which rows each sample of a part has, counted from row `first` of what is looked up."""
+        if isinstance(said, RowLists):
+            self._check_lists(said, samples, self.rows - first, where)
+            begins = np.cumsum(said.counts) - said.counts + sum(map(len, self.listed))
+            self.listed.append(said.rows + first)
+            self.add_rows(begins, said.counts)
+            return
         try:
             begins, counts = stretches_of(said, values, samples, self.rows - first, is_alone=self.is_alone)
         except OptionError as error:
@@ -216,6 +237,8 @@ class LookedUp:
         if isinstance(self.given, Stretches):
             self.add_stretches(self.given, self.given.names, count, 0, paths)
             self._check_in_one(paths)
+        elif isinstance(self.given, RowLists):
+            self.add_stretches(self.given, (), count, 0, paths)
         known: list[Any] = [np.concatenate(each) for each in zip(*self.tables, strict=True)]
         first, counts, spare = known or [None] * 3
         among = self.rows if first is None else len(first)
@@ -237,7 +260,8 @@ class LookedUp:
             return Lookup(dataset=dataset, rows=anchors)
         if chosen is None:
             self._check_stacked(count, paths)
-        found = Lookup(dataset=dataset, rows=first[anchors], counts=counts[anchors])
+        listed = np.concatenate(self.listed) if self.listed else None
+        found = Lookup(dataset=dataset, rows=first[anchors], counts=counts[anchors], listed=listed)
         if self.crop is None or self.crop.at == "start":
             return found
         return replace(found, spare=spare[anchors], length=self.crop.length)
@@ -255,21 +279,42 @@ class LookedUp:
             raise self._refused(paths, f"{said} files or groups, that begin at {starts}")
 
     def _check_stacked(self, count: int, paths: str) -> None:
-        """Refuse too few names, and objects of unlike lengths where each sample has as many rows."""
+        """Refuse too few names, and unlike numbers of rows where each sample has as many."""
         if self.objects and (named := sum(len(first) for first, *_ in self.tables)) != count:
             raise self._refused(paths, f"lookup= has {named:,} names, and needs one for each of {count:,}")
         ragged = self.layouts[0].ragged if self.layouts else None
         lengths = {rows for _, rows in self.objects.values()}
+        if self.listed:
+            lengths = {int(rows) for _, counts, spare in self.tables for rows in np.unique(counts + spare)}
         if ragged is not None and ragged.form == STACKED and len(lengths) > 1:
-            said = f"objects of lookup= have different lengths, {min(lengths):,} to {max(lengths):,} rows; "
-            said += "ragged='packed', 'pad', 'nested' or 'list' says how they come in a batch"
-            raise FieldLengthError(str(self._refused(paths, said)), field=self.name)
+            what = "samples list different numbers of rows in lookup=" if self.listed else ""
+            raise FieldLengthError(str(self._refused(paths, unlike_lengths(lengths, what))), field=self.name)
+
+    def _check_lists(self, lists: RowLists, count: int, rows: int, paths: str) -> None:
+        """Refuse too few lists of rows, and rows that are not there."""
+        if len(lists) != count:
+            raise self._refused(paths, f"lookup= has {len(lists):,} lists of rows, and needs one for each of {count:,}")
+        wrong = np.flatnonzero((lists.rows < 0) | (lists.rows >= rows))
+        if len(wrong):
+            ends = np.cumsum(lists.counts)
+            sample = int(np.searchsorted(ends, wrong[0], side="right"))
+            place = int(wrong[0] - ends[sample] + lists.counts[sample])
+            why = (
+                f"lookup= names row {lists.rows[wrong[0]]} for sample {sample:,}, at {place:,} of its list, and there "
+                f"are rows 0 to {rows - 1:,}; {len(wrong):,} of {len(lists.rows):,} are not there. Negative numbers do "
+                "not count from the end; leave out those that stand for no row: lists of rows may differ in length"
+            )
+            raise self._refused(paths, why)
+
+    def check_count(self, numbers: int, count: int, paths: str) -> None:
+        """Refuse more or fewer row numbers than one for each sample."""
+        if numbers != count:
+            said = f"lookup= has {numbers:,} numbers, and needs one for each of {count:,}; Bounds(...) takes where"
+            raise self._refused(paths, f"{said} samples begin and end, and Field(..., file=) another file")
 
     def _check(self, used: NDArray[np.int64], count: int, rows: int, paths: str) -> None:
         """Refuse too few row numbers, and such as are not there."""
-        if len(used) != count:
-            said = f"lookup= has {len(used):,} numbers, and needs one for each of {count:,}; Bounds(...) takes where"
-            raise self._refused(paths, f"{said} samples begin and end, and Field(..., file=) another file")
+        self.check_count(len(used), count, paths)
         wrong = np.flatnonzero((used < 0) | (used >= rows))
         if len(wrong):
             said = f"lookup= names row {used[wrong[0]]} at {wrong[0]:,}, and there are rows 0 to {rows - 1:,}; "

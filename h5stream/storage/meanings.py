@@ -286,13 +286,18 @@ def _of_samples(
 def _looked_up(lookup: Lookup, field: FieldLayout, starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return which stretch of rows each sample's are of."""
     why = ""
-    place = np.searchsorted(starts, lookup.rows, side="right") - 1
+    place = np.searchsorted(starts, lookup.first_rows, side="right") - 1
     if lookup.draw is not None:
         why = "a function says in each epoch anew which rows samples have"
     elif lookup.counts is not None:
         more = lookup.counts + (0 if lookup.spare is None else lookup.spare)
-        last = np.searchsorted(starts, lookup.rows + np.maximum(more, 1) - 1, side="right") - 1
-        why = "some samples have rows of several of them" if (last != place).any() else ""
+        if lookup.listed is None:
+            of, own = np.arange(len(place)), lookup.rows + np.maximum(more, 1) - 1
+        else:
+            of = np.repeat(np.arange(len(place)), more)
+            own = lookup.listed[np.arange(len(of)) + (lookup.rows - np.cumsum(more) + more)[of]]
+        last = np.searchsorted(starts, own, side="right") - 1
+        why = "some samples have rows of several of them" if (last != place[of]).any() else ""
     if why:
         said = f"its datasets differ in scale_factor, add_offset or fill values, and {why}"
         raise OptionError(f"field {field.name!r}: {said}; give missing= numbers, or repack them with one packing")

@@ -7,7 +7,7 @@ import torch
 from layouts import IMAGES, cells, jpegs, write
 from making import vlen
 
-from h5stream import Bounds, Crop, Field, H5StreamLoader, Ragged, SampleNumber, Values
+from h5stream import Bounds, Crop, Field, H5StreamLoader, Lengths, Ragged, SampleNumber, Values
 from h5stream.baseline.measure import check_epoch
 
 TABLE, ENCODED = [("a", "f4"), ("b", "f4"), ("name", "S4")], [np.frombuffer(one, "u1") for one in IMAGES]
@@ -18,6 +18,7 @@ HELD |= {"i": vlen("u1", ENCODED), "filled": jpegs(12), "lengths": [*map(len, IM
 HELD |= {"long": np.arange(36) / 7, "offsets": np.arange(0, 37, 3), "pick": np.arange(12)[::-1], "once": np.arange(4)}
 HELD |= cells(12, 9) | {f"frame_{k}": np.full((2, 2), k) for k in range(12)}
 
+LISTS = [[*range(k, 0, -2)] for k in range(12)]
 FORMS, BOUNDS, KIND = ("packed", "nested", "pad", "list"), Bounds("offsets"), "obs/cell_type"
 COMPARED = [
     *("x", "y", "table", "table:name", KIND, "v", "texts", "on", Field("table", columns=["a", "b"])),
@@ -26,6 +27,9 @@ COMPARED = [
     *(Field("i", decode="jpeg"), Field("i", decode="auto", ragged="list"), Field("filled", decode=("jpeg", "lengths"))),
     *(Field("v", ragged=form) for form in (*FORMS, Ragged("pad", crop=Crop(2, at="start")))),
     *(Field("long", lookup=BOUNDS, ragged=form) for form in FORMS),
+    *(Field("x", lookup=LISTS, ragged=form) for form in FORMS),
+    *(Field("x", lookup=[[k, 0, k] for k in range(12)]), Field("texts", lookup=LISTS, ragged="list")),
+    *(Field("v", lookup=some, ragged="list") for some in (LISTS, Lengths(np.ones(12, int)))),
     *(Field("long", lookup="pick"), Field("i", lookup=np.arange(12)[::-1], decode="auto")),
 ]
 NAMED = ["x@scale", Field("once", take="all"), Values(range(12)), SampleNumber(), Field("frame_{}")]

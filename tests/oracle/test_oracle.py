@@ -22,7 +22,7 @@ MOST_REFUSED |= {"group_rows": 0.2, "unlike": 0.5}
 
 HAZARDS = {"changed", "keyed", "repacked"}
 
-AWAITED: frozenset[str] = frozenset({"small float", "rows of each sample"})
+AWAITED: frozenset[str] = frozenset({"small float"})
 """What is drawn and not yet right: cases with one of these marks, or forms, are read, and may fail. To be emptied."""
 
 
