@@ -328,7 +328,10 @@ def _values_of(batch: ReadyBatch, slot_format: SlotFormat, number: int, field: F
         assert isinstance(rows, RaggedRows)
         assert field.ragged is not None
         shape = (field.ragged.wanted,) if field.ragged.form == DENSE else field.row_shape
-        values = rows.arrange().view(field.dtype)
+        laid = rows.arrange()
+        if field.is_listed:
+            return laid
+        values = laid.view(field.dtype)
         return values.reshape(values.size // max(1, math.prod(shape)), *shape)
     start = slot_format.offsets[number]
     values = batch.slot.memory[start : start + batch.rows * field.row_nbytes]
@@ -365,8 +368,10 @@ class _Watched:
         self._name, self._axes = field.name, axes
         self._moments: Moments | None = None  # once there was a value
         self._kept: tuple[int, ...] = ()  # how long the axes are
-        is_few = field.kind in ("bytes", "object") or field.dtype.kind in "biu" or not field.row_shape
-        self._counts = ValueCounts() if is_few and field.kind != "ragged" else None
+        is_few = (
+            field.kind in ("bytes", "object") or field.is_listed or field.dtype.kind in "biu" or not field.row_shape
+        )
+        self._counts = ValueCounts() if is_few and (field.kind != "ragged" or field.is_listed) else None
 
     def add(self, values: Any) -> None:
         """Look at an array, or at a list of what is no number or of unlike shape."""

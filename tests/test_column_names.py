@@ -296,3 +296,66 @@ def test_a_column_that_a_matrix_does_not_have_is_refused_where_columns_are_lined
         dataset = H5Dataset(paths, Field("layers/sparse", columns=["A", "D"], ragged=form))
         with pytest.raises(OSError, match="column index"):
             dataset[:]
+
+
+@pytest.mark.parametrize("ragged", [None, "packed"])
+@pytest.mark.parametrize("columns", [["D", "A"], "by name"])
+def test_columns_that_are_named_are_those_of_each_object(tmp_path, columns, ragged):
+    wanted = GENES if columns == "by name" else columns
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    for path in paths:
+        with h5py.File(path, "w") as f:
+            for k, genes in enumerate(ORDERS * 4):
+                f[f"o/{k:02}/X"] = matrix(range(k, k + 5), genes)
+                write_var(f[f"o/{k:02}"], genes)
+    for source in (paths[0], paths):
+        dataset = H5Dataset(source, Field("X", columns=columns, ragged=ragged), samples=Objects("o/*"))
+        assert len(dataset) == 12 * (1 + (source is paths))
+        for k in range(len(dataset)):
+            np.testing.assert_array_equal(dataset[k], matrix(range(k % 12, k % 12 + 5), wanted))
+
+
+def write_channels(path, channels, time=6):
+    with h5py.File(path, "w") as f:
+        f["x"] = np.array(
+            [[[100 * ord(c) + 10 * t + k for k in range(2)] for t in range(time)] for c in channels], "f4"
+        )
+        f["channel"], f["band"] = [c.encode() for c in channels], [b"p", b"q"]
+        for axis, name in ((0, "channel"), (2, "band")):
+            f[name].make_scale(name)
+            f["x"].dims[axis].attach_scale(f[name])
+    return path
+
+
+ALONG = [Sequences(2, axis=1), Rows(axis=1), Boxes((2, 2), per_epoch=3), Boxes((2,), per_epoch=3)]
+
+
+@pytest.mark.parametrize("samples", ALONG)
+def test_names_along_axis_0_are_compared_where_samples_lie_along_another_axis(tmp_path, samples):
+    paths = [write_channels(tmp_path / f"{k}.h5", order) for k, order in enumerate(["ABC", "CBA", "ABC"])]
+    with pytest.raises(FieldLengthError, match="index 0 of axis 0 of field 'x' is 'C'"):
+        H5Dataset(paths, "x", samples=samples)
+    assert H5Dataset(paths[::2], "x", samples=samples)[0].shape[0] == 3
+    assert H5Dataset(paths, Field("x", columns="by place"), samples=samples)[0].shape[0] == 3
+
+
+@pytest.mark.parametrize("samples", [*ALONG[:2], ALONG[3]])
+def test_names_of_columns_are_never_taken_for_places_along_another_axis(tmp_path, samples):
+    with h5py.File(tmp_path / "x.h5", "w") as f:
+        f["X"] = matrix(range(6), GENES)
+        write_var(f, GENES)
+    with pytest.raises(OptionError, match="are along axis 1 of the dataset, and so are the samples"):
+        H5Dataset(tmp_path / "x.h5", Field("X", columns=["C", "A"]), samples=samples)
+
+
+def test_names_of_columns_are_taken_beside_samples_along_a_third_axis(tmp_path):
+    values = np.arange(48.0).reshape(2, 4, 6)
+    with h5py.File(tmp_path / "x.h5", "w") as f:
+        f["x"], f["c"] = values, [b"A", b"B", b"C", b"D"]
+        f["c"].make_scale("c")
+        f["x"].dims[1].attach_scale(f["c"])
+    for samples, length in ((Sequences(3, axis=2), 3), (Boxes((3,), at="grid", stride=(1,)), 3)):
+        dataset = H5Dataset(tmp_path / "x.h5", Field("x", columns=["D", "A"]), samples=samples)
+        assert len(dataset) == 4
+        for k in range(4):
+            np.testing.assert_array_equal(dataset[k], values[:, [3, 0], k : k + length])

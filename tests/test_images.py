@@ -14,7 +14,18 @@ from amounts import crossed, examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Sequences, Take, errors
+from h5stream import (
+    Between,
+    Bounds,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Lengths,
+    Objects,
+    Sequences,
+    Take,
+    errors,
+)
 from h5stream.storage import whereabouts
 from h5stream.storage.catalogue import kept_of
 
@@ -125,6 +136,15 @@ def test_several_images_of_a_sample_are_of_one_size(tmp_path):
         (lambda: Field("image", decode="jpeg", ragged="packed"), "'list'"),
         (lambda: Field("image", decode="jpeg", dtype=torch.float32), "without columns=.*sample_transform=$"),
         (lambda: Field("image", decode="jpeg", columns=[0]), "without columns=.*sample_transform=$"),
+        (
+            lambda: Field("image", decode="png", lookup=Bounds([0, 2, 3])),
+            "one image a sample, without lookup= of several",
+        ),
+        (lambda: Field("image", decode="png", lookup=Lengths("n")), "one image a sample, without lookup= of several"),
+        (
+            lambda: Field("image", decode="png", lookup=Between([0], [2])),
+            "without lookup= of several rows; .* Sequences",
+        ),
         (lambda: Field("image", decode="png"), "none is an image"),
         (lambda: Field("label", decode="png"), "values of variable length"),
         (lambda: Field("rows", decode=("jpeg", "length")), "from 0 to 10"),

@@ -377,3 +377,39 @@ def test_a_layout_with_packings_travels_and_is_written(tmp_path, files):
         got = torch.cat([*loader])
     same(-got, every)
     assert repr(Field("t", missing=-1)) == "Field('t', missing=(-1,))"
+
+
+@pytest.mark.parametrize("form", ["packed", "pad", "list", "arrays"])
+def test_objects_of_unlike_names_and_lengths_have_their_own_packings(tmp_path, form):
+    names = [f"{'x' * (k % 3)}{k:02}" for k in range(12)]
+    wanted = {}
+    with h5py.File(tmp_path / "o.h5", "w") as f:
+        for k, name in enumerate(names):
+            f[f"o/{name}/t"] = np.arange(k + 1, dtype="i2")
+            f[f"o/{name}/t"].attrs["_FillValue"] = np.int16(k // 2)
+            f[f"o/{name}/t"].attrs["scale_factor"] = np.float32(k + 1)
+            values = np.arange(k + 1).astype("f4") * np.float32(k + 1)
+            wanted[name] = np.where(np.arange(k + 1) == k // 2, np.float32(np.nan), values)
+        order = list(f["o"])
+    named = Field("o/{}/t", lookup=order[::-1], ragged=form, missing="netcdf")
+    for field, samples, each in (
+        (named, None, order[::-1]),
+        (Field("t", ragged=form, missing="netcdf"), Objects("o/*"), order),
+    ):
+        dataset = H5Dataset(tmp_path / "o.h5", field, samples=samples)
+        for k, name in enumerate(each):
+            np.testing.assert_array_equal(dataset[k], wanted[name])
+
+
+def test_filled_objects_do_not_shift_the_packings_of_others(tmp_path):
+    with h5py.File(tmp_path / "o.h5", "w") as f:
+        for k in range(5):
+            f[f"o/{k}/w"] = k
+            if k:
+                f[f"o/{k}/t"] = np.array([k, 7], "i2")
+                f[f"o/{k}/t"].attrs["_FillValue"], f[f"o/{k}/t"].attrs["scale_factor"] = np.int16(k), np.float32(k)
+    dataset = H5Dataset(
+        tmp_path / "o.h5", {"t": Field("t", missing="netcdf"), "w": "w"}, samples=Objects("o/*", missing="fill")
+    )
+    for k in range(1, 5):
+        np.testing.assert_array_equal(dataset[k]["t"], [np.nan, 7 * k])

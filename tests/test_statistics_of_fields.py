@@ -207,6 +207,22 @@ def test_objects_of_unlike_lengths_have_statistics(tmp_path):
     same(lists, np.concatenate([np.arange(k) for k in range(20)]))
 
 
+def test_texts_of_samples_of_unlike_lengths_are_counted(tmp_path):
+    words, counts = [b"a", b"bb", b"a", b"", b"ccc", b"a"], [0, 2, 3, 1]
+    with h5py.File(tmp_path / "t.h5", "w") as f:
+        f["fixed"], f["n"] = np.array(words), counts
+        f.create_dataset("text", data=words, dtype=h5py.string_dtype())
+    for name in ("fixed", "text"):
+        field = Field(name, lookup=Lengths("n"), ragged="list")
+        assert H5Dataset(tmp_path / "t.h5", {"t": field}).statistics()["t"].counts == {
+            b"": 1,
+            b"a": 3,
+            b"bb": 1,
+            b"ccc": 1,
+        }
+        assert H5Dataset(tmp_path / "t.h5", {"t": field}).subset([1]).statistics()["t"].counts == {b"a": 1, b"bb": 1}
+
+
 def test_texts_are_counted_and_complex_numbers_left_out(path):
     found = H5Dataset(path, ["name", "text", "wave", "all"]).statistics()
     assert list(found) == ["name", "text", "all:age", "all:name"]

@@ -62,16 +62,23 @@ def _names_in(dataset: Any, member: str) -> NDArray[Any]:
     return np.array(texts, dtype=object)
 
 
-def axis_names(file: Any, path: str, identity: SourceIdentity, width: int = 0) -> tuple[AxisNames, ...]:
-    """Find the names of the columns of a dataset, or of a sparse matrix of so many columns."""
+def axis_names(
+    file: Any, path: str, identity: SourceIdentity, width: int = 0, *, first: int = 1
+) -> tuple[AxisNames, ...]:
+    """Find the names of a dataset's columns, from its `first` axis on, or of those of a sparse matrix of some width."""
     with contextlib.suppress(*DAMAGE):
         thing = file[path]
         shape: tuple[int, ...] = (0, width) if width else thing.shape or ()
         for where, member in _candidates(file, path) if len(shape) == 2 else ():
             if _count(file, where) == shape[1]:
                 return (AxisNames(identity, where, member, 1),)
-        if not width and len(shape) > 1 and "DIMENSION_LIST" in thing.attrs and thing.file.filename == file.filename:
-            scales = ((axis, _scale(thing, axis)) for axis in range(1, len(shape)))
+        if (
+            not width
+            and len(shape) > first
+            and "DIMENSION_LIST" in thing.attrs
+            and thing.file.filename == file.filename
+        ):
+            scales = ((axis, _scale(thing, axis)) for axis in range(first, len(shape)))
             return tuple(AxisNames(identity, where, "", axis) for axis, where in scales if where)
     return ()
 

@@ -255,9 +255,24 @@ def _with_columns(found: _Found, key: Key, asked: Field, there: OpenFile, width:
     names = [*map(str, labels[0].read().tolist())]
     first, _ = found.opened.files.columns.setdefault((key[0], "names"), (names, np.zeros(0, np.int32)))
     try:
-        return changed(asked, columns=chosen_by_name(wanted, names, first))
+        numbers = chosen_by_name(wanted, names, first)
     except OptionError as error:
         raise _refused(there, asked, f": {error}", OptionError) from None
+    before = 0 if thing is None else _axes_before_columns(found, asked, there, thing.dataset.shape)
+    return changed(asked, columns=(*[slice(None)] * before, numbers) if before else numbers)
+
+
+def _axes_before_columns(found: _Found, asked: Field, there: OpenFile, shape: tuple[int, ...]) -> int:
+    """Return how many axes a sample has before the one whose columns have names, which is axis 1 of the dataset."""
+    if found.extents is None or asked.lookup is not None or (found.are_objects and asked.ragged is not None):
+        return 0
+    assert found.samples is not None
+    along, _ = Extents.of(found.samples).take(shape, changed(asked, columns=None), there.path)
+    kept = [axis for axis, one in enumerate(along) if one.origin is None]
+    if 1 not in kept:
+        why = ": columns= names columns, which are along axis 1 of the dataset, and so are the samples here; leave it "
+        raise _refused(there, asked, f"{why}out, or take of the other axes by numbers, columns=[0, 1]", OptionError)
+    return kept.index(1)
 
 
 def _axes(
@@ -266,7 +281,7 @@ def _axes(
     """Return where the columns that a field takes of a dataset have names; none of a field by place, and of objects."""
     if found.are_objects or asked.columns == (Ellipsis,) or thing.member or len(thing.dataset.shape) < 2:
         return ()
-    named = axis_names(there.file, thing.path, there.identity)
+    named = axis_names(there.file, thing.path, there.identity, first=0 if along else 1)
     if along:
         return tuple(
             replace(one, taken=tuple(along[one.axis].offsets)) for one in named if along[one.axis].origin is None

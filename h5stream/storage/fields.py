@@ -843,7 +843,7 @@ _RAGGED = ("ragged=", "Ragged(crop=)", "Ragged(pad_value=)")
 _PLACED = tuple(f"Take({name}=)" for name in _TOOK)
 _NAMED = "columns= of names"
 _ARRAYS = f"ragged={ARRAYS!r}"
-_EACH = (_ARRAYS, "a part of an axis", "lookup= of rows")
+_EACH = (_ARRAYS, "a part of an axis", "lookup= of rows", "lookup= of several rows")
 """What says more of another option than that it is given."""
 
 _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -865,6 +865,12 @@ _CLASHES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "whole images",
         ("columns=", _NAMED, "missing=", "take='all'", "dtype="),
         "; cut or cast in sample_transform=",
+    ),
+    (
+        "decode=",
+        "one image a sample",
+        ("lookup= of several rows",),
+        "; lookup= of row numbers gives each sample an image, and Sequences(..., of=Bounds(...)) several images",
     ),
     ("lookup=", "something else for each sample", ("take='all'", *_PLACED), ""),
     ("take='all'", "the whole dataset", ("columns=", _NAMED), ""),
@@ -895,6 +901,7 @@ def given_to(field: Field) -> set[str]:
             isinstance(one, (slice, list)) for one in (columns if isinstance(columns, tuple) else [columns])
         ),
         "lookup= of rows": field.lookup is not None and not field.names_objects,
+        "lookup= of several rows": isinstance(field.lookup, Stretches),
         _ARRAYS: field.has_own_shape,
         "Ragged(crop=)": ragged and ragged.crop,
         "Ragged(pad_value=)": ragged is not None and ragged.pad_value != 0,

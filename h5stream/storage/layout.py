@@ -242,20 +242,23 @@ class DatasetPart:
         targets = (replace(target, field=place[target.field]) for target in self.targets if target.field in place)
         return replace(self, targets=tuple(targets))
 
+    def path_of(self, k: int) -> str:
+        """Return the path of the dataset that is, or is in, one of the part's objects."""
+        return self.objects[k] + (self.path[len(self.objects[0]) :] if self.object_edges is None else "")
+
     def in_object(self, number: int) -> tuple[DatasetPart, int]:
         """Return the part of the one object that a chunk belongs to, and the number that it has there."""
         index = self.chunk_index
         row, inner = divmod(number, index.columns)
         if self.object_edges is None:
             own = replace(index, shape=self.shape[1:], chunk_shape=index.chunk_shape[1:])
-            path = self.objects[row] + self.path[len(self.objects[0]) :]
-            return replace(self, path=path, objects=(), shape=own.shape, index=own), inner
+            return replace(self, path=self.path_of(row), objects=(), shape=own.shape, index=own), inner
         assert self.object_rows is not None
         k = int(np.searchsorted(self.object_edges, row * self.chunk_rows, side="right")) - 1
         first, shape = int(self.object_edges[k]) // self.chunk_rows, (int(self.object_rows[k]), *self.shape[1:])
         own = replace(index, shape=shape, has_gaps=False)
         part = replace(
-            self, path=self.objects[k], objects=(), object_edges=None, object_rows=None, shape=shape, index=own
+            self, path=self.path_of(k), objects=(), object_edges=None, object_rows=None, shape=shape, index=own
         )
         return part, number - first * index.columns
 

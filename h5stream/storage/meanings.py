@@ -191,7 +191,7 @@ class _Files:
                 self._part, self._numbers = part, _file_of_each(part, identity)
             within = identity.paths[int(self._numbers[k])]
         elif len(part.objects):
-            path = part.objects[k] + path[len(part.objects[0]) :]
+            path = part.path_of(k)
         if within != self._path:
             self._opened.close()
             self._file, self._path = self._opened.enter_context(open_hdf5(within)), within
@@ -224,15 +224,15 @@ def _of_part(files: _Files, part: DatasetPart, target: Target, field: FieldLayou
     """Return how the numbers of a part become floats: one for all, or one for each of its objects."""
     if all(not isinstance(one, str) for one in asked):
         return np.array([packing(asked, field.dtype, {})], dtype=object)
-    packings = list[Packing]()
-    for k in range(max(1, len(part.objects))):
+    packings = np.empty(max(1, len(part.objects)), dtype=object)
+    for k in range(len(packings)):
         dataset, path = files.dataset(part, k)
-        if not isinstance(dataset, h5py.Dataset):  # an object that lacks it, and is filled
-            packings += packings[-1:]
-            continue
-        packings.append(packing_of(dataset, target.member, field.dtype, asked, path, target.stacked))
-    every = packings[:1] if len(set(packings)) == 1 else packings
-    return np.array(every, dtype=object)
+        if isinstance(dataset, h5py.Dataset):  # else an object that lacks it, and is filled
+            packings[k] = packing_of(dataset, target.member, field.dtype, asked, path, target.stacked)
+    every = [one for one in packings.tolist() if one is not None]
+    if len({*every}) == 1:
+        return np.array(every[:1], dtype=object)
+    return np.array([every[0] if one is None else one for one in packings.tolist()], dtype=object)
 
 
 def _with(layout: SampleLayout, number: int, of: Sequence[NDArray[np.object_]], dataset: int | None) -> SampleLayout:

@@ -99,7 +99,10 @@ def objects_of(
     def describe(k: int, shape: SampleShape) -> Described:
         own: dict[Key, LookedUp] = {}
         inside = shape.inside(names[k])
-        return read_fields(opened, inside, names[k], samples=samples, row_start=row_start, looked_up=own), own
+        found = read_fields(opened, inside, names[k], samples=samples, row_start=row_start, looked_up=own)
+        if opened.files.columns:  # named ones, which each object may have elsewhere
+            raise UnlikeError(names[k])
+        return found, own
 
     found = _together(_Wanted(members, shape, describe), row_start, looked_up)
     if len(names) >= whereabouts.MANY and not raw.catalogue.is_kept:
@@ -125,6 +128,8 @@ def files_of(
         with open_hdf5(members.paths[k]) as file, contextlib.ExitStack() as linked:
             opened = OpenFile(file, k, every, guard, linked)
             found = read_fields(opened, shape, group, samples=samples, looked_up=own)
+            if every.columns:  # named ones, which each file may have elsewhere
+                raise UnlikeError(members.paths[k])
             for part in (*found.parts, *(part for known in own.values() for part in known.parts)):
                 if part.file != k:
                     raise UnlikeError(members.paths[k])
