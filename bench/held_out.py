@@ -73,7 +73,8 @@ class Dsec(OwnReader):
 
     def ours(self, path: Path, **options: Any) -> Any:
         with h5py.File(path) as file:
-            rows = Bounds(searchsorted(file["events/t"], file["frames"][:] - file["t_offset"][()]))
+            edges = searchsorted(file["events/t"], file["frames"][:] - file["t_offset"][()])
+            rows = Bounds(edges, holds="bounds")
         return H5StreamLoader(path, fields={n: Field(f"events/{n}", lookup=rows) for n in self.fields}, **options)
 
 

@@ -306,7 +306,8 @@ def test_a_folder_that_cannot_be_written_is_told_once(folder, server, tmp_path, 
 
 
 def test_a_folder_that_holds_more_than_its_size_is_made_smaller_although_all_is_there(server, tmp_path):
-    epoch(H5Dataset(f"{server.url}/a.h5", cache=tmp_path))
+    for field in ("x", "y", "plain"):
+        epoch(H5Dataset(f"{server.url}/a.h5", field, cache=tmp_path))
     before = nbytes_of(tmp_path)
     size = before // 3
     epoch(H5Dataset(f"{server.url}/a.h5", "x", cache=tmp_path, cache_size=size))

@@ -123,7 +123,10 @@ def _sparse(seen: Listing) -> Iterator[Proposal]:
         "ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the values that "
         "are stored, and their columns"
     )
-    yield Proposal("sparse", what, about, way_out, [Way(fields if len(fields) > 1 else {main: fields["x"]})])
+    ways = [Way(fields if len(fields) > 1 else {main: fields["x"]})]
+    lined_up = f'Field({quoted(main)}, columns="by name", ragged="{form}")'  # for files that have them in other orders
+    ways.append(Way({name: lined_up if text == fields["x"] else text for name, text in ways[0].fields.items()}))
+    yield Proposal("sparse", what, about, way_out, ways)
 
 
 def _annotations(seen: Listing, rows: int, taken: Iterable[str] = ()) -> dict[str, str]:

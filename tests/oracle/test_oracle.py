@@ -17,7 +17,7 @@ SEEDS = {"rows": 70, "group_rows": 44, "axis_rows": 30, "sequences": 70, "table"
 SEEDS |= {"unlike": 64}
 
 MOST_REFUSED = {"rows": 0.15, "axis_rows": 0.2, "boxes": 0.15, "objects": 0.25, "sequences": 0.35, "table": 0.35}
-MOST_REFUSED |= {"group_rows": 0.2, "unlike": 0.5}
+MOST_REFUSED |= {"group_rows": 0.2, "unlike": 0.65}
 """The share of cases that may be refused; of all together it is below a quarter."""
 
 HAZARDS = {"changed", "keyed", "repacked"}
