@@ -14,17 +14,18 @@ import imagecodecs
 import numpy as np
 
 from bench.rivals import ram_loader, tuned_loader
-from h5stream import H5StreamLoader, allowance
+from h5stream import H5StreamLoader
+from h5stream.base import limits
 from h5stream.baseline import naive_loader
 from h5stream.baseline.measure import sample_rows, write_sample_file
-from h5stream.storage.filters import SHUFFLE
-from h5stream.storage.opening import open_layout
-from h5stream.storage.source import FileBytes
+from h5stream.storage.decode.filters import SHUFFLE
+from h5stream.storage.open.opening import open_layout
+from h5stream.storage.source.local import FileBytes
 
 ROWS = 524_288
 BATCH = 8192
 FIELDS = ("x", "y")
-THREADS = allowance.cpus()
+THREADS = limits.cpus()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

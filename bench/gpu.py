@@ -29,7 +29,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.machine import describe
-from h5stream import H5Dataset, H5StreamLoader, allowance
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.base import limits
 from h5stream.baseline import naive_loader
 from h5stream.baseline.measure import write_sample_file
 from h5stream.device.cuda import CudaBackend
@@ -166,7 +167,7 @@ def batches_per_s(bench: Bench) -> dict[str, dict[str, float]]:
     for kind in FILTERS:
         row = figures[kind] = {}
         for workers in (2, 8, 16):
-            if workers <= max(2, allowance.cpus()) and kind != "lz4_shuffle":
+            if workers <= max(2, limits.cpus()) and kind != "lz4_shuffle":
                 row[f"naive_{workers}_workers"] = _naive_rate(bench, kind, workers)
         row["ours"] = _rate(bench, kind)
     return figures
@@ -214,7 +215,7 @@ def thread_scaling(bench: Bench) -> dict[str, dict[str, float]]:
     """Batches a second of rows in memory, of rows that are decoded, and of unfiltered ones, by number of readers."""
     figures: dict[str, dict[str, float]] = {}
     for name, (kind, keep) in SCALED.items():
-        counts = (threads for threads in (1, 2, 4, 8, 16) if threads <= allowance.cpus())
+        counts = (threads for threads in (1, 2, 4, 8, 16) if threads <= limits.cpus())
         figures[name] = {f"{n} readers": _rate(bench, kind, num_workers=n, keep=keep) for n in counts}
     return figures
 
@@ -265,7 +266,7 @@ def _feeds(bench: Bench, wanted: float, steps: int) -> Iterator[tuple[str, Any, 
     """Give name, loader, steps to leave out, and steps to count."""
     for kind in ("gzip4_shuffle", "unfiltered"):
         yield f"ours_{kind}", bench.loader(kind, persistent_workers=True), 5, steps
-    workers = min(8, max(2, allowance.cpus()))
+    workers = min(8, max(2, limits.cpus()))
     rounds = 1 if bench.quick else 2
     yield "naive_unfiltered", _naive(bench, "unfiltered", workers, bench.batch), workers, rounds * workers
     if wanted == 20:

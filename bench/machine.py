@@ -9,7 +9,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from h5stream import allowance
+from h5stream.base import limits
 
 PACKAGES = ("torch", "h5py", "hdf5plugin", "numpy", "imagecodecs")
 
@@ -19,7 +19,7 @@ def describe(more_versions: dict[str, str] | None = None) -> dict[str, Any]:
     return {
         "machine": {
             "cpu": _cpu(),
-            "cpus": allowance.cpus(),
+            "cpus": limits.cpus(),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
             "system": f"{platform.system()} {platform.machine()}",
             "load_before": round(os.getloadavg()[0], 2),

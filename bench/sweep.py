@@ -30,7 +30,8 @@ from bench.child import run_child, warm
 from bench.machine import describe
 from bench.rivals import TunedDataset
 from bench.sweep_cells import AXES, MIB, Cell, cells, write
-from h5stream import H5StreamLoader, allowance
+from h5stream import H5StreamLoader
+from h5stream.base import limits
 from h5stream.baseline import NaiveDataset
 
 NBYTES = {"quick": 16 * MIB, "full": 128 * MIB}
@@ -141,9 +142,9 @@ def rival(name: str, path: Path, cell: Cell, seconds: float) -> dict[str, Any]:
             if taken > seconds:
                 break
     if rows:
-        return {name: round(rows / taken * allowance.cpus())}
+        return {name: round(rows / taken * limits.cpus())}
     taken = time.perf_counter() - start
-    return {name: round(batch_rows / taken * allowance.cpus()), f"{name}_at_most": True}
+    return {name: round(batch_rows / taken * limits.cpus()), f"{name}_at_most": True}
 
 
 def measure_cell(cell: Cell, size: str, folder: Path, *, rivals: bool) -> dict[str, Any]:

@@ -50,5 +50,5 @@ def test_a_second_call_reads_nothing(benchmark, bench_file, tmp_path, monkeypatc
     os.utime(path, (1e9, 1e9))  # a file that changed just now is not kept
     H5Dataset(path, list(cases.FIELDS)).statistics()
     dataset = H5Dataset(path, list(cases.FIELDS))
-    monkeypatch.setattr("h5stream.field_statistics.read_through", lambda *_: pytest.fail("it was read again"))
+    monkeypatch.setattr("h5stream.dataset.statistics.read_through", lambda *_: pytest.fail("it was read again"))
     benchmark.pedantic(dataset.statistics, rounds=3)

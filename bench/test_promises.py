@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from bench import cases
-from h5stream.storage.opening import open_layout
+from h5stream.storage.open.opening import open_layout
 
 # In a process of its own: what counts is what a training script sees, not what this one holds already.
 _CHILD = """

@@ -24,9 +24,9 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from bench import cases
 from h5stream import Boxes, Field, H5StreamLoader, Sequences
-from h5stream.storage.layout import DIRECT
-from h5stream.storage.opening import open_layout
-from h5stream.storage.source import FileBytes
+from h5stream.storage.layout.layout import DIRECT
+from h5stream.storage.open.opening import open_layout
+from h5stream.storage.source.local import FileBytes
 
 ROUNDS = 7
 GZIP = {"compression": "gzip", "compression_opts": 4, "shuffle": True}

@@ -21,8 +21,8 @@ import pytest
 
 from bench import cases
 from h5stream import H5StreamLoader, repack, stage
+from h5stream.base.filesystem import resident_bytes
 from h5stream.baseline import naive_loader
-from h5stream.filesystem import resident_bytes
 from h5stream.staging import remove_staged
 
 ROUNDS = int(os.environ.get("H5STREAM_BENCH_ROUNDS", "7"))

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from h5stream import errors
     from h5stream.advice.diagnose import diagnose
     from h5stream.advice.tune import tune
-    from h5stream.dataset import H5Dataset, collate
+    from h5stream.dataset.dataset import H5Dataset, collate
+    from h5stream.dataset.mixture import Mixture
     from h5stream.errors import H5StreamError
-    from h5stream.loader import H5StreamLoader
-    from h5stream.mixture import Mixture
+    from h5stream.loader.loader import H5StreamLoader
+    from h5stream.loader.sampler import ChunkBatchSampler
     from h5stream.order.users import Balanced, Sized, Weighted
     from h5stream.repacking.repack import repack
-    from h5stream.sampler import ChunkBatchSampler
     from h5stream.samples.boxes import Boxes
     from h5stream.samples.columns import Padding, SampleNumber, SourceNumber, Values
     from h5stream.samples.kinds import Objects, Rows, Sequences
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from h5stream.samples.segments import Between, Bounds, Ends, Ids, Lengths
     from h5stream.samples.table import Table
     from h5stream.staging import stage, staged
-    from h5stream.storage.fields import Field, Take
+    from h5stream.storage.layout.fields import Field, Take
 
 
 _MOVED = {
@@ -49,13 +49,13 @@ _MOVED = {
 _HOMES = {
     "h5stream.advice.diagnose": ("diagnose",),
     "h5stream.advice.tune": ("tune",),
-    "h5stream.dataset": ("H5Dataset", "collate"),
+    "h5stream.dataset.dataset": ("H5Dataset", "collate"),
     "h5stream.errors": ("H5StreamError",),
-    "h5stream.loader": ("H5StreamLoader",),
-    "h5stream.mixture": ("Mixture",),
+    "h5stream.loader.loader": ("H5StreamLoader",),
+    "h5stream.dataset.mixture": ("Mixture",),
     "h5stream.order.users": ("Balanced", "Sized", "Weighted"),
     "h5stream.repacking.repack": ("repack",),
-    "h5stream.sampler": ("ChunkBatchSampler",),
+    "h5stream.loader.sampler": ("ChunkBatchSampler",),
     "h5stream.samples.boxes": ("Boxes",),
     "h5stream.samples.columns": ("Padding", "SampleNumber", "SourceNumber", "Values"),
     "h5stream.samples.kinds": ("Objects", "Rows", "Sequences"),
@@ -63,7 +63,7 @@ _HOMES = {
     "h5stream.samples.segments": ("Between", "Bounds", "Ends", "Ids", "Lengths"),
     "h5stream.samples.table": ("Table",),
     "h5stream.staging": ("stage", "staged"),
-    "h5stream.storage.fields": ("Field", "Take"),
+    "h5stream.storage.layout.fields": ("Field", "Take"),
 }
 
 __all__ = [

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from h5stream.dataset import H5Dataset
+from h5stream.dataset.dataset import H5Dataset
+from h5stream.dataset.statistics import read_through
 from h5stream.engine.assemble import Assembler
 from h5stream.errors import MissingExtraError, OptionError, UnsupportedFieldError
-from h5stream.field_statistics import read_through
 from h5stream.order.blocks import Stretch, stretches
-from h5stream.storage.fields import Fields
-from h5stream.storage.layout import SampleLayout, SparseEntry
+from h5stream.storage.layout.fields import Fields
+from h5stream.storage.layout.layout import SampleLayout, SparseEntry
 from h5stream.structure import samples_of
 
 __all__ = ["read_hdf5"]

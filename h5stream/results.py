@@ -3,8 +3,8 @@
 from h5stream.advice.diagnose import Diagnosis
 from h5stream.advice.track import EpochSummary
 from h5stream.advice.tune import Tuning
+from h5stream.dataset.statistics import FieldStatistics
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.field_statistics import FieldStatistics
 from h5stream.repacking.repack import RepackResult
 from h5stream.staging import StagedFiles
 from h5stream.structure import Packed, Padded, SparseRows

@@ -33,7 +33,7 @@ OPTIMIZERS = ("torch._dynamo",)
 """What the first optimizer of a process imports, for two seconds."""
 
 SERVED = multiprocessing.get_context("forkserver")
-SERVED.set_forkserver_preload(["h5stream.loader", "h5stream.staging"])
+SERVED.set_forkserver_preload(["h5stream.loader.loader", "h5stream.staging"])
 """Like the context that spawns, of processes that are forks of one which has imported what takes them seconds."""
 
 end_now = os._exit

@@ -8,15 +8,17 @@ import warnings
 
 import torch.distributed as dist
 
-from h5stream import allowance, baseline, loader, route
+from h5stream import baseline
 from h5stream.advice import diagnose
+from h5stream.base import limits
 from h5stream.engine import footprint
 from h5stream.engine import run as engine_run
-from h5stream.engine.landing import chunks, kept
+from h5stream.engine.plan import chunks, kept
+from h5stream.loader import loader, route
 from h5stream.staging import copying
-from h5stream.storage import filters
-from h5stream.storage.filters import Pipeline
-from h5stream.storage.source import FileBytes
+from h5stream.storage.decode import filters
+from h5stream.storage.decode.filters import Pipeline
+from h5stream.storage.source.local import FileBytes
 
 # --- what is looked at ----------------------------------------------------------------------------------------
 
@@ -110,11 +112,11 @@ def in_group(monkeypatch, rank, world_size):
 
 
 def processors(monkeypatch, count):
-    monkeypatch.setattr(allowance, "cpus", lambda: count)
+    monkeypatch.setattr(limits, "cpus", lambda: count)
 
 
 def memory_available(monkeypatch, nbytes):
-    monkeypatch.setattr(allowance, "memory_available_bytes", lambda: nbytes)
+    monkeypatch.setattr(limits, "memory_available_bytes", lambda: nbytes)
 
 
 def device_is(monkeypatch, backend):

@@ -13,8 +13,8 @@ import numpy as np
 from making import write_datasets
 
 from h5stream.compiled import _native as kernels
-from h5stream.iteration import Iterations
-from h5stream.storage.source import FileBytes
+from h5stream.loader.epoch import Iterations
+from h5stream.storage.source.local import FileBytes
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from object_server import ObjectServer
 from real_servers import HTTP
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
-from h5stream.storage import whereabouts
-from h5stream.storage.catalogue import kept_of
+from h5stream.storage.file import groups
+from h5stream.storage.file.catalogue import kept_of
 
 COUNT = 23
 FIELDS = {"x": "x", "y": Field("deep/er/y", columns=slice(1, 4)), "n": "n", "a": "@a", "v": "deep@v"}
@@ -27,7 +27,7 @@ FORMS = {"contiguous": {}, "gzip": GZIP, "latest": {"libver": "latest", **GZIP},
 @pytest.fixture(params=[1, 10_000], ids=["kept", "not kept"])
 def _many(request, monkeypatch):
     """What was found of few files is kept, as of many, or not."""
-    monkeypatch.setattr(whereabouts, "MANY", request.param)
+    monkeypatch.setattr(groups, "MANY", request.param)
 
 
 @pytest.fixture(params=["disk", "store", "both", "store with a cache"])
@@ -107,13 +107,13 @@ def test_a_file_a_sample_is_what_h5py_reads(place, form):
         write(place.folder, number, **FORMS[form])
     dataset = check(place)
     assert len(dataset.layout.files) == 1
-    is_asked = whereabouts.MANY == 1 and form == "user block"
+    is_asked = groups.MANY == 1 and form == "user block"
     assert dataset.layout.asked == (COUNT if is_asked else 0)
     assert f"{COUNT} file(s)" in repr(dataset)
     assert np.array_equal(dataset[7]["y"].numpy(), dataset[[7]]["y"][0].numpy())
     again = check(place)  # out of the catalogue, if there are many
     first = f"{place.url or place.folder}/0000.h5"
-    assert bool(kept_of(first)) == (whereabouts.MANY == 1)
+    assert bool(kept_of(first)) == (groups.MANY == 1)
     assert again.layout.datasets[0][0].index.offset.tolist() == dataset.layout.datasets[0][0].index.offset.tolist()
     assert pickle.loads(pickle.dumps(dataset))[3]["n"] == 3
 
@@ -191,7 +191,7 @@ def test_a_file_that_was_cut_or_is_none_is_refused(place):
 
 
 def test_a_catalogue_is_for_files_as_they_were(place, monkeypatch):
-    monkeypatch.setattr(whereabouts, "MANY", 1)
+    monkeypatch.setattr(groups, "MANY", 1)
     for number in range(COUNT):
         write(place.folder, number)
     check(place)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from h5stream import allowance
+from h5stream.base import limits
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def machine(tmp_path, monkeypatch):
     (proc / "self").mkdir(parents=True)
     (proc / "self" / "cgroup").write_text("0::/outer/inner\n")
     (proc / "meminfo").write_text("MemTotal:  10 kB\nMemFree:  3 kB\nMemAvailable:  9 kB\n")
-    monkeypatch.setattr(allowance, "ROOT", tmp_path)
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
 
     def write(**groups):
         for name, (limit, current, cached) in groups.items():
@@ -38,7 +38,7 @@ CGROUPS = [
 @pytest.mark.parametrize(("groups", "available", "total"), CGROUPS)
 def test_memory_is_what_the_machine_and_every_cgroup_leave(machine, groups, available, total):
     machine(**groups)
-    assert (allowance.memory_available_bytes(), allowance.memory_total_bytes()) == (available, total)
+    assert (limits.memory_available_bytes(), limits.memory_total_bytes()) == (available, total)
 
 
 def test_limits_of_the_old_kind_count_too(machine, tmp_path):
@@ -47,5 +47,5 @@ def test_limits_of_the_old_kind_count_too(machine, tmp_path):
     (folder / "memory.limit_in_bytes").write_text("3000")
     (folder / "memory.usage_in_bytes").write_text("2500")
     (folder / "memory.stat").write_text("total_inactive_file 1000\ntotal_active_file 500\n")
-    assert allowance.memory_available_bytes() == 2_000
-    assert allowance.memory_total_bytes() == 3_000
+    assert limits.memory_available_bytes() == 2_000
+    assert limits.memory_total_bytes() == 3_000

@@ -150,8 +150,8 @@ def test_what_does_not_go_with_ragged_attributes_is_refused(paths, field):
 def test_the_catalogue_has_attributes_of_any_length(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("H5STREAM_CATALOGUE", raising=False)
-    monkeypatch.setattr("h5stream.storage.whereabouts.MANY", 10)
-    monkeypatch.setattr("h5stream.storage.catalogue._SETTLED_NS", 0)
+    monkeypatch.setattr("h5stream.storage.file.groups.MANY", 10)
+    monkeypatch.setattr("h5stream.storage.file.catalogue._SETTLED_NS", 0)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(30):
             file[f"d/{k:02}"] = np.arange(3)

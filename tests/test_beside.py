@@ -6,7 +6,7 @@ import pytest
 from oracle.compare import differs, parts_of, plain
 
 from h5stream import Bounds, Field, H5Dataset, Objects, Rows, Table, errors
-from h5stream.storage import whereabouts
+from h5stream.storage.file import groups
 
 KEYS = ["b", "a10", "a9", "c"]
 STORED = {"chunks": True, "compression": "gzip"}
@@ -49,7 +49,7 @@ def test_segments_of_patients_lie_beside_one_another(path):
     ("of", "many"), [("same/*", 1), ("same/*", 2000), ([f"same/{key}" for key in ("c", "b", "a9")], 1)], ids=str
 )
 def test_objects_have_fields_beside_them(path, of, many, monkeypatch):
-    monkeypatch.setattr(whereabouts, "MANY", many)
+    monkeypatch.setattr(groups, "MANY", many)
     fields = {"x": ".", "there": "/beside/same_*", "ragged": Field("/data_arrays/*", ragged="list")}
     fields |= {"once": "/once/*", "group": "/group/*/x", "unit": "/once/*@unit"}
     places = {"x": "same/{}", "there": "beside/same_{}", "ragged": "data_arrays/{}", "once": "once/{}"}

@@ -12,7 +12,7 @@ import pytest
 
 from h5stream import H5Dataset, Objects
 from h5stream.cli.app import main
-from h5stream.storage import catalogue, whereabouts
+from h5stream.storage.file import catalogue, groups
 
 FIELDS = {"x": "x", "y": "y", "mark": "@mark", "name": "@name", "code": "code"}
 
@@ -20,8 +20,8 @@ FIELDS = {"x": "x", "y": "y", "mark": "@mark", "name": "@name", "code": "code"}
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(whereabouts, "MANY", 20)
-    monkeypatch.setattr("h5stream.storage.whereabouts.CHECKED_EVERY", 10)
+    monkeypatch.setattr(groups, "MANY", 20)
+    monkeypatch.setattr("h5stream.storage.file.groups.CHECKED_EVERY", 10)
     return tmp_path / "cache" / "h5stream" / "catalogue"
 
 

@@ -27,8 +27,8 @@ from torch.utils.data import DataLoader
 
 import h5stream
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.arguments import OLD
 from h5stream.cli.app import app
+from h5stream.loader.arguments import OLD
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -184,7 +184,7 @@ def inner_names(tree):
                 yield f"{door}.{name}"
 
 
-INNER = ["import h5stream.storage.layout", "h5stream.engine.kernels.scatter()", "loader._orders.position"]
+INNER = ["import h5stream.storage.layout.layout", "h5stream.engine.kernels.scatter()", "loader._orders.position"]
 INNER += ["from h5stream.order.blocks import (\n    Blocks,\n)", "def f():\n    from h5stream import options"]
 
 

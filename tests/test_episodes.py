@@ -12,7 +12,8 @@ import pytest
 from inner import around
 
 from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
-from h5stream.storage import field_reader, whereabouts
+from h5stream.storage.file import groups
+from h5stream.storage.open import field_reader
 
 COUNT = 50
 NAMES = {"state": "obs/state", "reward": "reward", "done": "done"}
@@ -64,7 +65,7 @@ def windows(every, length):
 
 def test_as_objects_and_again_from_the_catalogue(made, described, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(whereabouts, "MANY", 10)
+    monkeypatch.setattr(groups, "MANY", 10)
     kind, path = made
     fields = {key: Field(name, ragged="list") for key, name in NAMES.items()}
     expected = in_h5py(path)

@@ -14,10 +14,10 @@ from forking import SERVED
 from making import write_datasets
 
 from h5stream import H5Dataset, Sequences, repack, stage
-from h5stream import field_statistics as statistics
 from h5stream.advice.inspection import inspect_files
+from h5stream.base.executors import carried_out
+from h5stream.dataset import statistics as statistics
 from h5stream.errors import IsolatedProcessError, OptionError, StagingError
-from h5stream.executors import carried_out
 
 
 @pytest.fixture

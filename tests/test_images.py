@@ -26,8 +26,8 @@ from h5stream import (
     Take,
     errors,
 )
-from h5stream.storage import whereabouts
-from h5stream.storage.catalogue import kept_of
+from h5stream.storage.file import groups
+from h5stream.storage.file.catalogue import kept_of
 
 ENCODE = {"jpeg": imagecodecs.jpeg8_encode, "png": imagecodecs.png_encode, "webp": imagecodecs.webp_encode}
 DECODE = {"jpeg": imagecodecs.jpeg8_decode, "png": imagecodecs.png_decode, "webp": imagecodecs.webp_decode}
@@ -176,7 +176,7 @@ def write_objects(path, images, stored="uint8", kind="jpeg"):
 @pytest.mark.parametrize("stored", ["uint8", "opaque"])
 def test_many_objects_are_found_from_the_bytes_of_the_file_and_again_in_the_catalogue(tmp_path, monkeypatch, stored):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(whereabouts, "MANY", 100)
+    monkeypatch.setattr(groups, "MANY", 100)
     expected = write_objects(tmp_path / "a.h5", [image(k, (4, 5, 3)) for k in range(210)], stored, "png")
     os.utime(tmp_path / "a.h5", (1e9, 1e9))
     fields = {"image": Field(".", decode="png"), "label": "@label"}

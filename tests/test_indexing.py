@@ -16,7 +16,8 @@ from making import vlen, write_datasets
 from sample_files import in_thread
 from torch.utils.data import DataLoader
 
-from h5stream import Field, H5Dataset, H5StreamLoader, collate, indexing
+from h5stream import Field, H5Dataset, H5StreamLoader, collate
+from h5stream.dataset import indexing
 from h5stream.errors import OptionError
 
 SHAPES = {"flat": (7,), "table": (7, 5), "box": (6, 3, 4)}

@@ -73,7 +73,9 @@ def test_a_script_that_is_interrupted_ends_by_the_signal(tmp_path, delay_s):
     assert "ignored" not in done.stderr
 
 
-@pytest.mark.parametrize("owner", ["h5stream.storage.plugins:PluginBuffer", "h5stream.storage.source:Descriptor"])
+@pytest.mark.parametrize(
+    "owner", ["h5stream.storage.decode.plugins:PluginBuffer", "h5stream.storage.source.local:Descriptor"]
+)
 def test_what_ctrl_c_left_unmade_is_dropped_without_a_word(owner):
     module, name = owner.split(":")
     kind = getattr(importlib.import_module(module), name)

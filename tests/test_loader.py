@@ -10,7 +10,7 @@ from sample_files import write_sample
 from torch.utils.data import DataLoader, default_collate
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.arguments import OLD
+from h5stream.loader.arguments import OLD
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from sample_files import eventually, gate, in_thread, open_descriptors, reader_t
 from h5stream import H5StreamLoader, Sequences, Weighted
 from h5stream.engine.reader import RowReader
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError
-from h5stream.storage.stores import raise_if_stopped, stop_asked
+from h5stream.storage.source.stores import raise_if_stopped, stop_asked
 
 
 @pytest.fixture(autouse=True)

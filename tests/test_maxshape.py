@@ -8,8 +8,8 @@ import pytest
 from making import make_file, numbers
 
 from h5stream import H5Dataset
-from h5stream.storage.fallback import why_not_decoded_here
-from h5stream.storage.index import build_index, read_stored_chunk
+from h5stream.storage.file.h5py_reader import why_not_decoded_here
+from h5stream.storage.layout.index import build_index, read_stored_chunk
 
 
 def test_a_missing_chunk_that_the_users_own_handle_has_cached_is_still_missing(tmp_path):

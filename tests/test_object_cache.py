@@ -20,8 +20,8 @@ from sample_files import in_thread
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.errors import OptionError, SourceChangedError
-from h5stream.storage import object_cache, remote
-from h5stream.storage.object_cache import PAGE_NBYTES, CachedBytes, ObjectCache
+from h5stream.storage.source import disk_cache, remote
+from h5stream.storage.source.disk_cache import PAGE_NBYTES, CachedBytes, ObjectCache
 
 obstore = pytest.importorskip("obstore")
 
@@ -57,8 +57,8 @@ def _nothing_in_memory():
     """Forget what the process knows of objects, and of folders that could not be written."""
     remote._blocks.clear()
     yield
-    object_cache._given_up.clear()
-    object_cache._too_small.clear()
+    disk_cache._given_up.clear()
+    disk_cache._too_small.clear()
 
 
 def plain(value):
@@ -139,7 +139,7 @@ def test_what_is_damaged_is_asked_for_again(folder, server, tmp_path, how):
     wanted = epoch(dataset)
     for path in tmp_path.glob("*.pages"):
         content = bytearray(path.read_bytes())
-        first = object_cache._SUMS_NBYTES
+        first = disk_cache._SUMS_NBYTES
         if how == "a byte of each page":
             for place in range(first + 7, len(content), PAGE_NBYTES):
                 content[place] ^= 4
@@ -216,9 +216,9 @@ def test_who_needs_what_another_fetches_waits_for_it_but_not_for_ever(tmp_path, 
         waiting.set()
         time.sleep(seconds)
 
-    monkeypatch.setattr(object_cache, "time", SimpleNamespace(sleep=sleep, time=time.time, monotonic=time.monotonic))
+    monkeypatch.setattr(disk_cache, "time", SimpleNamespace(sleep=sleep, time=time.time, monotonic=time.monotonic))
     if other == "never comes back":
-        monkeypatch.setattr(object_cache, "_WAIT_S", 0.1)
+        monkeypatch.setattr(disk_cache, "_WAIT_S", 0.1)
     first = in_thread(sources[0].read_many, (1000,), (memoryview(memory[0]),))
     assert slow.begun.wait(60)
     second = in_thread(sources[1].read_many, (1000,), (memoryview(memory[1]),))
@@ -299,7 +299,7 @@ def test_a_folder_that_cannot_be_written_is_told_once(folder, server, tmp_path, 
         def write(*_):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(object_cache, "_write", write)
+        monkeypatch.setattr(disk_cache, "_write", write)
     dataset = H5Dataset(f"{server.url}/a.h5", "x", cache=tmp_path if why == "full" else "/proc/self")
     assert epoch(dataset) == epoch(H5Dataset(folder / "a.h5", "x"))
     assert [one.getMessage().count("cannot be written") for one in caplog.records] == [1]

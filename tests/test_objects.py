@@ -9,7 +9,7 @@ import pytest
 from making import write_datasets
 
 from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Ragged, Rows, Sequences, errors
-from h5stream.storage import discovery
+from h5stream.storage.file import discovery
 
 
 def test_objects_that_are_unlike_are_told(tmp_path):

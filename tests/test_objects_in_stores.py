@@ -32,8 +32,8 @@ from sample_files import eventually, in_thread, plain
 from torch.utils.data import DataLoader
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, errors, repack, stage
-from h5stream.storage import object_cache, remote, stores
-from h5stream.storage.filters import Pipeline
+from h5stream.storage.decode.filters import Pipeline
+from h5stream.storage.source import disk_cache, remote, stores
 
 obstore = pytest.importorskip("obstore")
 
@@ -636,7 +636,7 @@ def noise(server):
 def test_a_loader_that_is_closed_while_a_cache_waits_leaves_no_thread(server, noise, tmp_path, monkeypatch):
     before, waiting = readers(), threading.Event()
     loader = H5StreamLoader(H5Dataset(f"{server.url}/noise.h5", "x", cache=tmp_path), 16, keep="never")
-    monkeypatch.setattr(object_cache, "_lock_pages", lambda *_: waiting.set())
+    monkeypatch.setattr(disk_cache, "_lock_pages", lambda *_: waiting.set())
     batches = iter(loader)
     found = in_thread(lambda: next(batches))
     assert waiting.wait(30)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import h5stream
-from h5stream.arguments import OLD
-from h5stream.storage.fields import OldField
+from h5stream.loader.arguments import OLD
+from h5stream.storage.layout.fields import OldField
 
 PUBLIC = """
 Balanced Between Bounds Boxes ChunkBatchSampler Crop Ends Field H5Dataset H5StreamError H5StreamLoader Ids Lengths
@@ -87,7 +87,7 @@ def test_the_loader_imports_only_what_every_loader_needs():
     code = "import torch, sys; its = {*sys.modules}; from h5stream import H5StreamLoader; print(*{*sys.modules} - its)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "h5stream.loader" in loaded
+    assert "h5stream.loader.loader" in loaded
     assert loaded & FOR_LATER == set()
 
 

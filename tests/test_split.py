@@ -13,8 +13,8 @@ from making import read_with_h5py, write_datasets
 from torch.utils.data import Subset
 
 from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Rows, Sequences, Values
+from h5stream.dataset.splits import part_sizes, parts_of, split_by_groups, split_by_strata, split_plainly
 from h5stream.errors import H5StreamError, LeakWarning, OptionError
-from h5stream.order.splits import part_sizes, parts_of, split_by_groups, split_by_strata, split_plainly
 
 counts = st.lists(st.integers(1, 40), min_size=2, max_size=5)
 labels = st.lists(st.integers(0, 6), min_size=10, max_size=200)

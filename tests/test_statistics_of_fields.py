@@ -16,9 +16,9 @@ from making import corrupt_chunk, read_with_h5py, vlen, write_datasets
 from test_catalogue import settle
 
 from h5stream import Field, H5Dataset, Lengths, Objects, Ragged, Values
-from h5stream.engine.moments import MOST_VALUES, Moments
+from h5stream.dataset.moments import MOST_VALUES, Moments
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, OptionError
-from h5stream.storage.catalogue import forget, kept_of
+from h5stream.storage.file.catalogue import forget, kept_of
 
 KINDS = ["f2", "f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "?"]
 
@@ -239,7 +239,7 @@ def test_a_second_call_reads_nothing_and_says_the_same(path, monkeypatch):
     fields = ["table", "label", "share", "name", "image"]
     first = H5Dataset(path, fields).statistics(axis={"table": -1})
     assert [one.of for one in kept_of(path)] == ["statistics"]
-    monkeypatch.setattr("h5stream.field_statistics.read_through", lambda *_: pytest.fail("it was read again"))
+    monkeypatch.setattr("h5stream.dataset.statistics.read_through", lambda *_: pytest.fail("it was read again"))
     again = H5Dataset(path, fields).statistics(axis={"table": -1})
     assert {k: v.to_dict() for k, v in first.items()} == {k: v.to_dict() for k, v in again.items()}
     assert again["table"].mean.dtype == np.float64

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from h5stream.base.texts import as_bytes, count_text, counted, names_text, text_of_bytes
 from h5stream.errors import OptionError
-from h5stream.units import as_bytes, count_text, counted, names_text, text_of_bytes
 
 
 @pytest.mark.parametrize(

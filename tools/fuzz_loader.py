@@ -41,7 +41,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine import footprint, reader
-from h5stream.engine.landing import kept
+from h5stream.engine.plan import kept
 from h5stream.errors import BudgetError, LoaderClosedError, OptionError
 from h5stream.order import blocks, places
 

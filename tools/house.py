@@ -12,7 +12,7 @@ import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,34 +23,26 @@ PAGE = ROOT / "docs" / "design.md"
 ROOMS = {
     "_version": "the version",
     "errors": "the error tree: what was asked, the rule, the value, the way out",
-    "units": "numbers as people write them: bytes as texts, in and out",
-    "allowance": "what the cgroup and the scheduler allow: processors, memory",
-    "filesystem": "where a file lies: mount, disk, page cache, free space",
-    "dropped": "what is gone, told without code that loses a Ctrl-C",
+    "base": "numbers and words: sizes as texts, limits of the machine, file systems, names",
     "compiled": "inner loops in C",
-    "executors": "jobs over many files, here or by a user's executor",
     "samples": "what a sample is: rows, sequences; pure",
     "structure": "walks over batches, whatever their structure",
-    "storage": "what is on disk: fields, chunk index, filters, bytes by offset",
+    "storage/source": "bytes at offsets, and the identity that tells whether they have changed",
+    "storage/decode": "stored bytes become elements: filters, plugins, images, types",
+    "storage/headers": "headers of many objects, read without libhdf5",
+    "storage/layout": "chunk indexes, heaps, fields, and the layout that joins them",
+    "storage/file": "one file: what is in it, how it is stored, rows through h5py",
+    "storage/many": "many objects of the same kind, read as one dataset",
+    "storage/open": "from a user's request to a layout",
     "order": "which rows, when: pure NumPy, no files, threads or tensors",
-    "engine": "bytes become batches: plan, kernels, slots, reader threads",
+    "engine": "bytes become batches: plans, slots, reader threads",
     "device": "batches go to the GPU: the only home of torch.cuda",
     "workers": "processes that work for this one: for each sample",
     "repacking": "files rewritten so that they stream well",
     "staging": "copies of files on faster storage",
-    "indexing": "what stands in the brackets of a dataset; blocks of single rows",
-    "field_statistics": "mean, spread and counts of fields, in one pass, kept",
-    "dataset": "`H5Dataset`",
-    "mixture": "`Mixture`: several datasets in stated shares",
-    "arguments": "old names of arguments; which seed and which part of an epoch are ours",
-    "sampler": "`ChunkBatchSampler`",
-    "settings": "every argument of the loader, checked once",
-    "weighting": "which samples an epoch takes, and how batches are cut",
-    "route": "how filled slots reach the user: on the host, or on a device",
-    "cursor": "which order each epoch has, which comes next; checkpoints",
-    "iteration": "one epoch that is under way: begun, perhaps ahead, counted, ended",
+    "dataset": "`H5Dataset`: samples by number, splits, statistics, mixtures",
     "profiles": "what `h5stream tune` wrote",
-    "loader": "`H5StreamLoader`: puts the rooms together",
+    "loader": "`H5StreamLoader`: settings, draws, position, epochs, routes",
     "monitor": "what the machine does while training runs",
     "advice": "about files and the loader: inspect, diagnose, tune, doctor",
     "training": "about the training: batch size, GPU memory, learning rate, presets",
@@ -64,32 +56,45 @@ ROOMS = {
 # The floors of the picture: the first room of each, and the floor's name.
 FLOORS = {
     "_version": "what every room may import",
-    "storage": "from files to batches",
-    "indexing": "the loader, the dataset and the sampler",
+    "storage/source": "from files to batches",
+    "dataset": "the dataset and the loader",
     "monitor": "beside training",
     "cli": "the command line",
 }
 
 # Foreign library -> the rooms (or files) that may import it.
 HOMES = {
-    "h5py": {"storage", "repacking", "advice/listing.py", "baseline"},
-    "hdf5plugin": {"storage", "repacking", "baseline"},
-    "imagecodecs": {"storage", "repacking", "baseline"},
+    "h5py": {
+        "storage/decode",
+        "storage/file",
+        "storage/layout",
+        "storage/many",
+        "storage/open",
+        "storage/source",
+        "repacking",
+        "advice/listing.py",
+        "baseline",
+    },
+    "hdf5plugin": {"storage/decode", "storage/file", "repacking", "baseline"},
+    "imagecodecs": {"storage/decode", "repacking", "baseline"},
     "pynvml": {"monitor"},
     "psutil": {"monitor"},
     "prometheus_client": {"monitor"},
     "subprocess": {"workers/processes.py"},
     "multiprocessing": {"workers", "advice/doctor.py", "baseline"},
-    "xxhash": {"staging/copying.py", "storage/object_cache.py"},
+    "xxhash": {"staging/copying.py", "storage/source/disk_cache.py"},
     "ray": {"ray"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},
 }
 
 # order/ and storage/ know nothing of tensors; order/ also nothing of files or threads.
-FORBIDDEN = {"order": {"torch", "threading", "os", "io", "pathlib"}, "storage": {"torch"}}
+FORBIDDEN = {
+    "order": {"torch", "threading", "os", "io", "pathlib"},
+    **{room: {"torch"} for room in ROOMS if room.startswith("storage/")},
+}
 
-NAME, WHAT, USED = 12, 42, 36  # columns of the picture
+NAME, WHAT, USED = 15, 42, 36  # columns of the picture
 MARKS = ("<!-- house: drawn by tools/house.py -->\n", "<!-- house: end -->\n")
 
 
@@ -99,8 +104,13 @@ def modules() -> list[Path]:
 
 
 def room_of(path: Path) -> str:
-    """Return the room that a file belongs to."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """Return the room that a file belongs to; that of a folder of rooms alone is ``"__init__"``, as the package's."""
+    return _room(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def _room(parts: Sequence[str]) -> str:
+    """Return the room of a module, given the steps of its name inside the package."""
+    return "/".join(parts[:2]) if parts[0] == "storage" and len(parts) > 1 and parts[1] != "__init__" else parts[0]
 
 
 @functools.cache
@@ -119,7 +129,8 @@ def imports_of(path: Path) -> tuple[str, ...]:
 def rooms_imported_by(path: Path) -> set[str]:
     """Return the rooms of ours, other than its own, that a file imports."""
     parts = [name.split(".") for name in imports_of(path)]
-    return {each[1] for each in parts if each[0] == "h5stream" and each[1:2] and each[1] in ROOMS} - {room_of(path)}
+    rooms = {_room(each[1:]) for each in parts if each[0] == "h5stream" and each[1:]}
+    return {room for room in rooms if room in ROOMS} - {room_of(path)}
 
 
 def picture() -> str:
@@ -145,9 +156,14 @@ def picture() -> str:
     return "```text\n" + "\n".join(lines) + "\n```\n"
 
 
+def _is_home(home: str, room: str) -> bool:
+    """Return whether a room, or a file in it, is a home of a library."""
+    return room in (home, *(str(parent) for parent in Path(home).parents))
+
+
 def _room_lines(room: str, above: list[str]) -> Iterator[str]:
     """Yield the lines of one room: its name, what is in it, the rooms and the foreign libraries that it imports."""
-    libraries = [name for name, homes in HOMES.items() if room in {home.split("/")[0] for home in homes}]
+    libraries = [name for name, homes in HOMES.items() if any(_is_home(home, room) for home in homes)]
     what = textwrap.wrap(ROOMS[room].replace("`", ""), WHAT)
     uses = textwrap.wrap("; ".join(filter(None, (", ".join(above), ", ".join(libraries)))), USED)
     for i, (left, right) in enumerate(itertools.zip_longest(what, uses, fillvalue="")):

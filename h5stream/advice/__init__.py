@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from h5stream.base.texts import ShownAsText
 from h5stream.errors import OptionError
-from h5stream.units import ShownAsText
 
 if TYPE_CHECKING:
     from h5stream.advice.inspection import inspect_files

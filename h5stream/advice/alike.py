@@ -26,7 +26,7 @@ from h5stream.advice.program import (
     quoted,
     with_options,
 )
-from h5stream.units import shape_text
+from h5stream.base.texts import shape_text
 
 LEAST_ALIKE = 8  # like datasets in one group, from which each is a sample; fewer are columns as often as not
 LEAST_GROUPS, MANY_GROUPS = 3, 20  # like groups, from which each is a recording: if they are numbered, and anyway

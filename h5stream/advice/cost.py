@@ -17,23 +17,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream import allowance
 from h5stream.advice.listing import DatasetEntry, describe_dataset
-from h5stream.dataset import H5Dataset, read_counted
+from h5stream.base import limits
+from h5stream.base.texts import count_text, counted, names_text, text_of_bytes
+from h5stream.dataset.dataset import H5Dataset, read_counted
 from h5stream.engine.footprint import Footprint, Sizing
-from h5stream.engine.landing.unfiltered import UnfilteredRows
+from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.reader import default_threads
 from h5stream.engine.statistics import Tally
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import EpochOrder, forecast, is_weak
 from h5stream.order.line import OrderSettings
 from h5stream.samples.ragged import DENSE, STACKED
-from h5stream.storage.filters import DecodeError, DecodeScratch
-from h5stream.storage.identity import SourceIdentity
-from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
-from h5stream.storage.source import LOCAL_GAP_NBYTES
-from h5stream.storage.stores import CONCURRENCY, is_address, is_unsigned
-from h5stream.units import count_text, counted, names_text, text_of_bytes
+from h5stream.storage.decode.filters import DecodeError, DecodeScratch
+from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.source.identity import SourceIdentity
+from h5stream.storage.source.local import LOCAL_GAP_NBYTES
+from h5stream.storage.source.stores import CONCURRENCY, is_address, is_unsigned
 
 PLANNED_CHUNKS = 400_000  # chunks that are planned at most, about a second of work; of longer epochs, some windows are
 _RANGES, _RANGE_NBYTES = 8, 1 << 20  # of an object that a store is timed with
@@ -212,7 +212,7 @@ def cost_sample(
     needed, naive = Taken(0, heap + read, decoded).times(share), [_naive(entry) for entry in every]
     one_by_one = Taken.sum([Taken(read_nbytes=heap), *(taken for taken, _ in naive)])
     together = Taken.sum(one.cost.taken for one in stored)
-    shuffle, threads = _shuffle(order), min(size.threads, allowance.cpus() if layout.is_far else size.threads)
+    shuffle, threads = _shuffle(order), min(size.threads, limits.cpus() if layout.is_far else size.threads)
     sample = SampleCost(
         fields=fields,
         chosen_by=chosen_by,

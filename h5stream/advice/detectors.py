@@ -30,7 +30,7 @@ from h5stream.advice.program import (
     short_keys,
     with_options,
 )
-from h5stream.units import counted, names_text, shape_text
+from h5stream.base.texts import counted, names_text, shape_text
 
 LONG_ROW = 1 << 15  # values along the last axis of a row, from which it is a signal to be cut
 MOST_DENSE = 100_000  # columns of a sparse matrix, up to which its rows are asked for as dense ones

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from h5stream import allowance
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
+from h5stream.base import limits
+from h5stream.base.texts import NA, percent, text_of_bytes, told, whole_number
 from h5stream.device.facts import synchronize
 from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.errors import OptionError
-from h5stream.loader import H5StreamLoader
+from h5stream.loader.loader import H5StreamLoader
 from h5stream.monitor import SystemSummary
 from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
-from h5stream.storage.layout import DECODED, VIA_H5PY
+from h5stream.storage.layout.layout import DECODED, VIA_H5PY
 from h5stream.structure import first_rows, rows_of
-from h5stream.units import NA, percent, text_of_bytes, told, whole_number
 
 Step = Callable[[Any], object]
 
@@ -205,9 +205,9 @@ def diagnose(
     if waiting < NOT_WAITING:
         limit = _step_limit(step, ceiling, batch if probe_batch else None, knobs, seconds)
     elif alone.statistics is not None:
-        limit = data_limit(alone.statistics, knobs, cpus=allowance.cpus(), rows_ahead=ahead)
+        limit = data_limit(alone.statistics, knobs, cpus=limits.cpus(), rows_ahead=ahead)
     else:
-        more = max(2 * (knobs.num_workers or 0), allowance.cpus())
+        more = max(2 * (knobs.num_workers or 0), limits.cpus())
         turn = _turn("num_workers", knobs.num_workers, None, more, "more batches are made at a time")
         limit = Limit(PYTHON, f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
     return _verdict(alone, ceiling, both, waiting, limit, ahead, gpu_ratio(monitor.summary()))

@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from h5stream import allowance
 from h5stream.advice.cost import store_rate
 from h5stream.advice.listing import MOST_DATASETS, list_file
+from h5stream.base import limits
+from h5stream.base.filesystem import mount_of, resident_bytes
+from h5stream.base.texts import text_of_bytes
 from h5stream.device.facts import CudaFacts, cuda_facts, pin_error
 from h5stream.errors import H5StreamError
-from h5stream.filesystem import mount_of, resident_bytes
 from h5stream.monitor.nvml import DriverFacts, driver_facts
-from h5stream.storage.plugins import StorageVersions, storage_versions
-from h5stream.storage.remote import ObjectIdentity
-from h5stream.storage.source import bytes_at, identity_of
-from h5stream.storage.stores import is_address, is_unsigned
-from h5stream.units import text_of_bytes
+from h5stream.storage.decode.plugins import StorageVersions, storage_versions
+from h5stream.storage.source.local import bytes_at, identity_of
+from h5stream.storage.source.remote import ObjectIdentity
+from h5stream.storage.source.stores import is_address, is_unsigned
 
 Status = Literal["pass", "warn", "fail"]
 _ORDER: tuple[Status, ...] = ("pass", "warn", "fail")
@@ -83,8 +83,8 @@ def examine_machine() -> list[Check]:
             memlock_bytes=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         ),
         *judge_limits(
-            processors=(allowance.cpus(), os.cpu_count() or 1),
-            memory=(allowance.memory_available_bytes(), allowance.memory_limit_bytes()),
+            processors=(limits.cpus(), os.cpu_count() or 1),
+            memory=(limits.memory_available_bytes(), limits.memory_limit_bytes()),
             tmpfs=tmpfs_places(),
             open_files=resource.getrlimit(resource.RLIMIT_NOFILE),
         ),

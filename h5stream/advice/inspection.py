@@ -13,19 +13,19 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from h5stream import allowance
 from h5stream.advice import batch_rows
 from h5stream.advice.cost import Advice, SampleCost, cost_sample, repack_command
 from h5stream.advice.detectors import proposals_of
 from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.advice.program import Lines, Proposal, fields_from_text, form_of, loader_lines, quoted, tried
-from h5stream.dataset import H5Dataset
+from h5stream.base import limits
+from h5stream.base.executors import carried_out, check_executor
+from h5stream.base.texts import names_in
+from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.executors import carried_out, check_executor
-from h5stream.storage.source import identity_of
-from h5stream.storage.stores import Asked, asked_of_stores
-from h5stream.units import names_in
+from h5stream.storage.source.local import identity_of
+from h5stream.storage.source.stores import Asked, asked_of_stores
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
@@ -81,7 +81,7 @@ def inspect_file(
     root = [] if fields else root_fields(path, allow_external=allow_external)
     chosen_by, names = _choose_fields(by_path, fields, kinds, root)
     forms = {name: form_of(by_path[name]) if name in by_path and not fields else quoted(name) for name in names}
-    budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
+    budget = default_budget(limits.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     apart = any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds)
     sample, advice, lines, no_sample = None, tuple[Advice, ...](), Lines(), _NOT_ROWS if apart else _NO_ROWS
     asked = asked_of_stores(before)

@@ -18,17 +18,17 @@ import h5py
 import numpy as np
 
 from h5stream.errors import FieldLengthError, H5StreamError
-from h5stream.storage import discovery
-from h5stream.storage.elements import dtype_of, plain_dtype
-from h5stream.storage.external import Guard
-from h5stream.storage.fields import Field
-from h5stream.storage.filters import pipeline_of
-from h5stream.storage.images import format_of
-from h5stream.storage.meanings import packed_by
-from h5stream.storage.opening import open_layout
-from h5stream.storage.parts import open_hdf5
-from h5stream.storage.source import identity_of
-from h5stream.storage.stores import NOTHING, Asked, asked_of_stores
+from h5stream.storage.decode.elements import dtype_of, plain_dtype
+from h5stream.storage.decode.filters import pipeline_of
+from h5stream.storage.decode.images import format_of
+from h5stream.storage.file import discovery
+from h5stream.storage.file.external import Guard
+from h5stream.storage.file.meanings import packed_by
+from h5stream.storage.file.stored import open_hdf5
+from h5stream.storage.layout.fields import Field
+from h5stream.storage.open.opening import open_layout
+from h5stream.storage.source.local import identity_of
+from h5stream.storage.source.stores import NOTHING, Asked, asked_of_stores
 
 REFUSED = "refused"  # h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`
 DAMAGED = "damaged"  # the layout of what is there and cannot be opened: a dataset, or a group with all that is in it

@@ -15,10 +15,10 @@ import torch
 import h5stream
 from h5stream.advice import batch_rows
 from h5stream.advice.listing import DatasetEntry
-from h5stream.dataset import opened
+from h5stream.dataset.dataset import opened
 from h5stream.errors import OptionError
-from h5stream.storage.extents import SampleKind
-from h5stream.storage.stores import is_unsigned
+from h5stream.storage.open.extents import SampleKind
+from h5stream.storage.source.stores import is_unsigned
 
 Lines = tuple[str, ...]
 

@@ -10,16 +10,16 @@ from typing import Any
 
 from rich.console import Console
 
-from h5stream import allowance
 from h5stream.advice import WAITING
 from h5stream.advice.diagnose import Limit, LoaderKnobs, Trial, clock, gpu_ratio, length_of, loop_limit, statistics_of
+from h5stream.base import limits
+from h5stream.base.texts import ShownAsText, percent, text_of_bytes, told
 from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.monitor import SystemSummary, summarize
 from h5stream.monitor.progress import Bar
 from h5stream.monitor.system import SystemMonitor
-from h5stream.units import ShownAsText, percent, text_of_bytes, told
 
 LOW_UTILIZATION = 0.30  # mean GPU utilisation under which the summary warns
 
@@ -284,5 +284,5 @@ class Tracked:
             machine=machine,
             gpu_ratio=gpu_ratio(machine, memory[0].device if memory else 0),
             statistics=statistics,
-            limit=loop_limit(statistics, knobs, cpus=allowance.cpus()) if statistics and statistics.batches else None,
+            limit=loop_limit(statistics, knobs, cpus=limits.cpus()) if statistics and statistics.batches else None,
         )

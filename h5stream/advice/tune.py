@@ -16,18 +16,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from h5stream import allowance
 from h5stream.advice import Suggestion, above_zero
 from h5stream.advice.diagnose import time_loop
+from h5stream.base import limits
 from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, WeakShuffleWarning
-from h5stream.loader import H5StreamLoader
+from h5stream.loader.loader import H5StreamLoader
 from h5stream.monitor.export import BLUE, RED, bare, figure_of_matplotlib
 from h5stream.order.blocks import longest_block
 from h5stream.order.epoch import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
-from h5stream.storage.catalogue import real_path
+from h5stream.storage.file.catalogue import real_path
 
 TRIAL_S = 1.5  # seconds of a trial after its first batch: some windows of an ordinary file
 ROUNDS = 2  # how often each setting runs, in turns; the better run counts, since a neighbour only ever slows one down
@@ -146,7 +146,7 @@ def tune(
     """
     above_zero(seconds=seconds)
     options = {"fields": fields, "samples": samples, "memory_budget": memory_budget, "device": device}
-    bench, cpus = Bench(source, batch_size, options, seconds, progress), allowance.cpus()
+    bench, cpus = Bench(source, batch_size, options, seconds, progress), limits.cpus()
     bench.left = 2 + ROUNDS * (1 + len(thread_counts(cpus)) + len(FACTORS)) + 4 * TURNS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat says it, once
@@ -317,7 +317,7 @@ def _tuning(bench: Bench, default: Attempt, best: Attempt, gain: float, spread: 
             dataset=real_path(str(bench.source)) if isinstance(bench.source, (str, Path)) else "",
             fields=names if isinstance(names, (str, tuple)) else None,  # more than names is for the program to say
             loader=given | {"num_workers": best.threads, "window": best.window_rows},
-            measured=rates | {"row_bytes": bench.row_nbytes, "rows": bench.rows, "cpus": allowance.cpus()},
+            measured=rates | {"row_bytes": bench.row_nbytes, "rows": bench.rows, "cpus": limits.cpus()},
         ),
     )
 

@@ -28,9 +28,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from h5stream.errors import H5StreamError
-from h5stream.storage.discovery import find_dataset
-from h5stream.storage.external import Guard
-from h5stream.storage.handles import open_file
+from h5stream.storage.file.discovery import find_dataset
+from h5stream.storage.file.external import Guard
+from h5stream.storage.source.handles import open_file
 
 TICK_S = 0.1  # between two looks at what the rival has done
 START_S = 60.0  # that a new interpreter may take to import torch; they do not count

@@ -19,14 +19,22 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.baseline import Measurement, Progress, status_nbytes
-from h5stream.dataset import H5Dataset
-from h5stream.loader import H5StreamLoader
+from h5stream.dataset.dataset import H5Dataset
+from h5stream.loader.loader import H5StreamLoader
 from h5stream.repacking.survey import row_sums as raw_sums
 from h5stream.samples.ragged import STACKED
-from h5stream.storage.handles import open_file
-from h5stream.storage.images import decode_image
-from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup, SampleLayout, SparseEntry, Target, numbers_of
-from h5stream.storage.rowbox import columns_of
+from h5stream.storage.decode.columns import columns_of
+from h5stream.storage.decode.images import decode_image
+from h5stream.storage.layout.layout import (
+    DatasetPart,
+    FieldLayout,
+    Lookup,
+    SampleLayout,
+    SparseEntry,
+    Target,
+    numbers_of,
+)
+from h5stream.storage.source.handles import open_file
 from h5stream.structure import RAGGED, SparseRows, leaves, rows_of, tensors_of
 
 _SLAB_NBYTES = 32 * 1024 * 1024

@@ -16,11 +16,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from h5stream.advice import batch_rows
+from h5stream.base.texts import counted
 from h5stream.cli import options
 from h5stream.cli.showing import SafeConsole, advice, interrupted, line, print_json, table
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
-from h5stream.units import counted
 
 if TYPE_CHECKING:
     from h5stream.advice import Suggestion
@@ -58,7 +58,7 @@ def diagnose_command(
     try:
         with Bar(SafeConsole(stderr=True), "measuring", unit="s") as bar:
             from h5stream.advice.diagnose import diagnose
-            from h5stream.loader import H5StreamLoader
+            from h5stream.loader.loader import H5StreamLoader
             from h5stream.structure import rows_of
 
             bar.show(total=bar.elapsed_s + 3.2 * seconds, note="the loader alone")
@@ -331,11 +331,11 @@ def suggest_command(
     if all(source.endswith("DEFAULT") for source in sources.values()):
         raise OptionError(f"there is nothing to go by; give some of these: {', '.join(_NEEDED.values())}")
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
-    from h5stream import allowance
+    from h5stream.base import limits
     from h5stream.training import Setting, arithmetic, preset_for, validation_batch
 
     arithmetic.find_optimizer(optimizer)  # a wrong name is told where nothing needs it, too
-    cpus = allowance.cpus()
+    cpus = limits.cpus()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
     # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
     usual = batch_rows(data["rows"], data["row_bytes"] or 1)
@@ -395,7 +395,7 @@ def _data_of(
         return {"row_bytes": row_bytes, "rows": rows, "chunk_bytes": chunk_bytes or _CHUNK_NBYTES}
     paths = options.files_of(files)
     from h5stream.order.blocks import block_rows
-    from h5stream.storage.opening import open_layout
+    from h5stream.storage.open.opening import open_layout
 
     layout = open_layout(paths, **options.loader_options(fields, samples))
     return {
@@ -410,10 +410,10 @@ def _data_of(
 def _host_memory(
     data: dict[str, Any], batch_size: int, queue: dict[str, int], threads: int, memory_budget: int | None
 ) -> dict[str, Suggestion]:
-    from h5stream import allowance
+    from h5stream.base import limits
     from h5stream.training.arithmetic import dataloader_memory, loader_memory
 
-    both, available = {"row_bytes": data["row_bytes"], "batch_size": batch_size}, allowance.memory_available_bytes()
+    both, available = {"row_bytes": data["row_bytes"], "batch_size": batch_size}, limits.memory_available_bytes()
     return {
         "loader_memory": loader_memory(threads=threads, memory_budget=memory_budget, **data | both),
         "dataloader_memory": dataloader_memory(available_bytes=available, **both, **queue),

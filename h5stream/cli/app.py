@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from h5stream._version import __version__
+from h5stream.base.filesystem import ended_by_signals
 from h5stream.cli.advice import diagnose_command, doctor_command, suggest_command, tune_command
 from h5stream.cli.bench import bench_command
 from h5stream.cli.inspect import inspect_command, statistics_command
@@ -23,7 +24,6 @@ from h5stream.cli.monitor import monitor_command
 from h5stream.cli.showing import SafeConsole, never_unprintable
 from h5stream.cli.stage import repack_command, stage_command
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.filesystem import ended_by_signals
 
 app = typer.Typer(
     name="h5stream",

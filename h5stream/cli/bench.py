@@ -15,15 +15,15 @@ import typer
 from rich.console import Console
 from rich.table import Column
 
+from h5stream.base.filesystem import unfinished
+from h5stream.base.texts import counted, text_of_bytes
 from h5stream.cli import options
 from h5stream.cli.showing import SafeConsole, interrupted, line, notes, print_json, prose, table
-from h5stream.filesystem import unfinished
 from h5stream.monitor.progress import Bar
-from h5stream.units import counted, text_of_bytes
 
 if TYPE_CHECKING:
     from h5stream.baseline import Measurement
-    from h5stream.loader import H5StreamLoader
+    from h5stream.loader.loader import H5StreamLoader
 
 _REPEATED_S = 20.0  # a first epoch shorter than this is followed by another, in memory that has been touched
 _SAMPLE_ROWS = 524_288
@@ -62,7 +62,7 @@ class Report:
 
     def begin(self, given: dict[str, Any], loader: H5StreamLoader) -> None:
         """Take in, and print, what is measured."""
-        from h5stream.storage.source import FileIdentity, identity_of
+        from h5stream.storage.source.local import FileIdentity, identity_of
 
         paths, layout, samples, window = given["dataset"], loader.dataset.layout, given["samples"], loader.window_size
         self.unit = "rows" if samples is None else "samples"
@@ -177,7 +177,7 @@ def bench_command(
 def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool, progress: Progress) -> list[str]:
     """Measure ours, then the naive loader, then compare with h5py; return the names of the fields."""
     from h5stream.baseline import RivalError, measure, measure_naive
-    from h5stream.loader import H5StreamLoader
+    from h5stream.loader.loader import H5StreamLoader
 
     def epoch(loader: H5StreamLoader, title: str) -> Measurement:
         with progress(title, len(loader.dataset)) as show:

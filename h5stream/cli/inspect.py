@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
 
+from h5stream.base.texts import counted
 from h5stream.cli import options
 from h5stream.cli.showing import SafeConsole, named_lines, print_json
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import printable
-from h5stream.units import counted
 
 if TYPE_CHECKING:
-    from h5stream.field_statistics import FieldStatistics
+    from h5stream.dataset.statistics import FieldStatistics
 
 
 def inspect_command(
@@ -106,7 +106,7 @@ def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str
 def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
     """Show what is kept of the objects of some files, or drop it."""
     from h5stream.cli.inspect_view import print_catalogue
-    from h5stream.storage.catalogue import forget, kept_of
+    from h5stream.storage.file.catalogue import forget, kept_of
 
     found = {path: kept_of(path) for path in paths}
     dropped = {path: forget(path) if drop else 0 for path in paths}
@@ -119,13 +119,14 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
 
 def show_samples(paths: list[str], text: str, fields: str, as_json: bool, **asked: Any) -> None:
     """Show what a shuffled batch of samples costs; several files are one after the other, as a loader has them."""
-    from h5stream import H5Dataset, allowance
+    from h5stream import H5Dataset
     from h5stream.advice import batch_rows
     from h5stream.advice.cost import cost_samples
+    from h5stream.base import limits
     from h5stream.cli.inspect_view import print_samples
     from h5stream.engine.footprint import default_budget
 
-    asked["memory_budget"] = asked["memory_budget"] or default_budget(allowance.memory_total_bytes())
+    asked["memory_budget"] = asked["memory_budget"] or default_budget(limits.memory_total_bytes())
     dataset = H5Dataset(paths, **options.loader_options(fields, text))
     asked["batch_size"] = asked["batch_size"] or batch_rows(len(dataset), dataset.layout.row_nbytes)
     cost = cost_samples(dataset, text or "Rows", **asked)
@@ -165,7 +166,7 @@ def statistics_command(
     """
     paths = options.files_of(files)
     from h5stream import H5Dataset
-    from h5stream.storage.meanings import not_followed, packed_text
+    from h5stream.storage.file.meanings import not_followed, packed_text
 
     dataset = H5Dataset(paths, **options.loader_options(fields, samples))
     found = dataset.statistics(axis=_axis(axis))

@@ -17,12 +17,12 @@ from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import Inspection
 from h5stream.advice.listing import DAMAGED, REFUSED, DatasetEntry
 from h5stream.advice.program import Proposal, fields_text
+from h5stream.base.texts import count_text, counted, names_text, shape_text, text_of_bytes
 from h5stream.cli.showing import labelled, named_lines, table, whole
 from h5stream.monitor.progress import printable
-from h5stream.storage.catalogue import Kept
-from h5stream.storage.layout import DECODED, DIRECT, HEAP, VIA_H5PY
-from h5stream.storage.meanings import packed_text
-from h5stream.units import count_text, counted, names_text, shape_text, text_of_bytes
+from h5stream.storage.file.catalogue import Kept
+from h5stream.storage.file.meanings import packed_text
+from h5stream.storage.layout.layout import DECODED, DIRECT, HEAP, VIA_H5PY
 
 _LISTED, _LISTED_GROUPS = 12, 5  # unless --all is given: datasets of one length, members of a compound; and lengths
 _WIDE = 110  # from this width on there is room for shapes of chunks beside their sizes

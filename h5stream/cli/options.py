@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from h5stream.advice import batch_rows
+from h5stream.base.texts import as_bytes
 from h5stream.errors import OptionError
-from h5stream.units import as_bytes
 
 
 def size(text: str | int) -> int:
@@ -149,8 +149,8 @@ def split_names(text: str) -> list[str]:
 
 def files_of(given: list[str]) -> list[str]:
     """Return the readable files that paths and patterns name; a typing error is told before torch is imported."""
-    from h5stream.storage.fields import paths_of
-    from h5stream.storage.source import FileIdentity, identities_of, not_permitted
+    from h5stream.storage.layout.fields import paths_of
+    from h5stream.storage.source.local import FileIdentity, identities_of, not_permitted
 
     paths = [path for one in given for path in paths_of(one, None)]
     for path, identity in zip(paths, identities_of(paths), strict=True):
@@ -166,7 +166,7 @@ def named(paths: list[str]) -> str:
 
 def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
     """Return the rows of a batch of these files where the user says nothing."""
-    from h5stream.storage.opening import open_layout
+    from h5stream.storage.open.opening import open_layout
 
     layout = open_layout(paths, fields, samples=samples)
     return batch_rows(layout.samples, layout.row_nbytes)
@@ -174,7 +174,7 @@ def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
 
 def pattern_of(given: list[str]) -> str:
     """Return the pattern that stands for all files that are given, which may be a folder; empty where there is none."""
-    from h5stream.storage.names import as_pattern
+    from h5stream.base.names import as_pattern
 
     (one, *others) = given
     if others or (os.path.isfile(one) or not (os.path.isdir(one) or glob.has_magic(as_pattern(one)))):
@@ -190,7 +190,7 @@ def check_writable(path: Path | None, option: str) -> None:
     """Refuse an output path that cannot be written, before anything is measured; what is there stays as it is."""
     if path is None:
         return
-    from h5stream.storage.stores import is_address, restored
+    from h5stream.storage.source.stores import is_address, restored
 
     if is_address(address := restored(path)):
         said = "is in a store, which h5stream only reads: name a local file, and copy it there"

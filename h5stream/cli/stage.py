@@ -11,12 +11,12 @@ import typer
 from rich.table import Column
 from rich.text import Text
 
+from h5stream.base.texts import counted, text_of_bytes
 from h5stream.cli import options
 from h5stream.cli.showing import SafeConsole, line, notes, print_json, prose, table
 from h5stream.errors import OptionError, StagingError
 from h5stream.monitor.progress import Bar, printable
 from h5stream.repacking import Recipe
-from h5stream.units import counted, text_of_bytes
 
 if TYPE_CHECKING:
     from h5stream.repacking.repack import RepackProgress, RepackResult

@@ -332,7 +332,7 @@ def deal_groups(
     homes: _Longs,
     /,
 ) -> None:
-    """Give each group to the part that lacks most of what it has; see `h5stream.order.splits.split_by_groups`.
+    """Give each group to the part that lacks most of what it has; see `h5stream.dataset.splits.split_by_groups`.
 
     Parameters
     ----------

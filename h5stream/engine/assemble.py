@@ -15,7 +15,7 @@ from h5stream.engine.slots import Memory, SlotFormat
 from h5stream.engine.unpacking import Unpacking
 from h5stream.errors import OptionError
 from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Normalisation
-from h5stream.storage.layout import FieldLayout, SampleLayout
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.structure import in_form, with_tensors
 
 

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.engine.plan.tasks import Destination, Task, Tools
 from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters
-from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.order.epoch import Order
 from h5stream.order.places import Places
-from h5stream.storage.identity import SourceIdentity
-from h5stream.storage.layout import FieldLayout
-from h5stream.storage.stores import is_address
+from h5stream.storage.layout.layout import FieldLayout
+from h5stream.storage.source.identity import SourceIdentity
+from h5stream.storage.source.stores import is_address
 
 _log = logging.getLogger("h5stream")
 

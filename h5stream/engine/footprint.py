@@ -16,12 +16,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream import allowance
-from h5stream.engine.landing.kept import GATHERED_NBYTES, datasets_to_keep, format_of, is_decoded, rows_to_keep
-from h5stream.engine.landing.unfiltered import UnfilteredRows
+from h5stream.base import limits
+from h5stream.base.names import Names
+from h5stream.base.texts import as_bytes
+from h5stream.engine.plan.kept import GATHERED_NBYTES, datasets_to_keep, format_of, is_decoded, rows_to_keep
+from h5stream.engine.plan.tasks import TASK_NBYTES
+from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.ragged import PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import PAGE_NBYTES, packed
-from h5stream.engine.tasks import TASK_NBYTES
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.blocks import block_rows, longest_block, most_blocks
 from h5stream.order.epoch import EpochOrder, Order, RegroupedOrder
@@ -30,10 +32,8 @@ from h5stream.order.places import place_nbytes
 from h5stream.order.weights import PlannedDraws
 from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import neighbours
-from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
-from h5stream.storage.names import Names
-from h5stream.storage.remote import REQUEST_NBYTES
-from h5stream.units import as_bytes
+from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.source.remote import REQUEST_NBYTES
 
 _log = logging.getLogger("h5stream")
 
@@ -465,7 +465,7 @@ def scratch_of(layout: SampleLayout) -> Scratch:
     reading = max(1, min(TASK_NBYTES, largest_dataset + largest_stored) + largest_stored)
     # What h5py reads is each thread's own.
     decoding = 3 * max(0, largest_chunk - through_h5py)
-    return Scratch(reading + 3 * largest_chunk, decoding, allowance.cpus() if layout.is_far else sys.maxsize)
+    return Scratch(reading + 3 * largest_chunk, decoding, limits.cpus() if layout.is_far else sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

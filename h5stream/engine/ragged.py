@@ -19,13 +19,13 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.leases import Lent
 from h5stream.compiled import _native as kernels
-from h5stream.dropped import Lent
 from h5stream.engine.slots import FIELD_ALIGNMENT, Memory, address_of, map_memory
 from h5stream.errors import SourceError
 from h5stream.order.places import Places
 from h5stream.samples.ragged import Ragged
-from h5stream.storage.layout import FieldLayout
+from h5stream.storage.layout.layout import FieldLayout
 
 Ints = NDArray[np.int64]
 

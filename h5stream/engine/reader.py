@@ -16,28 +16,28 @@ import numpy.ma  # `np.unique` would when it is first called: in a thread perhap
 import torch
 from numpy.typing import NDArray
 
-from h5stream import allowance
-from h5stream.engine.landing.boxes import Acceptance, BoxesOfParts, boxes_of
-from h5stream.engine.landing.chunks import plan_chunks, plan_through_h5py, programs_of
-from h5stream.engine.landing.encoded import EncodedRows, padded_bytes
-from h5stream.engine.landing.heap import HeapRows
-from h5stream.engine.landing.kept import Kept, keeping_of, padding, plan_columns
-from h5stream.engine.landing.sparse import dense_rows
-from h5stream.engine.landing.unfiltered import UnfilteredRows
-from h5stream.engine.plan import Placement, placed_spans
+from h5stream.base import limits
+from h5stream.engine.plan.boxes import Acceptance, BoxesOfParts, boxes_of
+from h5stream.engine.plan.chunks import plan_chunks, plan_through_h5py, programs_of
+from h5stream.engine.plan.encoded import EncodedRows, padded_bytes
+from h5stream.engine.plan.heap import HeapRows
+from h5stream.engine.plan.kept import Kept, keeping_of, padding, plan_columns
+from h5stream.engine.plan.placement import Placement, placed_spans
+from h5stream.engine.plan.sparse import dense_rows
+from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Task, Tools, Way
+from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.statistics import Tally
-from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.order.places import Places, narrowed
 from h5stream.samples.space import Steps
-from h5stream.storage.fallback import H5pyReader
-from h5stream.storage.filters import DecodeScratch
-from h5stream.storage.identity import ByteSource, SourceIdentity
-from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
-from h5stream.storage.remote import READERS
-from h5stream.storage.stores import over_afterwards, raise_if_stopped
+from h5stream.storage.decode.filters import DecodeScratch
+from h5stream.storage.file.h5py_reader import H5pyReader
+from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
+from h5stream.storage.source.identity import ByteSource, SourceIdentity
+from h5stream.storage.source.remote import READERS
+from h5stream.storage.source.stores import over_afterwards, raise_if_stopped
 
 ASKING_ROWS = 65_536
 """Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
@@ -46,7 +46,7 @@ order of more rows takes milliseconds, which readers work out ahead."""
 
 def default_threads(layout: SampleLayout) -> int:
     """Return how many threads read where nobody chose their number."""
-    return max(READERS, allowance.cpus()) if layout.is_far else allowance.cpus()
+    return max(READERS, limits.cpus()) if layout.is_far else limits.cpus()
 
 
 def decoders_of(layout: SampleLayout) -> LifoQueue[DecodeScratch] | None:
@@ -57,7 +57,7 @@ def decoders_of(layout: SampleLayout) -> LifoQueue[DecodeScratch] | None:
     if not layout.is_far:
         return None
     lent: LifoQueue[DecodeScratch] = LifoQueue()
-    for _ in range(allowance.cpus()):
+    for _ in range(limits.cpus()):
         lent.put(DecodeScratch())
     return lent
 

@@ -12,18 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from h5stream.allowance import return_freed_memory
-from h5stream.dropped import Living
+from h5stream.base.leases import Living
+from h5stream.base.limits import return_freed_memory
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
-from h5stream.engine.plan import Placement
+from h5stream.engine.plan.placement import Placement
+from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, NOWHERE, Task
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters, Tally, clock
-from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, Task
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
-from h5stream.storage.remote import REQUEST_NBYTES
-from h5stream.storage.stores import asked_by, stop_asked
+from h5stream.storage.source.remote import REQUEST_NBYTES
+from h5stream.storage.source.stores import asked_by, stop_asked
 
 STOP_S = 1.0
 """Seconds that ending an epoch waits for its threads; one held up longer, by a file system that hangs, ends later."""

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.dropped import Lent
+from h5stream.base.leases import Lent
 from h5stream.order.places import mapped
-from h5stream.storage.layout import FieldLayout
+from h5stream.storage.layout.layout import FieldLayout
 
 FIELD_ALIGNMENT = 128
 """Bytes: two cache lines, so that neither rows of two fields nor a GPU's transactions straddle."""

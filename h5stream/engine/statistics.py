@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from h5stream.storage.stores import NOTHING, Asked, asked_of_stores
-from h5stream.units import ShownAsText, text_of_bytes
+from h5stream.base.texts import ShownAsText, text_of_bytes
+from h5stream.storage.source.stores import NOTHING, Asked, asked_of_stores
 
 LEAST_TOLD = 0.01
 """Share of the time from which what was spent in transforms is printed."""

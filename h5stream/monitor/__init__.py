@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from h5stream.units import NA, ShownAsText, percent, text_of_bytes, told
+from h5stream.base.texts import NA, ShownAsText, percent, text_of_bytes, told
 
 if TYPE_CHECKING:
     from h5stream.monitor.export import CsvLog, JsonlLog, TensorBoardLog, open_log, read_log

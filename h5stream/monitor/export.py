@@ -19,6 +19,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from h5stream.base.texts import NA, counted, percent, told
 from h5stream.errors import MissingExtraError, OptionError
 from h5stream.monitor import (
     FIGURES,
@@ -32,7 +33,6 @@ from h5stream.monitor import (
     held_back_by,
     value_at,
 )
-from h5stream.units import NA, counted, percent, told
 
 if TYPE_CHECKING:
     from h5stream.monitor.system import Sink

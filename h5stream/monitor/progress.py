@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from h5stream.units import text_of_bytes
+from h5stream.base.texts import text_of_bytes
 
 PLAIN_LINE_S = 5.0  # a log file wants to know that it goes on, not how it looks every moment
 REFRESH_S = 0.2  # seconds between two drawings for batches: drawing takes about 2 ms, so 1 %

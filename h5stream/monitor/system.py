@@ -26,13 +26,13 @@ from typing import Any, Protocol, Self
 
 import psutil
 
-from h5stream import allowance
+from h5stream.base import limits
+from h5stream.base.leases import Living
+from h5stream.base.texts import ShownAsText
 from h5stream.device.facts import started_cuda_uuids
-from h5stream.dropped import Living
 from h5stream.errors import OptionError
 from h5stream.monitor import GpuSample, HostSample, ProcessSample, SystemSample, SystemSummary, format_line, summarize
 from h5stream.monitor.nvml import DriverGone, NvmlReader, visible_devices
-from h5stream.units import ShownAsText
 
 MIN_INTERVAL_S = 0.1  # Processor time is counted in steps of 0.01 s: below ten steps a share is noise.
 FIRST_SAMPLE_S = 0.3  # The first sample need not wait a whole interval, but a share of 0.1 s would be coarse.
@@ -72,8 +72,8 @@ def host_samples() -> Iterator[HostSample]:
     """Yield what processors, memory and disks do; rates are means since the reading before, and the first has none."""
     before: tuple[float, int | None] | None = None
     while True:
-        total = allowance.memory_total_bytes()  # both within the cgroup's limit, where that is the smaller
-        used = max(0, total - allowance.memory_available_bytes())
+        total = limits.memory_total_bytes()  # both within the cgroup's limit, where that is the smaller
+        used = max(0, total - limits.memory_available_bytes())
         # Since this thread's last call; waiting for a disk is not being busy, and a sandbox may not tell.
         busy = psutil.cpu_percent() / 100 if any(psutil.cpu_times()) else None
         now_s, nbytes, rate = time.monotonic(), _disk_bytes(), None
@@ -120,7 +120,7 @@ def process_samples(process: Any) -> Iterator[ProcessSample | None]:
                     pid=process.pid,
                     processes=len(counts),
                     cpu_cores=cpu_s / seconds if seconds else None,
-                    cpus_allowed=allowance.cpus(),
+                    cpus_allowed=limits.cpus(),
                     memory_bytes=memory.pop(process.pid, None),
                     children_memory_bytes=sum(memory.values()),
                     disk_read_bytes_per_s=sum(fetched) / seconds if seconds and fetched else None,

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.texts import check_ordered
 from h5stream.errors import OptionError
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
 from h5stream.samples.segments import Ints
 from h5stream.samples.space import Grid, Space, scaled
-from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Lookup, SampleLayout
-from h5stream.units import check_ordered
+from h5stream.storage.layout.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Lookup, SampleLayout
 
 _MAX_BLOCKS = 1 << 26
 

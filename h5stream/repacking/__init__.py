@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from h5stream.base.texts import names_in
 from h5stream.errors import OptionError
-from h5stream.units import names_in
 
 _COMPRESSIONS = ("none", "lz4", "zstd", "gzip")
 _LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 30

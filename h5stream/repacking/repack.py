@@ -31,21 +31,21 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream import allowance
+from h5stream.base import limits
+from h5stream.base.executors import carried_out, check_executor
+from h5stream.base.filesystem import check_fits, explained, flush_folder, give_name, unfinished, usable_bytes
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Engine
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import OptionError, StagingError
-from h5stream.executors import carried_out, check_executor
-from h5stream.filesystem import check_fits, explained, flush_folder, give_name, unfinished, usable_bytes
 from h5stream.order.users import ListedOrder
 from h5stream.repacking import Recipe, survey
-from h5stream.storage.external import needed_elsewhere
-from h5stream.storage.fields import checked_path, several
-from h5stream.storage.identity import SourceIdentity
-from h5stream.storage.remote import fetched_ahead, opened_again, opened_with
-from h5stream.storage.source import absolute, identities_of, identity_of
-from h5stream.storage.stores import is_address, restored
+from h5stream.storage.file.external import needed_elsewhere
+from h5stream.storage.layout.fields import checked_path, several
+from h5stream.storage.source.identity import SourceIdentity
+from h5stream.storage.source.local import absolute, identities_of, identity_of
+from h5stream.storage.source.remote import fetched_ahead, opened_again, opened_with
+from h5stream.storage.source.stores import is_address, restored
 
 PathLike = str | os.PathLike[str]
 
@@ -423,7 +423,7 @@ def _decoded(
 ) -> Iterator[_NewChunk]:
     """Yield the new chunks in their order: number, the memory that holds its rows, how many, and what to store."""
     assert dataset.layout is not None
-    threads, together = allowance.cpus(), _chunks_together(dataset, chunk_rows, order)
+    threads, together = limits.cpus(), _chunks_together(dataset, chunk_rows, order)
     slot_format, nbytes = SlotFormat.for_rows(dataset.layout.fields, chunk_rows), chunk_rows * dataset.row_nbytes
     slots = functools.partial(SlotRing, slot_format.nbytes)
     engine = Engine(RowReader(dataset.layout), slot_format, slots, threads=threads)
@@ -459,7 +459,7 @@ def _decoded(
 def _chunks_together(dataset: survey.RawDataset, chunk_rows: int, order: _Order) -> int:
     """Choose how many new chunks are decoded as one window, so that old chunks are rarely decoded twice."""
     if order is not None:
-        return max(1, allowance.memory_available_bytes() // MEMORY_SHARE // (chunk_rows * dataset.row_nbytes))
+        return max(1, limits.memory_available_bytes() // MEMORY_SHARE // (chunk_rows * dataset.row_nbytes))
     old_rows, at_least = dataset.part.chunk_rows, -(-TOGETHER_NBYTES // dataset.row_nbytes)
     aligned = math.lcm(old_rows, chunk_rows)
     if aligned * dataset.row_nbytes <= MOST_TOGETHER_NBYTES:

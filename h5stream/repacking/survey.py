@@ -27,25 +27,25 @@ import numpy as np
 from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5p, h5r, h5s, h5z
 from numpy.typing import NDArray
 
+from h5stream.base.filesystem import is_full
+from h5stream.base.texts import text_of_bytes
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError, OptionError, StagedFileDamagedError
-from h5stream.filesystem import is_full
 from h5stream.order.permutation import permutation
 from h5stream.repacking import Recipe
 from h5stream.repacking.loose import elements_of, write_elements
-from h5stream.storage.discovery import datasets_of, default_fields, find_dataset
-from h5stream.storage.elements import Leaf, holds_reference, is_fixed, is_readable, same, stored_as
-from h5stream.storage.external import Guard, needed_elsewhere
-from h5stream.storage.fallback import chunk_box, fill_element, read_raw_box
-from h5stream.storage.field_reader import read_fields
-from h5stream.storage.fields import sample_shape
-from h5stream.storage.filters import DEFLATE, LZ4, SHUFFLE, DecodeError, Filter
-from h5stream.storage.handles import DAMAGE, open_file
-from h5stream.storage.index import build_index
-from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, Target
-from h5stream.storage.parts import Files, OpenFile, open_hdf5, stored_elements
-from h5stream.storage.plugins import Bytes
-from h5stream.storage.source import bytes_at, identity_of
-from h5stream.units import text_of_bytes
+from h5stream.storage.decode.elements import Leaf, holds_reference, is_fixed, is_readable, same, stored_as
+from h5stream.storage.decode.filters import DEFLATE, LZ4, SHUFFLE, DecodeError, Filter
+from h5stream.storage.decode.plugins import Bytes
+from h5stream.storage.file.discovery import datasets_of, default_fields, find_dataset
+from h5stream.storage.file.external import Guard, needed_elsewhere
+from h5stream.storage.file.h5py_reader import chunk_box, fill_element, read_raw_box
+from h5stream.storage.file.stored import Files, OpenFile, open_hdf5, stored_elements
+from h5stream.storage.layout.fields import sample_shape
+from h5stream.storage.layout.index import build_index
+from h5stream.storage.layout.layout import DatasetPart, FieldLayout, SampleLayout, Target
+from h5stream.storage.open.field_reader import read_fields
+from h5stream.storage.source.handles import DAMAGE, open_file
+from h5stream.storage.source.local import bytes_at, identity_of
 
 # Datasets of so few decoded bytes and chunks are read without the engine, whose threads take longer to start.
 AT_ONCE_NBYTES, AT_ONCE_CHUNKS = 128 << 10, 16

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.texts import check_ordered
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import checked_steps
 from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Space, Steps
-from h5stream.units import check_ordered
 
 LookupFunction = Callable[[Ints, int, int], Any]
 """Gives a row for each of some samples, by their numbers, the epoch and the seed."""

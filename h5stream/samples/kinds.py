@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from h5stream.base.texts import as_text, check_ordered, names_in, whole_number
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Said
-from h5stream.units import as_text, check_ordered, names_in, whole_number
 
 Of = str | Sequence[str] | Said | None
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.texts import check_ordered
 from h5stream.errors import OptionError
-from h5stream.units import check_ordered
 
 Ints = NDArray[np.int64]
 Edges = Ints

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.texts import as_text, check_ordered
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import Pad, checked_pad, integer
 from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Space, Steps, space_of_rows
-from h5stream.units import as_text, check_ordered
 
 GROUP, FILE, ROW, START = "group", "file", "row", "start"
 

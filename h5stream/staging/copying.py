@@ -25,14 +25,14 @@ from typing import Any
 
 import xxhash
 
-from h5stream import allowance
+from h5stream.base import limits
+from h5stream.base.executors import TICK_S
+from h5stream.base.filesystem import explained
 from h5stream.errors import SourceChangedError, SourceNotFoundError, StagedFileDamagedError, StagingError
-from h5stream.executors import TICK_S
-from h5stream.filesystem import explained
 from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, Source, StagingFolder, open_no_link
-from h5stream.storage.identity import ByteSource
-from h5stream.storage.remote import ObjectBytes, ObjectIdentity
-from h5stream.storage.stores import stop_asked
+from h5stream.storage.source.identity import ByteSource
+from h5stream.storage.source.remote import ObjectBytes, ObjectIdentity
+from h5stream.storage.source.stores import stop_asked
 
 # What is read at a time stays in the processor's cache, so that both hashes and reading back cost nothing that can be
 # seen beside the copies through the kernel; mapping either file was slower (docs/notes-staging.md).
@@ -66,7 +66,7 @@ class CopyJob:
 
 def default_threads() -> int:
     """Return the number of threads that copy: more than there are processors, to hide a disk's delay."""
-    return min(8, max(4, allowance.cpus()))
+    return min(8, max(4, limits.cpus()))
 
 
 def digest_of_block(path: Path, offset: int, length: int = BLOCK_BYTES) -> tuple[bytes, int]:

@@ -40,10 +40,10 @@ from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from h5stream.base.filesystem import explained, try_flock
 from h5stream.errors import ManifestError, StagingError
-from h5stream.filesystem import explained, try_flock
-from h5stream.storage.remote import ObjectIdentity
-from h5stream.storage.source import FileIdentity
+from h5stream.storage.source.local import FileIdentity
+from h5stream.storage.source.remote import ObjectIdentity
 
 CONTROL = ".h5stream"  # folder inside the staging folder that holds the manifest, its lock and unfinished copies
 FORMAT, VERSION = "h5stream-staging", 2

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero, at_least
+from h5stream.base.texts import text_of_bytes
 from h5stream.engine import footprint
-from h5stream.engine.tasks import TASK_NBYTES
+from h5stream.engine.plan.tasks import TASK_NBYTES
 from h5stream.errors import OptionError
 from h5stream.order.places import place_nbytes
 from h5stream.training import GpuPreset, Setting
-from h5stream.units import text_of_bytes
 
 # The CUDA context with the kernels of torch and its libraries; several hundred MiB on every recent card.
 CONTEXT_BYTES = 512 << 20

@@ -17,10 +17,10 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from h5stream.advice import Suggestion, at_least
+from h5stream.base.texts import text_of_bytes
 from h5stream.device.cuda import release_cached_memory
 from h5stream.errors import OptionError
 from h5stream.structure import first_rows, tensors_of
-from h5stream.units import text_of_bytes
 
 _LEAST_ROWS = 4  # two points make a line, and batch normalisation needs two rows in the smaller
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from h5stream.dropped import Lent
+from h5stream.base.leases import Lent
 from h5stream.engine.slots import PAGE_NBYTES, Memory, SlotRing, address_of
 from h5stream.workers.samples import is_plain
 

@@ -17,10 +17,10 @@ from making import write_datasets
 
 from h5stream.advice import doctor
 from h5stream.advice.doctor import Check, judged
+from h5stream.base.filesystem import Mount, mount_of, resident_bytes
 from h5stream.device.facts import CudaFacts, pin_error, started_cuda_uuids
-from h5stream.filesystem import Mount, mount_of, resident_bytes
 from h5stream.monitor.nvml import Device, DriverFacts
-from h5stream.storage.plugins import StorageVersions
+from h5stream.storage.decode.plugins import StorageVersions
 
 GIB = 1 << 30
 CARD = Device(uuid="GPU-1", name="H100", pci_bus_id="0000:17:00.0")

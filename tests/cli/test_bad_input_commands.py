@@ -249,7 +249,9 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
 ):
     if command == "stage --to" and place in PLACES[:2]:
         pytest.skip("a folder is what it takes, and makes")
-    monkeypatch.setattr("h5stream.loader.H5StreamLoader.__init__", lambda *_, **__: pytest.fail("it began to measure"))
+    monkeypatch.setattr(
+        "h5stream.loader.loader.H5StreamLoader.__init__", lambda *_, **__: pytest.fail("it began to measure")
+    )
     place += ENDINGS.get(command, ".png")
     if place.startswith("taken"):
         os.mkdir(place)

@@ -13,7 +13,7 @@ from sample_files import eventually, one_epoch_at_a_time
 
 from h5stream import H5StreamLoader
 from h5stream.engine.statistics import LoaderStatistics, combined
-from h5stream.storage.fallback import H5pyReader
+from h5stream.storage.file.h5py_reader import H5pyReader
 
 ROWS, WIDTH = 4096, 64
 

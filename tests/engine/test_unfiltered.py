@@ -10,8 +10,8 @@ from making import make_file, write_datasets
 from recording import asked_for, record_reads
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences
-from h5stream.engine.plan import Placement
-from h5stream.storage.source import LOCAL_GAP_NBYTES
+from h5stream.engine.plan.placement import Placement
+from h5stream.storage.source.local import LOCAL_GAP_NBYTES
 
 
 @pytest.fixture(autouse=True)

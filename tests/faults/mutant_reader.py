@@ -30,7 +30,7 @@ from oracle import expected, same
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.advice.listing import list_file
-from h5stream.engine.landing import kept
+from h5stream.engine.plan import kept
 from h5stream.errors import H5StreamError
 
 MEMORY_NBYTES = 1 << 30

@@ -11,7 +11,7 @@ import threading
 
 from h5stream import H5StreamLoader
 from h5stream.engine import run as engine_run
-from h5stream.engine.landing import chunks
+from h5stream.engine.plan import chunks
 
 NEVER, _ = os.pipe()
 WOKEN, WAKE = os.pipe()

@@ -24,8 +24,8 @@ from h5stream.advice.listing import list_file
 from h5stream.advice.program import tried
 from h5stream.cli.app import app
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, SourceError, UnsupportedFieldError
-from h5stream.storage.discovery import datasets_of
-from h5stream.storage.plugins import check_claims
+from h5stream.storage.decode.plugins import check_claims
+from h5stream.storage.file.discovery import datasets_of
 
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus")
 ODD = sorted(p for p in (CORPUS / "odd").rglob("*") if p.is_file() and p.stat().st_size < 32 << 20)

@@ -24,10 +24,10 @@ from sample_files import eventually, one_epoch_at_a_time, reader_threads, write_
 from h5stream import H5StreamLoader
 from h5stream.engine import batches, slots
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.landing import chunks, kept
-from h5stream.engine.plan import Placement
+from h5stream.engine.plan import chunks, kept
+from h5stream.engine.plan.placement import Placement
 from h5stream.errors import SourceError
-from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.decode.filters import DecodeScratch
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,8 +9,9 @@ from typing import Any
 from unittest import mock
 
 from h5stream import H5Dataset, errors
-from h5stream.engine.landing import kept
-from h5stream.storage import opening, whereabouts
+from h5stream.engine.plan import kept
+from h5stream.storage.file import groups
+from h5stream.storage.open import opening
 
 from . import writing
 from .compare import WrongError
@@ -58,7 +59,7 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
             what = "a set, which has no order"
             return [{"form": form["form"], **refused_as_a_whole(case, folder, what)} for form in case["forms"][:1]]
         with (
-            mock.patch.object(whereabouts, "MANY", case.get("many", whereabouts.MANY)),
+            mock.patch.object(groups, "MANY", case.get("many", groups.MANY)),
             mock.patch.object(opening, "_FEW", min(opening._FEW, case.get("many", opening._FEW))),
             mock.patch.object(kept, "KEEP_NBYTES", -1 if case.get("streamed") else kept.KEEP_NBYTES),
         ):

@@ -101,7 +101,7 @@ def script(case: Case, result: dict[str, Any], right: str) -> str:
         lines += ["from h5stream.storage import opening, whereabouts"]
         lines += [f"whereabouts.MANY = opening._FEW = {case['many']}"]
     if case["streamed"]:
-        lines += ["from h5stream.engine.landing import kept", "kept.KEEP_NBYTES = -1"]
+        lines += ["from h5stream.engine.plan import kept", "kept.KEEP_NBYTES = -1"]
     source = [f'f"{{folder}}/{name}"' for name in names]
     fields = text(case["fields"])
     if case["style"] != "dict":

@@ -108,7 +108,7 @@ def child():
 @pytest.fixture
 def ram():
     """A fresh folder on a tmpfs."""
-    from h5stream.filesystem import mount_of
+    from h5stream.base.filesystem import mount_of
 
     if not os.access("/dev/shm", os.W_OK) or mount_of(Path("/dev/shm")).kind != "tmpfs":
         pytest.skip("/dev/shm is no tmpfs that may be written to")

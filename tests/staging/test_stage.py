@@ -18,7 +18,7 @@ from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import Subset
 
 from h5stream import H5Dataset, errors
-from h5stream.filesystem import Mount, mount_of
+from h5stream.base.filesystem import Mount, mount_of
 from h5stream.staging import copying, list_staged, remove_staged, run, stage, staged
 from h5stream.staging.folder import BLOCK_BYTES
 

@@ -340,7 +340,7 @@ def test_a_user_in_another_namespace_is_seen_and_seen_to_die(child, write, ram):
 def test_another_user_can_neither_hold_nor_end_a_session(child, write, ram):
     script = f"""
     import glob
-    import h5stream.storage.external  # while it may still be read
+    import h5stream.storage.file.external  # while it may still be read
     from h5stream.errors import StagingError
     os.setuid({NOBODY})
     for path in (*glob.glob(sys.argv[1] + "/.h5stream/*.session"), sys.argv[1] + "/.h5stream/lock"):

@@ -6,7 +6,7 @@ from making import numbers, read_with_h5py, write_datasets
 
 from h5stream import H5Dataset
 from h5stream.errors import ExternalDataError
-from h5stream.storage.external import references
+from h5stream.storage.file.external import references
 
 VALUES = numbers(6)
 

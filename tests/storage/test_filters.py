@@ -16,7 +16,7 @@ from oracle import assert_like_h5py
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError
-from h5stream.storage import filters, plugins
+from h5stream.storage.decode import filters, plugins
 
 STEPS = {
     "shuffle": lambda c: c.set_shuffle(),
@@ -140,7 +140,7 @@ def test_a_missing_filter_that_no_chunk_needs_is_no_obstacle(tmp_path):
 
 def test_a_filter_parameter_that_gives_silent_garbage_is_noticed_when_the_file_is_opened(tmp_path, monkeypatch):
     path = make_file(tmp_path / "a.h5", data=numbers(32, 4), chunks=(16, 4), shuffle=True, compression="gzip")
-    monkeypatch.setattr("h5stream.storage.filters.element_nbytes_of", lambda values: 2)
+    monkeypatch.setattr("h5stream.storage.decode.filters.element_nbytes_of", lambda values: 2)
     dataset = H5Dataset(path, "x")
     assert access_of(dataset) == ("h5py", "its first chunk, decoded here, is not what h5py reads")
     assert dataset[:].numpy().tobytes() == numbers(32, 4).tobytes()

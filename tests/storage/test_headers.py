@@ -9,12 +9,12 @@ import pytest
 from amounts import crossed
 
 from h5stream import Field, H5Dataset, Objects
-from h5stream.storage import whereabouts
+from h5stream.storage.file import groups
 
 
 @pytest.fixture(autouse=True)
 def by_their_headers(monkeypatch):
-    monkeypatch.setattr(whereabouts, "MANY", 1)
+    monkeypatch.setattr(groups, "MANY", 1)
     monkeypatch.setenv("H5STREAM_CATALOGUE", "0")
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
-from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.external import Guard
-from h5stream.storage.headers import ASK
-from h5stream.storage.source import FilesIdentity, identity_of
-from h5stream.storage.units import FilesEach, roots_of
+from h5stream.storage.file.catalogue import Catalogue
+from h5stream.storage.file.external import Guard
+from h5stream.storage.headers.headers import ASK
+from h5stream.storage.many.members import FilesEach, roots_of
+from h5stream.storage.source.local import FilesIdentity, identity_of
 from tools import fuzz_files
 
 

@@ -7,7 +7,7 @@ from making import low_level, make_file, numbers, write_datasets
 
 from h5stream import H5Dataset
 from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundError
-from h5stream.storage.discovery import is_bookkeeping
+from h5stream.storage.file.discovery import is_bookkeeping
 
 
 def test_without_fields_a_root_without_datasets_lists_what_there_is(tmp_path):
@@ -52,7 +52,7 @@ def test_a_broken_chunk_index_is_left_to_h5py(tmp_path):
 
 
 def test_a_chunk_too_large_to_be_compared_is_left_to_h5py(tmp_path, monkeypatch):
-    monkeypatch.setattr("h5stream.storage.fallback.COMPARED_NBYTES", 1000)
+    monkeypatch.setattr("h5stream.storage.file.h5py_reader.COMPARED_NBYTES", 1000)
     path = make_file(tmp_path / "a.h5", data=numbers(1000, 10), chunks=(500, 10), compression="gzip")
     dataset = H5Dataset(path, "x")
     assert "too many to compare" in dataset.layout.datasets[0][0].reason

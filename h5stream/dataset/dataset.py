@@ -1,0 +1,794 @@
+"""`H5Dataset`: a map-style dataset over HDF5 files, for single rows, slices, lists, and a stock DataLoader."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import logging
+import operator
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from h5stream.base.texts import check_ordered, checked_number
+from h5stream.dataset import indexing
+from h5stream.dataset.indexing import BlockCache
+from h5stream.dataset.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
+from h5stream.dataset.statistics import FieldStatistics, statistics_of
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.batches import objects_for
+from h5stream.engine.plan.tasks import Destination
+from h5stream.engine.reader import RowReader
+from h5stream.engine.slots import Memory, SlotFormat, map_memory
+from h5stream.engine.statistics import Tally
+from h5stream.errors import OptionError
+from h5stream.order.blocks import Blocks, epoch_blocks, numbers, row_numbers, select_rows
+from h5stream.order.epoch import Window
+from h5stream.order.places import Places, is_ascending, place_dtype
+from h5stream.order.weights import SourceShares, random_samples, samples_of_segments
+from h5stream.samples.boxes import ROWS
+from h5stream.samples.kinds import Objects, Sequences
+from h5stream.storage.file.groups import FILES
+from h5stream.storage.layout.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
+from h5stream.storage.layout.layout import DIRECT, HEAP, FieldLayout, SampleLayout
+from h5stream.storage.open.extents import SampleKind
+from h5stream.storage.open.joining import joined_layout
+from h5stream.storage.open.opening import open_layout
+from h5stream.storage.source.disk_cache import ObjectCache
+from h5stream.storage.source.remote import opened_with
+from h5stream.storage.source.stores import is_address
+from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
+
+_log = logging.getLogger("h5stream")
+
+REUSED_NBYTES = 32 * 1024 * 1024
+"""The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
+Source: ``mallopt(3)``, M_MMAP_THRESHOLD, whose limit this is."""
+
+_VALUES_NBYTES, _VALUES_ROWS = 64 * 1024 * 1024, 1 << 20
+"""What is read together of a field that a split goes by."""
+_CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
+_OPENED = ("layout", "chosen", "shares", "_numpy", "_cache", "_asked")
+"""The attributes that make a dataset of files that are open; the others follow from them."""
+
+
+class H5Dataset(Dataset[Any]):
+    """Rows of HDF5 files as samples.
+
+    Opening reads the chunk index and checks every field once; afterwards no file stays open through h5py unless a field
+    needs it. The object can be pickled, and works in processes started by fork, spawn or forkserver.
+
+    Parameters
+    ----------
+    source : path, pattern, open h5py.File, Group or Dataset, H5Dataset, or sequence of them
+        One file, or several, whose rows follow one another. An h5py object stands for its name: the datasets of a group
+        are the fields, and names are looked up in it; a dataset is a file and its only field. Or several `H5Dataset`,
+        such as groups of one file, in a list or a ``ConcatDataset``: their samples must be alike, but the paths of
+        their fields may differ.
+    fields : str, Field, h5py.Dataset, sequence or mapping of them, optional
+        With ``"x"``, a sample is a tensor, with ``["x", "y"]`` a tuple, with ``{"image": "x"}`` a dict. By default all
+        datasets at the root of the file, which must have the same length; linked ones are included, each dataset once.
+    rows : slice, or array-like of int or bool, optional
+        The rows to use (or the samples, with `samples`), as indices or a mask; they keep the file's order.
+    samples : Sequences, Rows, Objects, Table or Boxes, optional
+        What a sample is, if it is not a row of the files: see `Sequences`, `Rows`, `Objects`, `Table` and `Boxes`.
+    allow_external : bool
+        Whether external links, external storage and virtual sources may lead out of the opened files.
+    numpy : bool
+        Whether indexing this object gives NumPy arrays and scalars instead of tensors, for code that was written for
+        h5py and calls ``.astype``. Loaders give tensors all the same.
+    storage_options : dict or store, optional
+        How to open addresses such as ``"s3://bucket/a.h5"``, which need the extra ``remote``: options of obstore's
+        `from_url` (``config``, ``client_options``, ``retry_config``, ``region`` and other options of that store), or an
+        obstore store. By default, credentials come from the environment.
+    cache : path, optional
+        A folder on a local disk that keeps what is read of objects in stores, so that later epochs, other ranks of this
+        machine and later runs read it there. Entries are named by a hash of the object's address, size and ETag: an
+        object that changes is read anew, and one without an ETag is not kept. Damaged entries are requested again. Any
+        number of processes may share a folder. If it cannot be written, the log says so once, and everything is read
+        from the store. It has no effect on files.
+    cache_size : int or str, optional
+        Bytes that the folder may take, as a number or a text such as ``"500GB"``; what was used longest ago is deleted
+        first. By default a tenth of the disk's free space.
+
+    Attributes
+    ----------
+    layout : SampleLayout
+        The fields and how their bytes are reached.
+    chosen : ndarray of int64 or None
+        The numbers of the samples that were chosen, of which an epoch may draw some; None for all.
+    shares : SourceShares or None
+        The share of each source in an epoch, if this is a `Mixture`.
+
+    Raises
+    ------
+    H5StreamError
+        See `h5stream.errors`: no such file, not HDF5, no such field, fields of unlike length, and so on.
+
+    Examples
+    --------
+    >>> import h5py, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+    >>> with h5py.File(path, "w") as f:
+    ...     f["x"] = np.arange(12, dtype="f4").reshape(6, 2)
+    ...     f["y"] = np.arange(6)
+    >>> dataset = H5Dataset(path, ["x", "y"])
+    >>> len(dataset), dataset[4]
+    (6, (tensor([8., 9.]), tensor(4)))
+    >>> dataset[[5, 0]][1]
+    tensor([5, 0])
+    >>> H5Dataset(path, "x", numpy=True)[2:4, 0].astype("f8")
+    array([4., 6.])
+    """
+
+    layout: SampleLayout
+    chosen: NDArray[np.int64] | None
+    shares: SourceShares | None
+    _numpy: bool
+    _cache: BlockCache
+    _asked: tuple[tuple[Asked, SampleKind | None], ...]  # of each that was joined: for fields besides
+
+    def __init__(
+        self,
+        source: Source | Dataset[Any] | Sequence[Dataset[Any]],
+        fields: Fields = None,
+        *,
+        rows: Any = None,
+        samples: SampleKind | None = None,
+        allow_external: bool = False,
+        numpy: bool = False,
+        storage_options: Any = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
+    ) -> None:
+        of_files = {"storage_options": storage_options, "cache": cache, "cache_size": cache_size}
+        if (given := opened(source, fields, samples=samples, **of_files)) is not None:
+            self._become(given, _numpy=numpy or given._numpy)
+        else:
+            with opened_with(storage_options, ObjectCache.of(cache, cache_size)):
+                asked = read_request(cast(Source, source), fields)
+                self.layout = open_layout(asked, samples=samples, allow_external=allow_external)
+            if cache is not None and not any(is_address(file.path) for file in self.layout.files):
+                _log.warning("cache= keeps what is read of stores, and no file of this dataset is in one: leave it out")
+            self._asked = ((replace(asked, shape=self.layout.shape), samples),)
+            self.chosen, self.shares, self._numpy, self._cache = None, None, numpy, BlockCache()
+            self._prepare()
+        if rows is not None:
+            self._become(self._but().subset(rows))
+
+    def _prepare(self) -> None:
+        """Make what follows from what was opened."""
+        H5Dataset.set_epoch(self, 0)
+        self._reader, self._assembler = RowReader(self.layout), Assembler(self.layout)
+        for field in self.layout.fields if self._numpy else ():
+            try:
+                torch.empty(0, dtype=field.cast).numpy()
+            except TypeError:
+                raise OptionError(
+                    f"field {field.name!r}: numpy=True cannot give {field.cast}; leave dtype= or numpy= out"
+                ) from None
+
+    def _become(self, known: H5Dataset, **changes: Any) -> None:
+        """Take over what was opened as another dataset, but for some attributes."""
+        vars(self).update({name: vars(known)[name] for name in _OPENED} | changes)
+        self._prepare()
+
+    def _but(self, **changes: Any) -> H5Dataset:
+        """Return a dataset of the same open files that differs in some attributes; a plain one, also of a subclass."""
+        other = H5Dataset.__new__(H5Dataset)
+        other._become(self, **changes)
+        return other
+
+    def __len__(self) -> int:
+        chosen = self.rows
+        return self.layout.samples if chosen is None else len(chosen)
+
+    def set_epoch(self, epoch: int, *, seed: int = 0) -> None:
+        """Draw the samples of an epoch, if ``samples=`` has random starts, and random crops of ragged fields.
+
+        `H5StreamLoader` does not need this call: it draws by its own seed and epoch. With a stock DataLoader, call it
+        before each epoch; persistent workers keep the epoch that they began with.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch, 0 at first.
+        seed : int
+            The seed of the draws.
+        """
+        self._seed_and_epoch = seed, epoch
+        self._drawn = random_samples(self.layout.space, self.chosen, seed, epoch)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.layout.shape.keys)
+        what, space = "rows" if self.layout.space is None else "samples", self.layout.space
+        why = "segment(s) or object(s) that give no sample left out"
+        short = f"; {space.left_out:,} {why}" if space and space.left_out else ""
+        lack = f"; {self.layout.left_out:,} file(s) or group(s) that lack a field left out"
+        short += lack if self.layout.left_out else ""
+        short += f"; {self.layout.asked:,} object(s) were asked of HDF5" if self.layout.asked else ""
+        return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.file_sizes)} file(s){short})"
+
+    def close(self) -> None:
+        """Close the files; the next read opens them again."""
+        self._reader.close()
+
+    def subset(self, indices: Any) -> H5Dataset:
+        """Choose some of these rows, as ``rows=`` would; the files are not opened again.
+
+        Parameters
+        ----------
+        indices : slice, or array-like of int or bool
+            Rows of this dataset, as numbers or a mask; they keep the file's order.
+
+        Returns
+        -------
+        H5Dataset
+            A dataset of these rows; this one stays as it is.
+
+        Raises
+        ------
+        OptionError
+            If a row is not there, comes twice, or a mask has another length.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     f["x"] = np.arange(6)
+        >>> len(H5Dataset(path).subset(slice(0, 4)))
+        4
+        """
+        chosen = select_rows(indices, len(self))
+        return self if chosen is None else self._over_rows(chosen)
+
+    def listed(self, indices: Any) -> H5Dataset:
+        """Return rows in an order of your own, repeated as often as they are named, as a ``Subset`` of torch does.
+
+        An epoch that is not shuffled has the rows in this order.
+
+        Parameters
+        ----------
+        indices : array-like of int
+            Rows of this dataset; negative ones count from the end.
+
+        Returns
+        -------
+        H5Dataset
+            A dataset with a sample for each entry of `indices`; the files are not opened again.
+
+        Raises
+        ------
+        OptionError
+            If a row is not there, or `indices` are no integers.
+        """
+        return self._over_rows(row_numbers(indices, len(self)))
+
+    def split(self, *shares: Any, seed: int = 0, by: Any = None, stratify: Any = None) -> tuple[H5Dataset, ...]:
+        """Split the samples into parts, such as one to train with and one to validate with.
+
+        Which sample goes where is a function of `seed` and the data alone: the same on every machine and rank, and in
+        every epoch.
+
+        Parameters
+        ----------
+        *shares : float or int
+            The size of each part: fractions that add up to 1, or numbers of samples, also as one sequence. A single
+            size gives two parts: one of that size, and the rest. With fractions, a part ends at their sum so far,
+            rounded to the nearest sample, halves up.
+        seed : int
+            Another seed gives other parts.
+        by : str, field or array-like, optional
+            Which samples must stay together: those with the same value of a field or dataset of one value per sample
+            (``"patient_id"``), or of an array; those of a ``"segment"`` (an episode, a group, a volume), of a
+            ``"file"``, or of a ``"block"``: samples of the same chunks, so that no chunk is read for two parts. Groups
+            are dealt out greedily, large ones first, each to the part that lacks most of what the group has: the sizes
+            of parts are right to within a group.
+        stratify : str, field or array-like, optional
+            A field, dataset or array of few values, such as ``"label"``, of which each part gets equal shares: to
+            within one sample of each value without `by`, and with `by` as far as groups allow.
+
+        Returns
+        -------
+        tuple of H5Dataset
+            A dataset for each part; the files are not opened again. ``part.rows`` are the numbers of its samples.
+
+        Raises
+        ------
+        OptionError
+            If shares do not add up, a part would be empty, or there is not one value for each sample.
+
+        Warns
+        -----
+        LeakWarning
+            If samples share rows, as overlapping sequences do, and `by` is None.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     f["x"], f["patient"] = np.arange(8), [1, 1, 2, 2, 3, 3, 4, 4]
+        >>> train, val = H5Dataset(path, "x").split(0.75, by="patient")
+        >>> train.rows, val[:]
+        (array([0, 1, 2, 3, 6, 7]), tensor([4, 5]))
+        """
+        if len(shares) == 1 and isinstance(shares[0], (list, tuple, np.ndarray)):
+            (shares,) = shares
+        total = len(self)
+        strata = None if stratify is None else codes_of(self._values(stratify, "stratify="), total, "stratify=")
+        if isinstance(by, str) and by in BY:
+            are_objects = all(isinstance(samples, Objects) for _, samples in self._asked)
+            numbers = group_numbers(self.layout, self.rows, by, self.blocks, are_objects=are_objects)
+            groups: Any = codes_of(numbers, total, "by=")
+        elif by is not None:
+            groups = codes_of(self._values(by, "by="), total, "by=")
+        else:
+            warn_of_leaks(self.layout, self.rows, stacklevel=3)
+            groups = repeated(self.rows)
+        seed = checked_number("split: seed=", seed, 0, "a non-negative integer")
+        return tuple(
+            self._over_rows(part) for part in parts_of(tuple(shares), total, seed=seed, groups=groups, strata=strata)
+        )
+
+    def statistics(
+        self, fields: Any = None, *, axis: Any = None, executor: Executor | None = None
+    ) -> dict[str, FieldStatistics]:
+        """Find mean, standard deviation, extremes, NaNs and counts of values in one pass over the files.
+
+        Only the samples of this dataset count, such as one part of a split, and each value as often as batches have it,
+        also if samples overlap or are padded. Results are kept in the user's cache folder, so a second call reads
+        nothing unless the files have changed. ``h5stream inspect FILE --forget`` deletes them, and
+        ``H5STREAM_CATALOGUE=0`` in the environment turns this off.
+
+        Parameters
+        ----------
+        fields : str or sequence of str, optional
+            Which fields; by default all. Text has counts only.
+        axis : int, sequence of int or mapping, optional
+            Axes of a sample along which each index has its own results: -1 for the columns of a table, or for images
+            whose channels come last, 0 for images whose channels come first. A mapping names an axis for some of the
+            fields. By default there is one result per field.
+        executor : concurrent.futures.Executor, optional
+            Reads large files, half a gigabyte or more per call: a ``ProcessPoolExecutor``, or the executor of dask or
+            mpi4py, whose machines must see the same files. Results are the same without it.
+
+        Returns
+        -------
+        dict of str to FieldStatistics
+            The statistics of each field; members of a compound have their name behind a colon.
+
+        Raises
+        ------
+        OptionError
+            If there is no such field or axis.
+        H5StreamError
+            Where the files cannot be read.
+        """
+        return statistics_of(self.layout, self.rows, fields, axis, executor)
+
+    def _values(self, name: Any, what: str) -> Any:
+        """Return the value that each sample has of a field, or of a dataset beside the fields; arrays as they are."""
+        if not isinstance(name, (str, Field)):
+            return name
+        pieces = [values for _, values in values_of(self, name, f"split: {what}", of_first_step=True)[1]]
+        if isinstance(pieces[0], list):
+            return np.array([value for piece in pieces for value in piece], dtype=object)
+        return np.concatenate(pieces)
+
+    def _with_field(self, name: str | Field) -> SampleLayout:
+        """Open the files again, with a field behind the others."""
+        shapes = []
+        for asked, samples in self._asked:
+            assert asked.shape is not None
+            field = (
+                Field(name, take=(0,) if isinstance(samples, Sequences) else None) if isinstance(name, str) else name
+            )
+            shapes.append(SampleShape(kind="dict", keys=(*asked.shape.keys, ""), fields=(*asked.shape.fields, field)))
+        return self._reopened(shapes, repr(name))[0]
+
+    def with_fields(self, fields: Fields) -> H5Dataset:
+        """Return a dataset of the same samples with other fields; the files are opened again.
+
+        Parameters
+        ----------
+        fields : str, Field, sequence or mapping
+            The fields, as `H5Dataset` takes them.
+
+        Returns
+        -------
+        H5Dataset
+            A dataset of the same samples, also if they were chosen by `subset`, `listed` or `split`.
+
+        Raises
+        ------
+        OptionError
+            If a sample lacks a field, or this is a `Mixture`.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     f["x"], f["y"] = np.arange(6), np.arange(6) * 10
+        >>> H5Dataset(path, "x").subset(slice(2, 4)).with_fields("y")[:]
+        tensor([20, 30])
+        """
+        if self.shares is not None:
+            raise OptionError("fields= of a Mixture are those of its sources; name them there")
+        shape = sample_shape(cast(Any, fields))
+        layout, asked = self._reopened([shape] * len(self._asked), "one of fields=")
+        return self._but(layout=layout, _asked=asked, _cache=BlockCache())
+
+    def _with_columns_of(self, first: H5Dataset) -> H5Dataset:
+        """Return the same dataset with columns by name in the order of another."""
+        columns = first.layout.columns_by_name
+        if not columns or not any(shape.by_name for shape in self._shapes):
+            return self
+        shapes = [shape.with_columns(columns) for shape in self._shapes]
+        layout, asked = self._reopened(shapes, "one of fields=")
+        return self._but(layout=layout, _asked=asked, _cache=BlockCache())
+
+    @property
+    def _shapes(self) -> list[SampleShape]:
+        return [asked.shape for asked, _ in self._asked if asked.shape is not None]
+
+    def _reopened(self, shapes: list[SampleShape], what: str) -> tuple[SampleLayout, Any]:
+        """Return the layout of the same samples with other fields, and what was asked for it."""
+        layouts, opened_as = [], []
+        for (asked, samples), shape in zip(self._asked, shapes, strict=True):
+            again = replace(asked, shape=shape)
+            layouts.append(open_layout(again, samples=samples, allow_external=self.layout.allow_external))
+            opened_as.append((replace(again, shape=layouts[-1].shape), samples))
+        found = layouts[0] if len(layouts) == 1 else joined_layout(layouts)
+        if found.samples != self.layout.samples:
+            raise OptionError(
+                f"{what} is not there for each of {self.layout.samples:,} samples, but for {found.samples:,}; see "
+                "whether the files have changed since they were opened"
+            )
+        return found, tuple(opened_as)
+
+    def _over_rows(self, places: NDArray[np.int64]) -> H5Dataset:
+        if self._drawn is not None:
+            return self._but(chosen=samples_of_segments(self.layout.space, self.chosen, places))
+        return self._but(chosen=places if self.chosen is None else self.chosen[places])
+
+    @property
+    def rows(self) -> NDArray[np.int64] | None:
+        """The number of each sample in the files, in the order of this dataset; None if it has all of them.
+
+        A sample that is a row has the row's number; other samples are numbered in the order of `samples`.
+        """
+        return self.chosen if self._drawn is None else self._drawn
+
+    @property
+    def is_of_pattern(self) -> bool:
+        """Whether a pattern says which groups or objects samples are of."""
+        given = (getattr(samples, "of", None) for _, samples in self._asked)
+        return any(isinstance(of, str) and of not in (FILES, ROWS) for of in given)
+
+    @property
+    def is_in_file_order(self) -> bool:
+        """Whether its rows come as the files have them, and not in an order of their own; see `listed`."""
+        return self.rows is None or is_ascending(self.rows)
+
+    @property
+    def categories(self) -> dict[str, tuple[str, ...]]:
+        """The names that the codes of a field stand for, if the file has them, as AnnData does; code -1 has no name."""
+        shape, fields = self.layout.shape, self.layout.fields
+        entries = zip(shape.keys, self.layout.entries, strict=True)
+        numbered = {key: fields[entry].categories for key, entry in entries if isinstance(entry, int)}
+        return {key: listed for key, listed in numbered.items() if listed is not None}
+
+    @property
+    def blocks(self) -> Blocks:
+        """The samples cut into blocks, the unit of the coarse shuffle."""
+        return self.blocks_for(True)
+
+    def blocks_for(self, shuffle: bool, *, seed: int | None = None, epoch: int = 0) -> Blocks:
+        """Cut the samples of an epoch into blocks; one that is not shuffled keeps the order of `listed`.
+
+        Parameters
+        ----------
+        shuffle : bool
+            Whether the epoch is shuffled.
+        seed, epoch : int, optional
+            By what samples are drawn, if ``samples=`` has random starts; by default as `set_epoch` said.
+
+        Returns
+        -------
+        Blocks
+            The rows and where each block of them begins.
+        """
+        rows = self.rows
+        if self._drawn is not None and seed is not None:
+            rows = random_samples(self.layout.space, self.chosen, seed, epoch)
+        blocks = epoch_blocks(self.layout, rows, shuffle=shuffle, is_drawn=rows is not self.rows)
+        return self.shares.stratified(blocks) if shuffle and self.shares is not None else blocks
+
+    # --- samples and batches ----------------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one sample for an integer, a batch for a slice, a list, an array or a mask of rows, or ``...``.
+
+        With one field that is a tensor, further indices mean the same as in h5py: ``dataset[2:4, 0]`` is column 0 of
+        two rows. Unlike in h5py, rows may come in any order and repeat, and slices may run backwards.
+        """
+        if type(index) is int:  # the common case, without arrays
+            value = self._sample(index)
+        else:
+            rows, inside = indexing.split(index, self._shape)
+            is_one = indexing.is_one(rows)
+            value = self._sample(int(rows)) if is_one else self._several(rows)
+            value = indexing.inside(value, inside, taken=not is_one) if inside else value
+        return as_numpy(value) if self._numpy else value
+
+    @property
+    def _shape(self) -> tuple[int, ...] | None:
+        """The shape of the one tensor that a batch of all rows is; None where a batch is something else."""
+        field = self.layout.fields[0]
+        if self.layout.shape.kind != "one" or len(self.layout.fields) != 1 or field.kind != "array":
+            return None
+        return None if isinstance(self.layout.entries[0], dict) else (len(self), *field.row_shape)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return a list of samples, each chunk decoded once; a stock DataLoader calls this.
+
+        The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
+        """
+        check_ordered("a batch of indices", indices)
+        return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._numpy)
+
+    def _several(self, rows: Any) -> Any:
+        """Read rows as one batch; consecutive ones without a plan, where that can be."""
+        if isinstance(rows, slice) and self.rows is None:
+            first, stop, step = rows.indices(len(self))
+            values = self._reader.single(first, stop - first) if step == 1 and first < stop else None
+            if values is not None:
+                return self.layout.assemble(values)
+        return self.read(numbers(rows, len(self), axis=0))
+
+    def read(self, rows: NDArray[np.int64]) -> Any:
+        """Read rows as one batch of tensors, in the order given; rows may repeat.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of this dataset; negative ones count from the end.
+
+        Returns
+        -------
+        Tensor, tuple or dict
+            Like a sample, with a first axis as long as `rows`; lists for fields that no tensor can hold.
+
+        Raises
+        ------
+        IndexError
+            If a row is not there.
+        SourceChangedError, CorruptChunkError
+            If a file is not what was opened, or its bytes do not decode.
+        """
+        return self._read(self._row_numbers(rows))
+
+    def _read(self, numbers: Places, tally: Tally | None = None) -> Any:
+        """Read samples by their numbers in the files, and count what that takes."""
+        count = len(numbers)
+        # As narrow as plans want them: finding that out afterwards costs more than reading a few thousand rows.
+        numbers = numbers.astype(place_dtype(self.layout.samples), copy=False)
+        by_row: Places = np.arange(count, dtype=place_dtype(count))
+        if not is_ascending(numbers):
+            by_row = np.argsort(numbers, kind="stable")
+            numbers = numbers[by_row]
+        slot_format = SlotFormat.for_rows(self.layout.fields, count)
+        memory = _allocate(slot_format.nbytes)
+        objects = objects_for(self.layout.fields, count)
+        destination = Destination.of_batch(memory, slot_format, self.layout.fields, [objects])
+        if count:
+            batch = np.zeros(count, dtype=np.int32)
+            window = Window(rows=numbers, batch=batch, within=by_row, drawn=self._seed_and_epoch)
+            self._reader.read(window, destination, tally)
+            self._check_unchanged(numbers)
+        return self._assembler.batch(memory, slot_format, count, objects)
+
+    def _check_unchanged(self, numbers: Places) -> None:
+        """Refuse rows of files that are not what was opened: their chunks may lie elsewhere by now."""
+        for file in self.layout.files_of(numbers):
+            self.layout.files[file].check_unchanged()
+
+    def _row_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        count = len(self)
+        if len(rows) and (rows.min() < 0 or rows.max() >= count):
+            wrong = rows[(rows < -count) | (rows >= count)]
+            if len(wrong):
+                # IndexError, because iterating over a sequence ends with it.
+                raise IndexError(f"row {wrong[0]} is not there: the dataset has {count:,} rows, 0 to {count - 1:,}")
+            rows = np.where(rows < 0, rows + count, rows)
+        return rows if self.rows is None else self.rows[rows]
+
+    def _sample(self, index: int) -> Any:
+        """Read one row; compressed blocks are kept for a while, for neighbours that are asked for next."""
+        plain = self.rows is None and 0 <= index < self.layout.samples
+        row = index if plain else int(self._row_numbers(np.array([index]))[0])
+        values = self._reader.single(row)
+        if values is not None:
+            return self.layout.assemble(values)
+        if self.layout.space is not None:
+            return sample_of(self._read(np.array([row])), 0)
+        part = self.layout.leading[bisect.bisect_right(self.layout.file_starts, row) - 1]
+        if part.access in (DIRECT, HEAP) or part.chunk_rows * self.layout.row_nbytes > _CACHED_BLOCK_NBYTES:
+            return sample_of(self._read(np.array([row])), 0)
+        first = part.row_start + (row - part.row_start) // part.chunk_rows * part.chunk_rows
+        key = first, self._seed_and_epoch
+        if (block := self._cache.get(key)) is not None:
+            self._check_unchanged(np.array([row]))
+        else:
+            last = min(first + part.chunk_rows, part.row_start + part.rows)
+            block = self._read(np.arange(first, last, dtype=np.int64))
+            self._cache.put(key, block)
+        return with_tensors(sample_of(block, row - first), _copied)
+
+
+def read_counted(dataset: H5Dataset, numbers: NDArray[np.int64], tally: Tally) -> None:
+    """Read samples by their numbers in the files, and count what that takes."""
+    dataset._read(numbers, tally)
+
+
+def values_of(
+    dataset: H5Dataset, name: str | Field, what: str, *, of_first_step: bool = False
+) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
+    """Return a field, or a dataset beside the fields, and the value of each sample, of some at a time, by number."""
+    number = dataset.layout.field_named(name) if isinstance(name, str) else None
+    layout = dataset.layout if number is not None else dataset._with_field(name)
+    last = layout.entries[-1] if number is None else number
+    if not isinstance(last, int):
+        raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
+    layout = layout.only([last])
+    alone, field = dataset._but(layout=layout, _numpy=False, _cache=BlockCache()), layout.fields[0]
+    is_stepped = of_first_step and dataset.layout.segments is not None and field.steps is not None
+    step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
+
+    def pieces() -> Iterator[tuple[int, Any]]:
+        for first in range(0, len(alone), step):
+            found = alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
+            if isinstance(found, torch.Tensor):
+                values = (found[:, 0] if is_stepped else found).numpy().reshape(len(found), -1)
+                if values.shape[1] == 0 or (values[:, 1:] != values[:, :1]).any():
+                    raise OptionError(
+                        f"{what} takes one value for each of {len(dataset):,} samples, and this field has "
+                        f"{values.shape[1]} that differ; pass an array with one value a sample"
+                    )
+                found = values[:, 0]
+            elif not isinstance(found, list):
+                raise OptionError(f"{what} takes a field with one value a sample")
+            yield first, found
+
+    return field, pieces()
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+"""Bytes of an element -> a type of as many that NumPy has."""
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    # By NumPy, in this thread: torch copies with a team of threads, which a forked child waits for in vain.
+    words = tensor.view(_WORDS[tensor.element_size()]).numpy()
+    return torch.from_numpy(words.copy()).view(tensor.dtype)
+
+
+def of_copies(dataset: H5Dataset, layout: SampleLayout) -> H5Dataset:
+    """Return the dataset of the same samples in byte for byte copies of its files, such as staged ones."""
+    return dataset._but(layout=layout, _cache=BlockCache())
+
+
+def opened(source: Any, fields: Fields = None, **of_files: Any) -> H5Dataset | None:
+    """Return the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files."""
+    found = _found(source, fields)
+    for name, value in of_files.items():
+        if found is not None and value is not None:
+            raise OptionError(f"{name}= belongs to the H5Dataset that was given; name it there")
+    return found
+
+
+def _found(source: Any, fields: Fields) -> H5Dataset | None:
+    if isinstance(source, Subset):
+        inner = opened(source.dataset, fields)
+        if inner is None:
+            raise OptionError(f"a Subset needs a dataset whose rows it names, not {source.dataset!r}")
+        return inner.listed(source.indices)
+    if isinstance(source, ConcatDataset):
+        return joined(source.datasets, fields)
+    if isinstance(source, (list, tuple)) and any(isinstance(one, Dataset) for one in source):
+        return joined(source, fields)
+    if not isinstance(source, Dataset):
+        return None
+    if not isinstance(source, H5Dataset):
+        raise OptionError(
+            f"h5stream reads HDF5 files and cannot see into a {type(source).__name__}; give it the path, an H5Dataset, "
+            "or a Subset or ConcatDataset of some, and put what __getitem__ does into batch_transform="
+        )
+    return source if fields is None else source.with_fields(fields)
+
+
+def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
+    """Return the dataset of several, one behind the other; see `opened`."""
+    fields = list(fields) if isinstance(fields, Iterator) else fields
+    parts = [opened(source, fields) for source in sources]
+    paths = [source for source, part in zip(sources, parts, strict=True) if part is None]
+    if paths:
+        raise OptionError(f"{paths[0]!r} stands among datasets; make it an H5Dataset, with the fields= of the others")
+    known = [part for part in parts if part is not None]
+    if len(known) == 1:
+        return known[0]
+    if any(part.shares is not None for part in known):
+        raise OptionError("a Mixture stands among datasets that are read one behind the other; mix all sources in one")
+    known = [known[0], *(part._with_columns_of(known[0]) for part in known[1:])]
+    layout = joined_layout([part.layout for part in known])
+    chosen = None
+    if any(part.chosen is not None for part in known):
+        starts = np.cumsum([0] + [part.layout.samples for part in known])
+        own = (np.arange(part.layout.samples) if part.chosen is None else part.chosen for part in known)
+        chosen = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
+    asked = tuple(one for part in known for one in part._asked)
+    is_numpy = all(part._numpy for part in known)
+    return known[0]._but(layout=layout, chosen=chosen, _asked=asked, _numpy=is_numpy, _cache=BlockCache())
+
+
+class Samples(list[Any]):
+    """The samples of one batch, as tensors or as NumPy arrays; `batch` is the batch of tensors that they view."""
+
+    def __init__(self, batch: Any, count: int, numpy: bool = False) -> None:
+        samples = samples_of(batch, count)
+        super().__init__(as_numpy(samples) if numpy else samples)
+        self.batch, self._numpy = batch, numpy
+        self._read = [*map(_parts_of, self)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Samples, (self.batch, len(self), self._numpy)) if self.is_as_read else (list, ([*self],))
+
+    @property
+    def is_as_read(self) -> bool:
+        """Whether none was changed, left out or moved since, other than in the memory of the batch itself."""
+        now = itertools.chain.from_iterable(map(_parts_of, self))
+        return len(self) == len(self._read) and all(map(operator.is_, now, itertools.chain.from_iterable(self._read)))
+
+
+def _parts_of(sample: Any) -> Sequence[Any]:
+    return [*sample.values()] if isinstance(sample, dict) else [sample]
+
+
+def collate(samples: list[Any]) -> Any:
+    """Return the batch that samples of an `H5Dataset` came from; stack others, and changed ones, as torch would.
+
+    Pass it as ``collate_fn`` of a stock DataLoader over an `H5Dataset`: stacking 8,192 samples takes longer than
+    reading them.
+
+    Parameters
+    ----------
+    samples : list
+        The result of the dataset's ``__getitems__``, or samples of any other kind.
+
+    Returns
+    -------
+    Tensor, list or dict
+        The batch; for samples that are tuples it is a list, as from torch's own collate function.
+
+    Examples
+    --------
+    >>> collate([torch.tensor(1), torch.tensor(2)])
+    tensor([1, 2])
+    """
+    if isinstance(samples, Samples) and samples.is_as_read:
+        return list(samples.batch) if type(samples.batch) is tuple else samples.batch  # a ragged one is a NamedTuple
+    return torch.utils.data.default_collate(samples)
+
+
+def _allocate(nbytes: int) -> Memory:
+    return map_memory(nbytes) if nbytes >= REUSED_NBYTES else np.empty(nbytes, dtype=np.uint8)

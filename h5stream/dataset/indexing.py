@@ -1,0 +1,148 @@
+"""What stands in the brackets of ``dataset[...]``: rows, and places inside them, with h5py's meaning.
+
+And the blocks that single rows of `H5Dataset` objects were taken from last: one bounded cache for all of them.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import operator
+import os
+import sys
+import threading
+from collections.abc import Hashable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from h5stream.base.leases import Living
+from h5stream.errors import OptionError
+from h5stream.order.blocks import numbers
+
+LIMIT_NBYTES = 64 * 1024 * 1024
+"""Of all datasets of a process together: what 80 of them kept for themselves was 400 MB."""
+
+_ENTRY_NBYTES = 1024
+"""What an entry takes besides its values, about."""
+
+
+def split(index: Any, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any, ...]]:
+    """Tell the rows of an index from what is wanted of each."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    dots = [k for k, entry in enumerate(entries) if entry is Ellipsis]
+    if len(dots) > 1:
+        raise OptionError("an index may hold one '...', not several")
+    named = len(entries) - len(dots)
+    if (named > 1 and shape is None) or (named and dots == [0] and shape is None):
+        raise OptionError(
+            "an index inside rows needs a dataset of one field that is a tensor. Index the rows, and then the field: "
+            "x, y = dataset[2:4], then x[:, 0]. Some rows are a list: dataset[[1, 2]]"
+        )
+    if shape is not None and named > len(shape):
+        raise OptionError(f"{named} indices for data of {len(shape)} axes, {shape}; some rows are a list: [[1, 2]]")
+    if dots:
+        missing = [slice(None)] * (len(shape or (0,)) - named)
+        entries[dots[0] : dots[0] + 1] = missing
+    if sum(not isinstance(entry, slice) and not is_one(entry) for entry in entries) > 1:
+        raise OptionError("an index may hold one list, array or mask, not several; index the rest of what it gives")
+    return (entries[0], tuple(entries[1:])) if entries else (slice(None), ())
+
+
+def is_one(index: Any) -> bool:
+    """Tell whether an index is a single integer, of Python, NumPy or torch."""
+    if isinstance(index, (bool, np.bool_)):
+        return False
+    if isinstance(index, (int, np.integer)):
+        return True
+    if isinstance(index, torch.Tensor):
+        return (
+            index.ndim == 0 and not index.is_floating_point() and not index.is_complex() and index.dtype != torch.bool
+        )
+    return isinstance(index, np.ndarray) and index.ndim == 0 and np.issubdtype(index.dtype, np.integer)
+
+
+def inside(value: torch.Tensor, indices: Sequence[Any], *, taken: bool) -> torch.Tensor:
+    """Take places inside rows, axis by axis; `taken` says whether the axis of rows is still there."""
+    # From the last axis on, so that those before keep their places.
+    for place, index in reversed(list(enumerate(indices))):
+        value = _along(value, place + taken, place + 1, index)
+    return value
+
+
+def _along(value: torch.Tensor, dim: int, axis: int, index: Any) -> torch.Tensor:
+    count = value.shape[dim]
+    if is_one(index):
+        return value.select(dim, int(_within(np.array([operator.index(index)]), count, axis)[0]))
+    if isinstance(index, slice) and (index.step is None or operator.index(index.step) > 0):
+        return value[(slice(None),) * dim + (index,)]
+    chosen = _within(numbers(index, count, axis=axis), count, axis)
+    return value.index_select(dim, torch.from_numpy(chosen))
+
+
+def _within(chosen: NDArray[np.int64], count: int, axis: int) -> NDArray[np.int64]:
+    wrong = chosen[(chosen < -count) | (chosen >= count)]
+    if len(wrong):
+        raise IndexError(f"place {wrong[0]} on axis {axis} is not there: the axis has {count:,}, 0 to {count - 1:,}")
+    return np.where(chosen < 0, chosen + count, chosen)
+
+
+class BlockCache:
+    """The blocks of one dataset; what all caches of the process hold is bounded, and the oldest goes first.
+
+    # Guarantees: any thread may call, and so may a forked child; blocks are never changed, and callers copy what they
+    hand out. The blocks of a dataset that is gone are gone with it.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: collections.OrderedDict[Hashable, tuple[int, int, Any]] = collections.OrderedDict()
+        with SHARED.lock:
+            SHARED.caches.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockCache, ()
+
+    def get(self, key: Hashable) -> Any:
+        """Return the block of a key, such as its first row; None where it is not held."""
+        with SHARED.lock:
+            entry = self._blocks.pop(key, None)
+            if entry is None:
+                return None
+            self._blocks[key] = (next(SHARED.clock), entry[1], entry[2])
+            return entry[2]
+
+    def put(self, key: Hashable, block: Any) -> None:
+        """Hold a block, and let go of the oldest ones of all caches until they fit."""
+        nbytes = _ENTRY_NBYTES + _nbytes(block)
+        with SHARED.lock:
+            self._blocks[key] = (next(SHARED.clock), nbytes, block)
+            caches = [cache for cache in SHARED.caches if cache._blocks]
+            held = sum(cache.nbytes for cache in caches)
+            while held > LIMIT_NBYTES:
+                of_oldest = min((one._blocks for one in caches if one._blocks), key=lambda b: next(iter(b.values()))[0])
+                held -= of_oldest.popitem(last=False)[1][1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held for this dataset."""
+        return sum(nbytes for _, nbytes, _ in self._blocks.values())
+
+
+SHARED: Any = SimpleNamespace(clock=itertools.count(), caches=Living(), lock=threading.RLock())
+"""What the caches of a process share. The lock is reentrant: the garbage collector may come while it is held."""
+
+# In a forked child the thread that held it is gone.
+os.register_at_fork(after_in_child=lambda: vars(SHARED).update(lock=threading.RLock()))
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return sys.getsizeof(value) + sum(_nbytes(inner) for inner in value)
+    return sys.getsizeof(value)

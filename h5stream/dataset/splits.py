@@ -1,0 +1,213 @@
+"""Splits: what belongs together when a data set is split, and which part each sample goes to.
+
+A function of the seed and of what is known of the samples, the same on every machine: permutations are
+`h5stream.order.permutation`'s, sizes are whole numbers and ratios of them, and sums of floats are made in one order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from h5stream.base.texts import check_ordered
+from h5stream.compiled._native import deal_groups
+from h5stream.errors import LeakWarning, OptionError
+from h5stream.order.blocks import Blocks
+from h5stream.order.permutation import SPLITS, permutation
+from h5stream.samples.segments import Ints, as_array
+from h5stream.samples.space import Grid
+from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.source.local import FilesIdentity
+
+BY = ("segment", "file", "block")
+"""What groups may be by, besides values."""
+
+LARGE_SHARE = 10
+"""A group of more than one part in so many of the smallest part is large: such groups are dealt out first."""
+
+
+def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
+    """Return the samples of each part; those of fractions end where their sum falls, rounded to the nearest sample."""
+    for share in shares:
+        check_ordered("split", share)
+    kinds = {np.asarray(share).dtype.kind if np.ndim(share) == 0 else "O" for share in shares}
+    if not (kinds == {"f"} or kinds in ({"i"}, {"u"}, {"i", "u"})) or not all(0 <= share < np.inf for share in shares):
+        raise OptionError(
+            "split takes fractions, such as 0.8, 0.1, 0.1, or numbers of samples, such as 900, 100, of 0 or more, not "
+            f"{shares!r}"
+        )
+    are_parts = kinds == {"f"}
+    wanted = [Fraction(repr(float(share))) if are_parts else Fraction(int(share)) for share in shares]
+    every = Fraction(1 if are_parts else total)
+    if len(wanted) == 1:
+        wanted.append(every - wanted[0])
+    if min(wanted) < 0 or abs(sum(wanted) - every) > (Fraction(1, 1_000_000) if are_parts else 0):
+        given = sum(wanted[: len(shares)])
+        is_more = given > every
+        way = "Make them smaller" if is_more else "Name what is left as a part too, or take subset() first"
+        raise OptionError(
+            f"split({', '.join(map(str, shares))}): the parts add up to {float(given):g}, and must add up to "
+            f"{float(every):g}. {way}"
+        )
+    ends = [int(sum(wanted[: k + 1]) / every * total + Fraction(1, 2)) for k in range(len(wanted))]
+    sizes = [stop - first for first, stop in itertools.pairwise([0, *ends[:-1], total])]
+    if min(sizes) < 1:
+        part = sizes.index(min(sizes))
+        raise OptionError(
+            f"split: part {part + 1} has no sample: its share is {float(wanted[part]):g} of {total:,}; leave it out"
+        )
+    return sizes
+
+
+def split_plainly(sizes: Sequence[int], seed: int) -> list[Ints]:
+    """Deal out samples by chance."""
+    chances = permutation(sum(sizes), seed, SPLITS)
+    ends = np.cumsum([0, *sizes])
+    return [np.sort(chances[first:stop]).astype(np.int64) for first, stop in itertools.pairwise(ends)]
+
+
+def split_by_strata(sizes: Sequence[int], strata: Ints, seed: int) -> list[Ints]:
+    """Deal out the samples of each stratum by chance, so that every part has its share of each, to within a sample.
+
+    What is left over goes to the parts that still lack most, one sample each. Source: Gale (1957) and Ryser (1957).
+    """
+    total, counts = len(strata), np.bincount(strata)
+    given = counts[:, None] * np.array(sizes, dtype=object) // total
+    lacking = np.array(sizes, dtype=object) - given.sum(axis=0)
+    for stratum, left in enumerate((counts - given.sum(axis=1)).tolist()):
+        most = np.argsort(-lacking, kind="stable")[:left]
+        given[stratum, most] += 1
+        lacking[most] -= 1
+    chances = permutation(total, seed, SPLITS)
+    by_stratum = chances[np.argsort(strata[chances], kind="stable")]  # stratum by stratum, each in an order by chance
+    part = np.repeat(np.tile(np.arange(len(sizes)), len(counts)), given.reshape(-1).astype(np.int64))
+    return [np.sort(by_stratum[part == number]).astype(np.int64) for number in range(len(sizes))]
+
+
+def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, seed: int) -> list[Ints]:
+    """Deal out whole groups, large ones first, the others by chance: each to the part that lacks most of what it has.
+
+    A part that is empty takes one of the last groups. What a part lacks of a stratum counts by the stratum's size.
+    """
+    count, parts = int(groups.max()) + 1, len(sizes)
+    if count < parts:
+        raise OptionError(
+            f"split: {count:,} group(s) for {parts} parts, and groups are not divided; pass a by= of more values"
+        )
+    strata = np.zeros(len(groups), dtype=np.int64) if strata is None else strata
+    pairs, samples = np.unique(groups * (int(strata.max()) + 1) + strata, return_counts=True)
+    group_of, stratum_of = np.divmod(pairs, int(strata.max()) + 1)
+    totals = np.bincount(strata)
+    edges, of_group = np.searchsorted(group_of, np.arange(count + 1)), np.bincount(groups)
+    chances = permutation(count, seed, SPLITS)
+    large = np.where(of_group[chances] * LARGE_SHARE > min(sizes), -of_group[chances], 0)
+    # What each part lacks of each stratum, times all samples: whole numbers, which add up to the same anywhere, and fit
+    # as long as there are less than three thousand million samples.
+    lacks = totals[:, None] * np.array(sizes, dtype=np.int64)
+    weights = np.divide(len(groups), totals, out=np.zeros(len(totals)), where=totals > 0)
+    order = chances[np.argsort(large, kind="stable")].astype(np.int64)
+    by_size: Ints = np.argsort(sizes, kind="stable")
+    homes: Ints = np.empty(count, dtype=np.int64)
+    deal_groups(order, edges, stratum_of, samples, weights, by_size, len(groups), lacks, homes)
+    return [np.flatnonzero(homes[groups] == part) for part in range(parts)]
+
+
+def parts_of(shares: Sequence[Any], total: int, *, seed: int, groups: Ints | None, strata: Ints | None) -> list[Ints]:
+    """Return the samples of each part, ascending; see `H5Dataset.split`."""
+    sizes = part_sizes(shares, total)
+    if strata is not None and (most := int(strata.max()) + 1) > max(2, total // 2):
+        raise OptionError(
+            f"stratify= takes a field of few values, and {total:,} samples have {most:,}; make classes (numpy.digitize)"
+        )
+    if groups is not None:
+        return split_by_groups(sizes, groups, strata, seed)
+    return split_plainly(sizes, seed) if strata is None else split_by_strata(sizes, strata, seed)
+
+
+def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Blocks, *, are_objects: bool) -> Ints:
+    """Return a number for the segment (of its own if samples are objects), file or block of each of some samples."""
+    if by == "block":
+        block = np.repeat(np.arange(blocks.count), np.diff(blocks.edges))
+        if blocks.rows is None:
+            return block
+        numbers = np.arange(len(block)) if rows is None else rows
+        found = np.empty_like(block)
+        found[np.argsort(numbers, kind="stable")] = block[np.argsort(blocks.rows, kind="stable")]
+        return found
+    numbers = np.arange(layout.samples) if rows is None else rows
+    if by == "segment":
+        if are_objects:
+            return numbers
+        if (space := layout.segments) is not None and space.edges is not None:
+            return np.searchsorted(space.edges, space.anchors_of(numbers), side="right")
+        if layout.space is not None and isinstance(layout.space.starts, Grid):
+            return np.searchsorted(layout.space.starts.segments[0], numbers, side="right")
+    part = layout.anchors_of(numbers)
+    if not layout.has_boxes:
+        part = np.searchsorted(np.array(layout.file_starts[1:]), part, side="right")
+    if by == "segment":
+        return part
+    file = np.array([one.file for one in layout.leading])[part]
+    several = np.array([isinstance(layout.files[one.file], FilesIdentity) for one in layout.leading])[part]
+    # There each sample is a file, in the files' order.
+    place: Ints = np.where(several, numbers - np.array(layout.file_starts)[part], 0)
+    place += file * layout.samples
+    return place
+
+
+def codes_of(values: Any, total: int, what: str) -> Ints:
+    """Give whole numbers from 0 for values, one a sample: equal ones for equal values, in the values' order."""
+    found = as_array(values)
+    if found.dtype.kind == "O":
+        found = np.array([str(value) if isinstance(value, str) else value for value in found.tolist()], dtype=object)
+    if found.shape != (total,):
+        raise OptionError(
+            f"split: {what} takes one value for each of {total:,} samples, not an array of shape {found.shape}"
+        )
+    try:
+        return np.unique(found, return_inverse=True)[1].reshape(-1)
+    except TypeError:
+        raise OptionError(f"split: {what} has values of several types, which cannot be compared") from None
+
+
+def repeated(numbers: Ints | None) -> Ints | None:
+    """Give groups of samples that are the same one, where a `Subset` lists some several times; None for none."""
+    if numbers is None:
+        return None
+    found = np.unique(numbers, return_inverse=True)
+    return found[1].reshape(-1) if len(found[0]) < len(numbers) else None
+
+
+def warn_of_leaks(layout: SampleLayout, rows: Ints | None, stacklevel: int) -> None:
+    """Warn where samples of one segment share rows, so that a split by samples puts equal rows into several parts."""
+    if layout.draws is None and _share_rows(layout, rows):
+        warnings.warn(
+            "samples of this data overlap: they share rows with their neighbours, so a split by samples has the same "
+            "rows in several parts, and a score on one of them says little of data that were not trained on. "
+            "split(..., by='segment') keeps segments whole, by='file' files",
+            LeakWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def _share_rows(layout: SampleLayout, rows: Ints | None) -> bool:
+    space = layout.space
+    if space is None:
+        return False
+    if space.edges is None:
+        if not isinstance(space.starts, Grid) or not layout.leading[0].along:
+            return False
+        spans = {a.origin: a.span / a.scale for a in layout.leading[0].along if a.origin is not None}
+        several = space.starts.counts.max(axis=0) > 1
+        return any(several[axis] and span > space.starts.stride[axis] for axis, span in spans.items())
+    steps = [step for field in layout.fields for step in field.steps or (0,)]
+    if rows is None and isinstance(space.starts, Grid):
+        return (gap := space.starts.least_gap) is not None and gap <= max(steps) - min(steps)
+    anchors = np.sort(space.rows[0] if rows is None else space.anchors_of(rows))
+    segment = np.searchsorted(space.edges, anchors, side="right")
+    return bool(((np.diff(anchors) <= max(steps) - min(steps)) & (np.diff(segment) == 0)).any())

@@ -1,0 +1,409 @@
+"""Boxes of volumes: of each chunk, what lies in some boxes is copied to its place in each of them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.compiled import _native as kernels
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.batches import objects_for
+from h5stream.engine.plan.chunks import ChunkTable, Program, group_edges, looked_up, programs_of
+from h5stream.engine.plan.placement import Ints, Placement, cut_by
+from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Task, Tools, copying
+from h5stream.engine.slots import SlotFormat, address_of
+from h5stream.engine.statistics import clock
+from h5stream.errors import CorruptChunkError, OptionError
+from h5stream.samples.space import number_outside
+from h5stream.storage.decode.columns import ColumnPiece
+from h5stream.storage.layout.index import MISSING
+from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.source.stores import raise_if_stopped
+from h5stream.structure import sample_of
+
+Regions = tuple[Ints, Ints, Ints, Ints, Ints]
+"""Of some parts of volumes: where each begins and ends, the volume's elements, and its boxes as a range of all."""
+
+PLAIN, EDGE, REFLECT = 0, 1, 2
+"""What an index outside of a volume stands for: nothing, the nearest inside, or the one mirrored at the edge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxTable(ChunkTable):
+    """Some chunks of one dataset, or, undecoded, of several in a file; the rows of `shared` are boxes."""
+
+    boxes: tuple[BoxesOfParts, Ints]  # which those are, and the origin of each along each axis
+    skipped: Ints  # (n,): for each chunk, the bytes at its beginning that are not read, since no box needs them
+    # begin, chunk_shape, shape: (n, axes): its first element in its dataset, its elements along each axis, and those of
+    # the dataset
+    begin: Ints
+    chunk_shape: Ints
+    shape: Ints
+
+    def land(self, shared: Placement, destination: Destination, tools: Tools) -> None:
+        """Copy what boxes take; of chunks that have no filter, all of those at once that were read together."""
+        if self.part.access != DIRECT:
+            ChunkTable.land(self, shared, destination, tools)
+            return
+        self.fill_missing(destination, tools)
+        for start, stop, data, at in self.read(tools):
+            since = clock()
+            if all(program.leaf.is_whole for program in self.programs):
+                sources = address_of(data) + at - self.skipped[start:stop]
+                for program in self.programs:
+                    self._place(slice(start, stop), program, sources, destination)
+            else:
+                for k, begin in zip(range(start, stop), at.tolist(), strict=True):
+                    self.scatter(k, data[begin : begin + int(self.nbytes[k])], 0, destination, tools)
+            since = tools.tally.decoded(since, int(self.nbytes[start:stop].sum()))
+            tools.tally.scattered(since)
+
+    def place(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
+        """Copy what boxes take of some chunks to a field."""
+        leaf = program.leaf
+        sources = source + stride * np.arange(len(chosen)) - self.skipped[chosen] // leaf.stored_nbytes * leaf.nbytes
+        self._place(chosen, program, sources, destination)
+
+    def fill_missing(self, destination: Destination, tools: Tools) -> None:
+        """Copy the fill value where chunks were never written."""
+        since, missing = clock(), slice(0, int(self.edges[0]))
+        for program in self.programs if missing.stop else ():
+            value = next(target.fill for target in self.part.targets if target.field == program.field)
+            fill = np.tile(value, int(self.chunk_shape[missing, -1].max()))
+            self._place(missing, program, np.full(missing.stop, address_of(fill)), destination, is_fill=True)
+        tools.tally.scattered(since)
+
+    def _place(
+        self, some: slice | Ints, program: Program, sources: Ints, destination: Destination, is_fill: bool = False
+    ) -> None:
+        begin, shape, element = self.begin[some], self.shape[some], program.leaf.nbytes
+        strides = _strides(self.chunk_shape[some], element)
+        if is_fill:
+            strides[:, :-1] = 0
+        end = np.minimum(begin + self.chunk_shape[some], shape)
+        _, *where = destination.of(program.field, self.shared)
+        regions = begin, end, shape, self.low[some], self.high[some]
+        boxes, origins = self.boxes
+        boxes.place(sources, strides, regions, element, origins, *where)
+
+
+def boxes_of(
+    parts: Sequence[DatasetPart], boxes: Callable[[Sequence[DatasetPart]], BoxesOfParts]
+) -> list[tuple[Ints, BoxesOfParts]]:
+    """Return what plans the boxes of a dataset, for the parts of it that are alike, by their numbers."""
+    alike: dict[Any, list[int]] = {}
+    for number, part in enumerate(parts):
+        targets = tuple((target.leaf, target.fill.tobytes()) for target in part.targets)
+        alike.setdefault((part.along, part.access, part.stored_element_nbytes, targets), []).append(number)
+    return [(np.array(numbers), boxes([parts[n] for n in numbers])) for numbers in alike.values()]
+
+
+class BoxesOfParts:
+    """The boxes of one dataset of some volumes, of which samples take the same.
+
+    # Guarantees: immutable, but for what is worked out twice with the same result; any thread may plan.
+    """
+
+    def __init__(
+        self, parts: Sequence[DatasetPart], fields: Sequence[FieldLayout], pad: str | float | None, gaps: Sequence[int]
+    ) -> None:
+        self._parts, self._fields, self._gaps, first = parts, fields, gaps, parts[0]
+        # Along each axis: how many elements a box takes, which, counted from its origin, and whether these follow.
+        self._sizes = np.array([len(along.offsets) for along in first.along], dtype=np.int64)
+        self._offsets = np.zeros((len(first.along), int(self._sizes.max())), dtype=np.int64)
+        for axis, along in enumerate(first.along):
+            self._offsets[axis, : len(along.offsets)] = along.offsets
+        self._follow = np.array([(np.diff(along.offsets) == 1).all() for along in first.along], dtype=np.int64)
+        self._least = np.array([min(along.offsets, default=0) for along in first.along], dtype=np.int64)
+        self._most = np.array([max(along.offsets, default=0) for along in first.along], dtype=np.int64)
+        own = fields[first.targets[0].field].pad
+        pad = pad if own is None else own
+        self._mode, self._outside = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN), number_outside(pad)
+        self._shapes = np.array([part.shape for part in parts], dtype=np.int64)
+        self._programs: dict[int, tuple[Program, ...]] = {}
+        if first.access != VIA_H5PY:
+            self._chunk_shapes = np.array([part.grid_shape for part in parts], dtype=np.int64)
+            self._grids = -(-self._shapes // self._chunk_shapes)
+            chunks = self._grids.prod(axis=1)
+            self._first_chunks = np.cumsum(chunks) - chunks
+            # One task takes chunks of one file where nothing is decoded, and of one part where anything is.
+            owner = [part.file if first.access == DIRECT else k for k, part in enumerate(parts)]
+            self._owner = np.array(owner, dtype=np.int64)
+
+    def plan(self, placement: Placement, of: Ints, origins: Ints, task_nbytes: int) -> Iterator[Any]:
+        """Cut boxes into tasks."""
+        if not self._sizes.all():  # the columns chosen are none
+            return
+        zeros = np.zeros(len(origins), dtype=np.int64)
+        begins = np.stack([zeros + along.begins(origins) for along in self._parts[0].along], axis=1)
+        if self._outside is not None:
+            (first, last), shapes = self._ends(begins), self._shapes[of]
+            out = np.flatnonzero(((first < 0) | (last >= shapes)).any(axis=1))
+            if len(out):
+                yield copying(placement[out], functools.partial(self._fill_outside, begins[out], shapes[out]))
+        if self._parts[0].access == VIA_H5PY:
+            for k, part in enumerate(of.tolist()):
+                bring = functools.partial(self._through_h5py, self._parts[part], begins[k : k + 1])
+                yield Task(shared=placement[k : k + 1], bring=bring)
+            return
+        yield from self._plan_chunks(placement, begins, of, task_nbytes)
+
+    def place(self, sources: Ints, strides: Ints, regions: Regions, element: int, origins: Ints, *where: Any) -> None:
+        """Copy what lies in boxes of regions that are in memory; see `kernels.place_boxes`."""
+        boxes = self._offsets, self._sizes, self._follow, self._mode
+        kernels.place_boxes(sources, strides, *regions, *boxes, element, origins, *where)
+
+    def _ends(self, origins: Ints) -> tuple[Ints, Ints]:
+        """Return the first and the last element that each box takes along each axis; they may lie outside."""
+        return origins + self._least, origins + self._most
+
+    def _spans(self, origins: Ints, shape: Ints) -> tuple[Ints, Ints]:
+        """Return the first element inside of a volume that each box needs along each axis, and where the last ends."""
+        first, last = self._ends(origins)
+        low, high = np.clip(first, 0, shape - 1), np.clip(last, 0, shape - 1)
+        if self._mode == REFLECT:
+            low = np.minimum(low, np.where(last >= shape, 2 * (shape - 1) - last, low))
+            high = np.maximum(high, np.where(first < 0, -first, high))
+            far = (first <= -shape) | (last >= 2 * shape - 1)  # mirrored more than once
+            low, high = np.where(far, 0, low), np.where(far, shape - 1, high)
+        return np.maximum(low, 0), np.minimum(high, shape - 1) + 1
+
+    def _fill_outside(self, origins: Ints, shapes: Ints, placement: Placement, destination: Destination) -> None:
+        """Write the number that stands outside of volumes wherever boxes lead out of those."""
+        for target in self._parts[0].targets:
+            layout = self._fields[target.field]
+            inner = math.prod(layout.row_shape) // math.prod(self._sizes.tolist())
+            assert self._outside is not None
+            row = np.full(int(self._sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
+            _, *where = destination.of(target.field, placement)
+            element = row.nbytes // int(self._sizes[-1])
+            kernels.fill_outside(address_of(row), shapes, self._offsets, self._sizes, element, origins, *where)
+
+    def _through_h5py(
+        self, part: DatasetPart, origins: Ints, placement: Placement, destination: Destination, tools: Tools
+    ) -> None:
+        """Read one box through h5py, and copy it to its place."""
+        shape = np.array([part.shape])
+        low, high = self._spans(origins, shape)
+        since = clock()
+        values = tools.h5py.box(part, tuple(low[0].tolist()), tuple((high - low)[0].tolist()))
+        since = tools.tally.via_h5py(since, values.nbytes)
+        for target in part.targets:
+            dense = np.ascontiguousarray(target.taken(values), dtype=self._fields[target.field].dtype)
+            count = values.shape[: len(part.shape)]  # elements that are arrays have axes of their own behind these
+            element = dense.nbytes // max(1, math.prod(count))
+            strides, (zero, one) = _strides(np.array([count]), element), np.array([[0], [1]])
+            _, *where = destination.of(target.field, placement)
+            sources = np.array([address_of(dense.reshape(-1).view(np.uint8))])
+            self.place(sources, strides, (low, high, shape, zero, one), element, origins, *where)
+        tools.tally.scattered(since)
+
+    def _plan_chunks(self, placement: Placement, origins: Ints, of: Ints, task_nbytes: int) -> Iterator[Task]:
+        shapes, chunk_shapes, grids = self._shapes[of], self._chunk_shapes[of], self._grids[of]
+        low, high = self._spans(origins, shapes)
+        where, box = _touched(low, high, chunk_shapes)
+        if not self._follow.all():
+            needed = self._needed(origins, where * chunk_shapes[box], box, shapes, chunk_shapes)
+            where, box = where[needed], box[needed]
+        number = (where * _strides(grids[box], 1)).sum(axis=1)
+        by_chunk = np.argsort(self._first_chunks[of[box]] + number, kind="stable")
+        number, where, box = number[by_chunk], where[by_chunk], box[by_chunk]
+        part = of[box]
+        first = np.flatnonzero((np.diff(part, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
+        table = self._looked_up(part[first], number[first])
+        table["low"], table["high"] = first, np.append(first[1:], len(number))
+        table["piece"], table["skipped"] = np.zeros_like(first), np.zeros_like(first)
+        table["chunk_shape"], table["shape"] = chunk_shapes[box[first]], shapes[box[first]]
+        table["begin"] = where[first] * table["chunk_shape"]
+        if self._parts[0].access == DIRECT:
+            self._leave_out(table, low[box], high[box])
+        order = np.lexsort((table["offset"], self._owner[part[first]]))
+        table, part = {name: values[order] for name, values in table.items()}, part[first][order]
+        shared, ours = placement[box], (self, origins[box])
+        for cut in self._cuts(table, part, min(task_nbytes, TASK_NBYTES)):
+            of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
+            number_of_part = int(part[cut.start])
+            one = self._parts[number_of_part]
+            of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gaps[one.file])
+            programs = self._programs_of(number_of_part)
+            yield BoxTable(part=one, programs=programs, shared=shared, boxes=ours, **of_task).task
+
+    def _looked_up(self, part: Ints, number: Ints) -> dict[str, Ints]:
+        """Find what to read for chunks, by their parts, ascending, and their numbers."""
+        found = [looked_up(self._parts[int(part[alike][0])].chunk_index, number[alike]) for alike in _alike(part)]
+        return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+
+    def _cuts(self, table: dict[str, Ints], part: Ints, most_nbytes: int) -> Iterator[slice]:
+        """Cut chunks, in the order of their files, into those of one task each."""
+        owner, work = self._owner[part], table["nbytes"]
+        if self._parts[0].access != DIRECT:
+            work = np.maximum(work, self._chunk_shapes[part].prod(axis=1) * self._parts[0].stored_element_nbytes)
+        for alike in _alike(owner):
+            for cut in cut_by(work[alike], most_nbytes):
+                yield slice(alike.start + cut.start, alike.start + cut.stop)
+
+    def _programs_of(self, number: int) -> tuple[Program, ...]:
+        """Return the programs of a part; where nothing is decoded all parts have the same."""
+        number = 0 if self._parts[0].access == DIRECT else number
+        if number not in self._programs:
+            # A box is no row of the dataset, of which programs would keep one of fill values for each part.
+            element = ColumnPiece(number=0, row_elements=1, segments=np.array([[0, 0, 1]]))
+            self._programs[number] = programs_of(replace(self._parts[number], pieces=(element,)))
+        return self._programs[number]
+
+    def _needed(self, origins: Ints, begins: Ints, box: Ints, shapes: Ints, chunk_shapes: Ints) -> NDArray[np.bool_]:
+        """Tell which chunks hold an element that the box takes, where these do not follow one another."""
+        first, last = self._ends(origins)
+        needed = np.ones(len(box), dtype=bool)
+        for axis in np.flatnonzero(self._follow == 0).tolist():
+            taken = np.sort(self._offsets[axis, : self._sizes[axis]])
+            from_origin = begins[:, axis] - origins[box, axis]
+            ends = from_origin + chunk_shapes[box, axis]
+            inside = np.searchsorted(taken, from_origin) < np.searchsorted(taken, ends)
+            leads_out = (first[box, axis] < 0) | (last[box, axis] >= shapes[box, axis])
+            needed &= inside | leads_out
+        return needed
+
+    def _leave_out(self, table: dict[str, Ints], low: Ints, high: Ints) -> None:
+        """Read of chunks that nothing has to be decoded of only from the first element to the last that boxes need."""
+        least = np.minimum.reduceat(low, table["low"], axis=0) - table["begin"]
+        most = np.maximum.reduceat(high, table["low"], axis=0) - 1 - table["begin"]
+        element = self._parts[0].stored_element_nbytes
+        strides = _strides(table["chunk_shape"], element)
+        least, most = np.maximum(least, 0), np.minimum(most, table["chunk_shape"] - 1)
+        begin, end = (least * strides).sum(axis=1), (most * strides).sum(axis=1) + element
+        stored = table["entry"] != MISSING
+        table["skipped"] = np.where(stored, begin, 0)
+        table["offset"] = np.where(stored, table["offset"] + begin, MISSING)
+        table["nbytes"] = np.where(stored, end - begin, 0)
+
+
+def _alike(numbers: Ints) -> Iterator[slice]:
+    """Return stretches of the same number."""
+    edges = [*np.flatnonzero(np.diff(numbers, prepend=-1)).tolist(), len(numbers)]
+    return itertools.starmap(slice, itertools.pairwise(edges))
+
+
+def _touched(low: Ints, high: Ints, chunk_shape: Ints) -> tuple[Ints, Ints]:
+    """Return the place in its dataset's grid of each chunk that each box touches, and that box."""
+    first, counts = low // chunk_shape, (high - 1) // chunk_shape - low // chunk_shape + 1
+    touches = counts.prod(axis=1)
+    box = np.repeat(np.arange(len(low)), touches)
+    left = np.arange(len(box)) - np.repeat(np.cumsum(touches) - touches, touches)
+    where = np.empty((len(box), low.shape[1]), dtype=np.int64)
+    for axis in reversed(range(low.shape[1])):
+        left, where[:, axis] = np.divmod(left, counts[box, axis])
+    return first[box] + where, box
+
+
+def _strides(shapes: Ints, element_nbytes: int) -> Ints:
+    """Return the bytes from one element to the next along each axis of some arrays."""
+    strides = np.full(shapes.shape, element_nbytes, dtype=np.int64)
+    strides[:, :-1] *= np.cumprod(shapes[:, :0:-1], axis=1)[:, ::-1]
+    return strides
+
+
+# --- those that are accepted ---------------------------------------------------------------------------------
+
+TRIED_NBYTES = 16 * 1024 * 1024
+"""Bytes of boxes that are tried at a time."""
+
+Carry = Callable[[Iterator[Task], Destination], None]
+Plan = Callable[[Placement, tuple[int, ...]], Iterator[Task]]
+
+
+class Acceptance:
+    """Finds boxes that are accepted.
+
+    # Guarantees: immutable; any thread may ask. The user's function is called by that thread, and must allow it.
+    """
+
+    def __init__(self, layout: SampleLayout, plan: Plan, carry_out: Carry) -> None:
+        assert layout.space is not None
+        assert layout.space.accept is not None
+        self._layout, self._space, self._rule = layout, layout.space, layout.space.accept
+        self._on, wanted = _asked(layout, self._rule.on)
+        self._plan, self._carry_out, self._assembler = plan, carry_out, Assembler(layout)
+        fields = [{target.field for target in parts[0].targets} for parts in layout.aligned]
+        self._datasets = tuple(number for number, filled in enumerate(fields) if filled & wanted)
+        wanted = set().union(*(fields[number] for number in self._datasets))
+        self._nbytes = sum(layout.fields[field].row_nbytes for field in wanted)
+
+    def numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return for each box its own number where it is accepted, else that of one which is."""
+        found, pending = numbers.copy(), np.arange(len(numbers))
+        at_once = max(1, TRIED_NBYTES // max(1, self._nbytes))
+        for trial in range(self._rule.tries):
+            refused = [pending[:0]]
+            for first in range(0, len(pending), at_once):
+                raise_if_stopped()
+                some = pending[first : first + at_once]
+                refused.append(some[~self._accepts(found[some])])
+            if not len(pending := np.concatenate(refused)):
+                return found
+            found[pending] = self._space.drawn_again(numbers[pending], trial)
+        raise OptionError(
+            f"Boxes: accept= refused {self._rule.tries:,} boxes in turn for {len(pending):,} of {len(numbers):,} "
+            "samples; let it accept more, or allow more tries="
+        )
+
+    def _accepts(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Ask the function about some boxes; one that cannot be read is taken, so that its batch tells why."""
+        try:
+            return self._answers(numbers)
+        except CorruptChunkError:
+            if len(numbers) == 1:
+                return np.ones(1, dtype=bool)
+            return np.concatenate([self._accepts(numbers[k : k + 1]) for k in range(len(numbers))])
+
+    def _answers(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Ask the function about some boxes, each read once."""
+        distinct, which = np.unique(numbers, return_inverse=True)
+        count = len(distinct)
+        slot_format = SlotFormat.for_rows(self._layout.fields, count)
+        memory = np.empty(slot_format.nbytes, dtype=np.uint8)  # of fields that are not asked about nothing is touched
+        objects = objects_for(self._layout.fields, count)
+        destination = Destination.of_batch(memory, slot_format, self._layout.fields, [objects])
+        placement = Placement(rows=distinct, batch=np.zeros(count, dtype=np.int64), within=np.arange(count))
+        self._carry_out(self._plan(placement, self._datasets), destination)
+        batch = self._assembler.batch(memory, slot_format, count, objects)
+        asked = batch if self._on is None else batch[self._on]
+        accepted = np.array([_answer(self._rule.function(sample_of(asked, k))) for k in range(count)], dtype=bool)
+        answers: NDArray[np.bool_] = accepted[which]
+        return answers
+
+
+def _asked(layout: SampleLayout, on: str | int | None) -> tuple[Any, set[int]]:
+    """Return where the entry that a function looks at is in a batch, None for all of it, and the fields in there."""
+    if on is None:
+        return None, set(range(len(layout.fields)))
+    keys, is_tuple = list(layout.shape.keys), layout.shape.kind == "tuple"
+    places: dict[Any, int] = {} if layout.shape.kind == "one" else {key: number for number, key in enumerate(keys)}
+    places |= {number: number for number in range(len(keys))} if is_tuple else {}
+    if on not in places:
+        has = f"it has {', '.join(map(repr, places))}" if places else "a sample is one tensor, so leave it out"
+        raise OptionError(f"Boxes: accept_on={on!r} is no field of a sample; {has}")
+    return places[on] if is_tuple else on, _fields_in(layout.entries[places[on]])
+
+
+def _answer(given: Any) -> bool:
+    """Return what the function said of a box."""
+    try:
+        if given is None:
+            raise TypeError("it returned None")
+        return bool(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f"Boxes: accept= answers True or False for a box: {error}") from error
+
+
+def _fields_in(entry: Any) -> set[int]:
+    if isinstance(entry, dict):
+        return set().union(*map(_fields_in, entry.values()))
+    return {entry}

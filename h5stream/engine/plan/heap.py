@@ -1,0 +1,137 @@
+"""Values of variable length: where each lies is known since the file was opened, and one kernel reads and copies them.
+
+What that cannot have, because it is damaged or of a kind that is not understood, h5py is asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from h5stream.engine.assemble import object_value
+from h5stream.engine.plan.placement import Ints, Placement, cut_by
+from h5stream.engine.plan.tasks import TASK_NBYTES, Bytes, Destination, Task, Tools, row_by_row
+from h5stream.engine.plan.unfiltered import READ_COST_NBYTES
+from h5stream.engine.slots import address_of
+from h5stream.engine.statistics import clock
+from h5stream.errors import CorruptChunkError
+from h5stream.storage.decode.columns import columns_of
+from h5stream.storage.layout.layout import DatasetPart, FieldLayout
+
+
+class HeapRows:
+    """The rows of a dataset part of values of variable length."""
+
+    def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...]) -> None:
+        self._part, self._layout = part, fields[part.targets[0].field]
+        assert part.heap is not None
+        self._heap, self._values_a_row = part.heap, max(1, part.heap.address.size // max(1, part.rows))
+
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
+        """Cut rows of the part, ascending, into tasks of about as many bytes."""
+        placement = placement.each_row()
+        rows = self._rows_of(placement)
+        if self._values_a_row == 1:
+            work = self._heap.nbytes_of(rows)
+        else:
+            work = self._heap.nbytes_of_rows(self._part.rows)[rows]
+        land = self._land_ragged if self._layout.kind == "ragged" and not self._layout.is_listed else self._land_lists
+        for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
+            yield Task(shared=placement[cut], bring=land, apart=row_by_row)
+
+    def _rows_of(self, placement: Placement) -> Ints:
+        return placement.rows.astype(np.int64) - self._part.row_start
+
+    def _land_ragged(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+        """Read the values to their places."""
+        rows, field, item = self._rows_of(placement), self._part.targets[0].field, self._heap.base.itemsize
+        assert self._layout.ragged is not None
+        wanted = self._heap.nbytes_of(rows)
+        if self._layout.ragged.crop is not None:
+            wanted = np.minimum(wanted, self._layout.ragged.crop.length * item)
+        targets = destination.ragged[field][placement.batch] + placement.within.astype(np.int64) * item
+        for k in self._read(rows, targets, wanted, tools):
+            value = self._ask(int(rows[k]), tools)
+            said = int(self._heap.length[rows[k]])
+            if len(value) != said:
+                path, row = tools.sources[self._part.file].identity.path, int(rows[k])
+                raise CorruptChunkError(
+                    f"{path!r}, dataset {self._part.path!r}: the value of row {row:,} is damaged: it has "
+                    f"{len(value):,} items, and {said:,} are promised. Copy the file again from its source.",
+                    file=path,
+                    field=self._part.path,
+                    chunk=(row,),
+                )
+            native = np.ascontiguousarray(value, dtype=self._layout.dtype).view(np.uint8)
+            ctypes.memmove(int(targets[k]), address_of(native), int(wanted[k]))
+
+    def _land_lists(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+        """Read the values, and put them in the batches' lists."""
+        shape = self._part.shape
+        every = np.arange(self._heap.address.size).reshape(shape) if len(shape) > 1 else None
+        rows, field = self._rows_of(placement), self._part.targets[0].field
+        chosen = rows if every is None else columns_of(every[rows], self._part.columns)
+        values = self._values(chosen, rows, tools)
+        since = clock()
+        destination.put(field, placement, map(object_value, values))
+        tools.tally.scattered(since)
+
+    def _values(self, chosen: Ints, rows: Ints, tools: Tools) -> Any:
+        """Return the values of rows as h5py would."""
+        flat, base = chosen.reshape(-1), self._heap.base
+        memory, edges, failed = self._read_all(flat, tools)
+        items: Any = memory.tobytes() if self._heap.is_text else memory.view(base)
+        cuts = itertools.pairwise((edges // base.itemsize).tolist())
+        values: Any = [items[low:high] for low, high in cuts]
+        if self._heap.is_text and b"\0" in items:  # where a string ends, to libhdf5
+            values = [each.split(b"\0", 1)[0] for each in values]
+        if chosen.ndim > 1:
+            listed, values = values, np.empty(chosen.shape, dtype=object)
+            for k, value in enumerate(listed):
+                values.flat[k] = value
+        for row in np.unique(failed // max(1, len(flat) // max(1, len(rows)))).tolist():
+            values[row] = self._ask(int(rows[row]), tools)
+        return values
+
+    def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
+        """Return the bytes of one value after the other, each good until the next."""
+        rows = self._rows_of(placement)
+        memory, edges, failed = self._read_all(rows, tools)
+        asked = set(failed.tolist())
+        for k, (low, high) in enumerate(itertools.pairwise(edges.tolist())):
+            if k in asked:
+                yield np.frombuffer(bytes(self._ask(int(rows[k]), tools)), dtype=np.uint8)
+            else:
+                yield memory[low:high]
+
+    def _read_all(self, chosen: Ints, tools: Tools) -> tuple[Bytes, Ints, Ints]:
+        """Return values one behind the other, where each begins and the last ends, and which are to be asked for."""
+        wanted = self._heap.nbytes_of(chosen)
+        edges = np.append(0, np.cumsum(wanted))
+        memory = np.empty(int(edges[-1]), dtype=np.uint8)
+        return memory, edges, self._read(chosen, address_of(memory) + edges[:-1], wanted, tools)
+
+    def _read(self, chosen: Ints, targets: Ints, wanted: Ints, tools: Tools) -> Ints:
+        """Copy values to memory; gives those that h5py must be asked for."""
+        began, heap = clock(), self._heap
+        room = tools.scratch.buffer("read", heap.room_nbytes)
+        failed, (nbytes, ranges) = heap.read(tools.sources[self._part.file], chosen, targets, wanted, room)
+        tools.tally.read(began, nbytes, ranges)
+        if self._layout.images is None:  # else it is counted as decoded
+            tools.tally.used(nbytes, ranges)
+        return np.flatnonzero(failed)
+
+    def _ask(self, row: int, tools: Tools) -> Any:
+        """Ask h5py for a row."""
+        tools.sources[self._part.file].identity.check_unchanged()
+        since = clock()
+        if self._part.objects:
+            value: Any = tools.h5py.bytes_of(self._part, row)
+        else:
+            value = self._part.targets[0].taken(tools.h5py.rows(self._part, row, 1))[0]
+        tools.tally.via_h5py(since, int(self._heap.row_nbytes))
+        return value

@@ -1,0 +1,439 @@
+"""Rows that stay in memory as batches hold them: small datasets, and what fits of the others once it is decoded.
+
+Small datasets, such as labels, are read once: their chunks rarely line up with the blocks. Of the others a chunk that
+is decoded for the first time lands in memory whole, and from there in the batches that want some of it; where not all
+of a dataset fits, that is its first rows, of which each window has its share. Loaders of one process share it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.base.leases import Living
+from h5stream.compiled import _native as kernels
+from h5stream.engine.plan.placement import Placement
+from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Task, Tools, Way, copying
+from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
+from h5stream.engine.statistics import clock
+from h5stream.order.permutation import SAMPLES, words_of
+from h5stream.order.places import Places, is_ascending, pieces, place_dtype
+from h5stream.samples.space import number_outside
+from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.source.local import FilesIdentity
+from h5stream.storage.source.remote import GAP_NBYTES
+
+KEEP_NBYTES = 16 * 1024 * 1024
+KEEP_SHARE = 8
+"""Largest dataset that is read once, in bytes as batches hold it; all take at most one part in so many of the budget.
+"""
+
+LEAST_SHARE = 8
+"""A dataset is kept in part only if one part in so many of it fits."""
+
+GATHERED_NBYTES = 4 * 1024 * 1024
+"""Bytes of batches that are gathered at a time where all data is in memory: enough to share the cost of a window, few
+enough to come at once (batches of 256 rows of 1 KiB: 161 us each with 1 MiB, 108 with 4)."""
+
+LEAST_TASK_NBYTES = 2 * 1024 * 1024
+"""Bytes of one task that gathers rows: below it many threads wait for each other's Python rather than copy."""
+
+ASKED_FOR_NBYTES = 16
+CACHED_NBYTES = 8 * 1024 * 1024
+"""Rows of this many bytes are asked for ahead in any order, shorter ones where they are not ascending and all of them
+take more than a cache holds. Rows of 8 bytes, two threads, 256 MiB, nanoseconds: ascending 4.8 in place of 2.5, in
+random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."""
+
+TASK_SAMPLES = 65_536
+"""Samples of one task that brings fields which come from no dataset."""
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------
+
+
+def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...]:
+    """Choose the datasets that are read once, smallest first while they fit."""
+    if layout.has_boxes:
+        return ()
+    chosen, left = [], memory_budget // KEEP_SHARE
+    for nbytes, _, number in _sizes(layout, ("ragged",)):
+        if nbytes > min(KEEP_NBYTES, left):
+            break
+        chosen.append(number)
+        left -= nbytes
+    return tuple(chosen)
+
+
+def rows_to_keep(
+    layout: SampleLayout, numbers: tuple[int, ...], nbytes: int, *, fetched: bool = False
+) -> dict[int, int]:
+    """Choose how many rows of which other datasets stay in memory once they are decoded, smallest first.
+
+    With `fetched` also of those that come as they are from a store: such rows have no part in how large windows are,
+    so that the order is that of a local file.
+    """
+    chosen: dict[int, int] = {}
+    for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, (), fetched=fetched):
+        parts = layout.datasets[number]
+        has_images = any(layout.fields[target.field].images is not None for target in parts[0].targets)
+        if (
+            number in numbers
+            or has_images
+            or not row_nbytes
+            or not any(is_decoded(part) or (fetched and _is_fetched(layout, part)) for part in parts)
+        ):
+            continue
+        fitting = min(wanted, nbytes)
+        if fitting and fitting * LEAST_SHARE >= wanted:
+            chosen[number] = fitting // row_nbytes
+            nbytes -= fitting
+    return chosen
+
+
+def _sizes(layout: SampleLayout, without: tuple[str, ...], *, fetched: bool = False) -> list[tuple[int, int, int]]:
+    """Return the bytes of each dataset that may be kept, and of a row; ascending, without some kinds of fields.
+
+    With `fetched` also those of many objects in stores, each of which would take a request in every epoch.
+    """
+    sizes = []
+    for number, parts in enumerate(layout.datasets):
+        fields = [layout.fields[target.field] for target in parts[0].targets]
+        row_nbytes = sum(field.placed_nbytes for field in fields)
+        # That one of many small files has changed is seen by reading it, which costs a request if it is in a store.
+        files = {part.file: layout.files[part.file] for part in parts} if parts is layout.leading else {}
+        must_be_read = any(
+            isinstance(one, FilesIdentity) and not (fetched and len(one.far) == len(one.sizes))
+            for one in files.values()
+        )
+        without_memory = any(field.kind in without or field.dtype.kind == "O" for field in fields)
+        if not (must_be_read or parts[0].along or without_memory):
+            sizes.append((layout.rows_of(number) * row_nbytes, row_nbytes, number))
+    return sorted(sizes)
+
+
+def is_decoded(part: DatasetPart) -> bool:
+    """Tell whether rows of a part cost more than a copy, wherever they lie."""
+    return part.access in (DECODED, VIA_H5PY) and _comes_whole(part)
+
+
+def _is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
+    """Tell whether rows of a part cost more than a copy because they lie in a store.
+
+    Those of a large chunk come without the rows beside them, and all of it may be much more than is wanted.
+    """
+    is_short = part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES
+    return part.access == DIRECT and layout.is_far and is_short and _comes_whole(part)
+
+
+def _comes_whole(part: DatasetPart) -> bool:
+    return part.heap is None and part.chunk_rows > 0 and part.rows > 0
+
+
+def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
+    """Return how so many rows of some datasets are packed."""
+    of_field = {target.field: count for n, count in rows.items() for target in layout.datasets[n][0].targets}
+    each = (field.placed_nbytes * of_field.get(number, 0) for number, field in enumerate(layout.fields))
+    return SlotFormat(layout.rows, *packed(each))
+
+
+# --- where it is ----------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """Rows of some datasets in memory, each field's one behind the other as batches hold them, and which are there.
+
+    # Guarantees: any thread may fill, ask and copy. Who fills a chunk writes the bytes that any other would write, and
+    says so when all of it is there. Memory is touched as it is filled.
+    """
+
+    def __init__(self, layout: SampleLayout, rows: Mapping[int, int], named: Hashable = None) -> None:
+        self.rows, self.layout, self.process = rows, layout, os.getpid()
+        self.named = named  # what of it others may share
+        # Packed as one batch of all rows, so that the ordinary plan fills it.
+        self._format = format_of(layout, rows)
+        self._row_nbytes = tuple(field.placed_nbytes for field in layout.fields)
+        self._memory = map_memory(self._format.nbytes)
+        self.is_whole = False  # whether all of its rows were read
+        self._chunks = {number: _Chunks(layout, layout.datasets[number], count) for number, count in rows.items()}
+        self._filled = {(n, k): there for n, each in self._chunks.items() for k, there in each.of_part.items()}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that there is room for."""
+        return self._format.nbytes
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether all that there is room for is there."""
+        return all(each.filled.all() for each in self._chunks.values())
+
+    @property
+    def destination(self) -> Destination:
+        """The memory as a batch that rows are brought to: its first, at the place of their number."""
+        return Destination.of_batch(self._memory, self._format, self.layout.fields)
+
+    def every_row(self, number: int) -> Placement:
+        """Return all rows of a dataset, as a span of each part, or of each object in it."""
+        spans = [(part.row_start + part.spans[0], part.spans[1]) for part in self.layout.datasets[number]]
+        first, counts = np.concatenate(spans, axis=1)
+        return _whole(first[counts > 0], counts[counts > 0], self.layout.rows_of(number))
+
+    def has(self, number: int, placement: Placement) -> bool:
+        """Tell whether rows of a dataset, in any order, are all there; spans only where all of the dataset is."""
+        chunks = self._chunks.get(number)
+        if chunks is None or self.is_whole:
+            return chunks is not None
+        if chunks.is_all and chunks.filled.all():
+            return True
+        return placement.counts is None and chunks.have(placement.rows)
+
+    def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[Task]:
+        """Cut rows of datasets that are there, in any order, into tasks of about as many bytes."""
+        fields = tuple(target.field for n in numbers for target in self.layout.datasets[n][0].targets)
+        row_nbytes = max(1, sum(self._row_nbytes[field] for field in fields))
+
+        def gather(placement: Placement, destination: Destination, tools: Tools) -> None:
+            since = clock()
+            self.copy(fields, placement, destination)
+            tools.tally.memory_bytes += placement.total_rows * row_nbytes
+            tools.tally.scattered(since)
+
+        for some in placement.in_steps(max(1, max(LEAST_TASK_NBYTES, task_nbytes) // row_nbytes)):
+            yield Task(shared=some, bring=gather)
+
+    def copy(self, fields: Sequence[int], placement: Placement, destination: Destination) -> None:
+        """Copy rows of some fields to their places."""
+        for field in fields:
+            nbytes, source = self._row_nbytes[field], address_of(self._memory) + self._format.offsets[field]
+            if nbytes and placement.counts is None and (nbytes >= ASKED_FOR_NBYTES or self._is_far(placement)):
+                # No cache holds rows that lie anywhere: they are asked for ahead.
+                kernels.gather_any(source, *destination.of(field, placement))
+            elif nbytes:
+                whole = np.array([[0, 0, nbytes]], dtype=np.int64)
+                destination.scatter(field, placement, source, nbytes, whole)
+
+    def _is_far(self, placement: Placement) -> bool:
+        """Tell whether no cache holds the rows that come next."""
+        return self.nbytes > CACHED_NBYTES and not is_ascending(placement.rows)
+
+    # --- how rows of datasets land, of which those of chunks that were decoded before are here ---
+
+    def way(self, number: int, place: int, way: Way) -> Way:
+        """Return how rows of a part of a dataset land: from here, or by its own way, and through here."""
+        key = number, place
+        return functools.partial(self._plan, key, way) if key in self._filled else way
+
+    def _plan(self, key: tuple[int, int], way: Way, placement: Placement, task_nbytes: int) -> Iterator[Task]:
+        """Cut rows of a part, ascending, into tasks of about as many bytes."""
+        part, filled = self.layout.datasets[key[0]][key[1]], self._filled[key]
+        placement = placement.cut_every(part.chunk_rows, part.row_start).ascending()
+        _, edges, chunks = placement.in_chunks(part)
+        kept = int(np.searchsorted(chunks, len(filled)))  # what lies behind is not kept
+        is_there = filled[chunks[:kept]]
+        # As they lie, not picked out: copies of the rows would take as much memory as the plan.
+        cuts = np.concatenate([[0], np.flatnonzero(np.diff(is_there)) + 1, [kept]]).tolist()
+        for low, high in itertools.pairwise(cuts):
+            if low == high:
+                continue
+            if is_there[low]:
+                yield from self.gathered(key[:1], placement[edges[low] : edges[high]], task_nbytes)
+            else:
+                yield from self._brought(part, filled, way, placement, chunks[low:high], edges[low : high + 1])
+        if kept < len(chunks):
+            yield from way(placement[edges[kept] :], task_nbytes)
+
+    def _brought(
+        self,
+        part: DatasetPart,
+        filled: NDArray[np.bool_],
+        way: Way,
+        placement: Placement,
+        chunks: NDArray[np.int64],
+        edges: NDArray[np.int64],
+    ) -> Iterator[Task]:
+        """Plan rows of chunks that are decoded into memory first, whole."""
+        fields = tuple(target.field for target in part.targets)
+
+        def apart(task: Task) -> Iterator[Task]:
+            """Return tasks that keep nothing: one for each chunk."""
+            for one in way(task.placement, TASK_NBYTES):
+                yield from one.apart(one)
+
+        at_once = max(1, TASK_NBYTES // max(1, part.chunk_rows * part.stored_row_nbytes))
+        for low in range(0, len(chunks), at_once):
+            some = chunks[low : low + at_once]
+            first = part.row_start + some * part.chunk_rows
+            counts = part.rows_of_chunks(some)
+            tasks = [*way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES)]
+            yield Task(
+                shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
+                bring=self._filling(tasks, filled, some, fields),
+                apart=apart,
+                keeps=True,
+            )
+
+    def _filling(
+        self, tasks: Sequence[Task], filled: NDArray[np.bool_], chunks: NDArray[np.int64], fields: tuple[int, ...]
+    ) -> Callable[[Placement, Destination, Tools], None]:
+        """Return what brings chunks to memory with the tasks that do so, and the wanted rows to their places."""
+
+        def fill(placement: Placement, destination: Destination, tools: Tools) -> None:
+            for task in tasks if not filled[chunks].all() else ():
+                task.land(self.destination, tools)
+            since = clock()
+            filled[chunks] = True
+            if len(placement):
+                self.copy(fields, placement, destination)
+            tools.tally.scattered(since)
+
+        return fill
+
+
+def _whole(first: NDArray[np.int64], counts: NDArray[np.int64], rows: int) -> Placement:
+    """Return spans of rows, each of which goes to the place of its number."""
+    kind = place_dtype(rows)
+    rows_of: Places = first.astype(kind)
+    return Placement(rows=rows_of, batch=np.zeros_like(rows_of), within=rows_of, counts=counts.astype(kind))
+
+
+def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Kept | None:
+    """Return what stays in memory of some datasets: what another loader of this process has, or memory of its own.
+
+    # Guarantees: called by any thread; two that begin at once may keep the same rows each.
+    """
+    named = _named(layout)
+    for kept in _SHARED:
+        is_alike = kept.layout.datasets is layout.datasets or (named is not None and kept.named == named)
+        if (
+            is_alike
+            and kept.process == os.getpid()
+            and all(kept.rows.get(number, 0) >= count for number, count in rows.items())
+        ):
+            return kept
+    if not rows:
+        return None
+    kept = Kept(layout, rows, named)
+    _SHARED.add(kept)
+    return kept
+
+
+_SHARED: Living[Kept] = Living()
+
+
+def _named(layout: SampleLayout) -> Hashable:
+    """Name datasets and fields, so that what is read of them is the same where the name is; None for objects."""
+    parts = [part for every in layout.datasets for part in every]
+    if any(len(part.objects) or part.object_edges is not None for part in parts):
+        return None
+    dtypes = [str(field.dtype) for field in layout.fields]
+    return layout.files, tuple(
+        (
+            (part.file, part.path, part.rows, part.row_start, part.chunk_rows, str(part.columns)),
+            tuple((t.field, t.member, t.stacked, dtypes[t.field]) for t in part.targets),
+        )
+        for part in parts
+    )
+
+
+class _Chunks:
+    """Which chunks of a dataset are there, those of one part behind those of the other."""
+
+    def __init__(self, layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> None:
+        is_kept = [is_decoded(part) or _is_fetched(layout, part) for part in parts]
+        counts = [max(0, _whole_chunks(part, rows)) * one for part, one in zip(parts, is_kept, strict=True)]
+        # Of each part where its chunks begin in `filled`, its first row, and the rows of a chunk.
+        self._edges = np.append(0, np.cumsum(counts))
+        self._starts = np.array([part.row_start for part in parts])
+        self._lengths = np.array([max(1, part.chunk_rows) for part in parts])
+        self.filled = np.zeros(self._edges[-1], dtype=np.bool_)
+        cuts = enumerate(itertools.pairwise(self._edges.tolist()))
+        self.of_part = {k: self.filled[low:high] for k, (low, high) in cuts if is_kept[k]}
+        # Whether there is room for all of them.
+        self.is_all = bool((np.array(counts) * self._lengths >= [part.rows for part in parts]).all())
+
+    def have(self, rows: Places) -> bool:
+        """Tell whether the chunks of all these rows are there."""
+        for some in pieces(len(rows)):
+            of = np.searchsorted(self._starts, rows[some], side="right") - 1 if len(self._starts) > 1 else 0
+            chunk = self._edges[of] + (rows[some] - self._starts[of]) // self._lengths[of]
+            if not ((chunk < self._edges[of + 1]).all() and self.filled[chunk].all()):
+                return False
+        return True
+
+
+def _whole_chunks(part: DatasetPart, rows: int) -> int:
+    """Return how many of a part's chunks lie within the first rows of a dataset."""
+    inside = min(part.rows, rows - part.row_start)
+    return -(-inside // part.chunk_rows) if inside == part.rows else inside // part.chunk_rows
+
+
+# --- fields that come from no dataset, and padding -------------------------------------------------------------
+
+
+def plan_columns(layout: SampleLayout, placement: Placement) -> Iterator[Task]:
+    """Cut samples into tasks that bring fields which come from no dataset: values in memory, numbers of samples."""
+    for some in placement.in_steps(TASK_SAMPLES) if layout.columns else ():
+        yield copying(some, functools.partial(_copy_columns, layout))
+
+
+def _copy_columns(layout: SampleLayout, placement: Placement, destination: Destination) -> None:
+    """Put the values of samples in their places."""
+    placement = placement.each_row()
+    numbers = placement.rows.astype(np.int64)
+    rows = layout.anchors_of(numbers)
+    counted = replace(placement, rows=np.arange(len(placement), dtype=placement.rows.dtype))
+    for number, column in layout.columns:
+        field, values = layout.fields[number], column.of(numbers, rows)
+        if column.has_seeds:
+            values = np.stack([values, words_of(values, *placement.drawn, SAMPLES).view(np.int64)], axis=1)
+        if field.kind == "object":
+            destination.put(number, placement, values)
+            continue
+        dense = np.ascontiguousarray(values, dtype=field.dtype).reshape(-1).view(np.uint8)
+        destination.scatter_whole(number, counted, dense, field.row_nbytes)
+
+
+def padding(layout: SampleLayout, placement: Placement, fields: Sequence[int]) -> Task:
+    """Return the task that fills places of some fields that no stored row goes to."""
+    are_objects = {number: layout.fields[number].kind == "object" for number in fields}
+    rows = [(number, _padding_row(layout, number)) for number in fields if not are_objects[number]]
+    values = [(number, _padding_value(layout.fields[number])) for number in fields if are_objects[number]]
+
+    def fill(placement: Placement, destination: Destination) -> None:
+        for number, row in rows:
+            destination.scatter_whole(number, placement, row, 0)
+        for number, value in values:
+            destination.put(number, placement, itertools.repeat(value, len(placement)))
+
+    return copying(placement, fill)
+
+
+def _padding_value(field: FieldLayout) -> Any:
+    """Return what stands outside of a segment in a row of values of variable length: a value of none, an empty text."""
+    empty, shape = b"" if field.items is None else np.empty(0, field.items), field.row_shape[1:]
+    if not shape:
+        return empty
+    row = np.empty(shape, dtype=object)
+    for where in np.ndindex(shape):
+        row[where] = empty
+    return row
+
+
+def _padding_row(layout: SampleLayout, number: int) -> NDArray[np.uint8]:
+    """Return what stands outside of a segment, in each element of a row; nothing where that is no number."""
+    field = layout.fields[number]
+    value = number_outside(layout.pad_of(field))
+    if value is None:
+        return np.zeros(0, dtype=np.uint8)
+    count = math.prod(field.row_shape) // len(field.steps or (0,))
+    if field.kind != "array":
+        return np.zeros(count * field.dtype.itemsize, dtype=np.uint8)
+    return np.full(count, value, dtype=field.dtype).view(np.uint8)

@@ -1,0 +1,144 @@
+"""Rows of a sparse matrix that nothing has to be decoded of, laid dense where they are read.
+
+Values and their columns are read into a core's own cache, and from there the wanted ones go to a row of the batch:
+read to memory first, as ragged rows else are, each would cross it three times. What is compressed, kept in memory or
+mostly wanted goes that way all the same: chunks are decoded once for all of their rows, and a dense row that is longer
+than what is stored of it is made late.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from h5stream.compiled import _native as kernels
+from h5stream.engine.plan.placement import Placement
+from h5stream.engine.plan.tasks import Destination, Task, Tools, row_by_row
+from h5stream.engine.plan.unfiltered import EXTENT_NBYTES, UnfilteredRows, read_until_sound
+from h5stream.engine.ragged import Share, is_widened, refuse_column
+from h5stream.engine.statistics import clock
+from h5stream.samples.ragged import DENSE, Ragged
+from h5stream.storage.layout.layout import DIRECT, DatasetPart, Lookup, SampleLayout
+from h5stream.storage.source.identity import ByteSource
+
+Ways = tuple[UnfilteredRows, ...]
+"""How the values and the columns of one file lie."""
+
+
+class DenseRows:
+    """A sparse matrix whose rows are laid dense where they are read.
+
+    # Guarantees: immutable; any thread may plan.
+    """
+
+    def __init__(self, layout: SampleLayout, lookup: Lookup, datasets: tuple[int, int], ways: Sequence[Ways]) -> None:
+        self.datasets = datasets
+        field = layout.datasets[datasets[0]][0].targets[0].field
+        ragged = layout.fields[field].ragged
+        assert ragged is not None
+        assert ragged.places is not None
+        self.field, self.lookup, self.places = field, lookup, ragged.places
+        self.dtype, self.index = (_native(layout, number) for number in (field, field + 1))
+        self.columns_name = layout.fields[field + 1].name
+        self.row_nbytes = ragged.wanted * self.dtype.itemsize
+        self.is_wanted = (self.places >= 0).astype(np.uint8)
+        # In steps of 16, so that what lies behind the values, and behind their columns, is aligned too.
+        self.room = -(-EXTENT_NBYTES // (self.dtype.itemsize + self.index.itemsize) // 16) * 16
+        self._wanted, self._parts = ragged.wanted, [*zip(layout.datasets[datasets[0]], ways, strict=True)]
+
+    def plan(self, samples: Placement, task_nbytes: int) -> Iterator[Task]:
+        """Cut samples into tasks that read about as many bytes."""
+        samples, lookup = samples.each_row(), self.lookup
+        rows, counts = lookup.stretches(samples.rows, samples.drawn)
+        # Places are the first elements of dense rows, one behind the other in each batch's share.
+        share, within = Share.of([self.field], samples.batch, samples.within, np.full(len(rows), self._wanted))
+        placement = Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share).ascending()
+        value_nbytes = self.dtype.itemsize + self.index.itemsize
+        for number, ours in placement.of_parts(tuple(part for part, _ in self._parts)):
+            for some in ours.in_steps(max(1, task_nbytes // value_nbytes)):
+                yield Task(shared=some, bring=functools.partial(self._read, *self._parts[number]), apart=row_by_row)
+
+    def _read(
+        self, part: DatasetPart, ways: Ways, placement: Placement, destination: Destination, tools: Tools
+    ) -> None:
+        """Read rows and lay them in their places."""
+        began, counts = clock(), np.zeros(5, dtype=np.int64)
+        source, (its_values, its_columns) = tools.sources[part.file], ways
+        edges = np.cumsum([self.room * self.dtype.itemsize, self.room * self.index.itemsize, self.row_nbytes])
+        values, columns, row = np.split(tools.scratch.buffer("read", int(edges[-1])), edges[:-1])
+
+        def read() -> bool:
+            descriptor = source.descriptor()
+            assert descriptor is not None  # else the rows were planned otherwise
+            wrong = kernels.read_dense(
+                descriptor.number,
+                its_values.offsets,
+                its_values.chunk_rows,
+                its_columns.offsets,
+                its_columns.chunk_rows,
+                part.row_start,
+                placement.rows,
+                placement.lengths,
+                placement.batch,
+                placement.within,
+                destination.ragged[self.field],
+                values.view(self.dtype),
+                columns.view(self.index),
+                self.places,
+                self.is_wanted,
+                row.view(self.dtype),
+                counts,
+            )
+            if wrong != kernels.NONE_WRONG:
+                refuse_column(wrong, len(self.places), f"{source.identity.path!r}, {self.columns_name!r}")
+            return bool(counts[4] == 0)
+
+        read_until_sound(read, source, tools, counts)
+        tools.tally.read_in_part(began, *counts[:3].tolist())
+
+
+def _native(layout: SampleLayout, field: int) -> np.dtype[Any]:
+    one = layout.fields[field]
+    return one.dtype if one.ragged is not None and one.ragged.form == DENSE else np.dtype(f"i{one.placed_nbytes}")
+
+
+def dense_rows(layout: SampleLayout, sources: Sequence[ByteSource]) -> list[DenseRows]:
+    """Find the sparse matrices whose rows are laid dense where they are read."""
+    number_of = {target.field: n for n, parts in enumerate(layout.datasets) for target in parts[0].targets}
+    found = []
+    for lookup in layout.lookups:
+        field = layout.datasets[lookup.dataset][0].targets[0].field
+        ragged = layout.fields[field].ragged
+        if lookup.counts is None or lookup.spare is not None or not _is_few(ragged, layout, lookup, field):
+            continue
+        datasets = lookup.dataset, number_of[field + 1]
+        pairs = zip(*(layout.datasets[number] for number in datasets), strict=True)
+        ways = [_ways(values, columns, sources) for values, columns in pairs]
+        if all(ways):
+            found.append(DenseRows(layout, lookup, datasets, ways))
+    return found
+
+
+def _is_few(ragged: Ragged | None, layout: SampleLayout, lookup: Lookup, field: int) -> bool:
+    """Tell whether dense rows take no more bytes than what is stored of them, and the longest fits in scratch."""
+    assert lookup.counts is not None
+    if ragged is None or ragged.form != DENSE or not ragged.wanted or is_widened(layout.fields[field + 1].dtype):
+        return False
+    value_nbytes = sum(layout.fields[number].placed_nbytes for number in (field, field + 1))
+    is_short = int(lookup.counts.max(initial=0)) * value_nbytes <= EXTENT_NBYTES
+    return is_short and ragged.wanted * layout.fields[field].placed_nbytes <= lookup.mean_rows * value_nbytes
+
+
+def _ways(values: DatasetPart, columns: DatasetPart, sources: Sequence[ByteSource]) -> Ways:
+    """Return how the values and columns of one file lie; nothing where a kernel cannot read them so."""
+    are_alike = (values.file, values.row_start) == (columns.file, columns.row_start)
+    if not are_alike or not sources[values.file].has_descriptor:
+        return ()
+    if any(part.access != DIRECT or part.heap is not None or not part.rows for part in (values, columns)):
+        return ()
+    ways = UnfilteredRows(values), UnfilteredRows(columns)
+    are_whole = all(way.whole_rows and not len(way.numbers) and len(way.offsets) for way in ways)
+    return ways if are_whole else ()

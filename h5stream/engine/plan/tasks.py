@@ -1,0 +1,208 @@
+"""What a reader thread carries out: a task, what it is given for that, and where its rows go."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from queue import LifoQueue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.compiled import _native as kernels
+from h5stream.engine.plan.placement import Placement
+from h5stream.engine.slots import SlotFormat, address_of
+from h5stream.engine.statistics import Tally, clock
+from h5stream.storage.decode.filters import DecodeScratch
+from h5stream.storage.file.h5py_reader import H5pyReader
+from h5stream.storage.layout.layout import DatasetPart, FieldLayout
+from h5stream.storage.source.identity import ByteSource
+from h5stream.storage.source.local import FilesBytes
+
+Bytes = NDArray[np.uint8]
+
+TASK_NBYTES = 2 * 1024 * 1024
+"""Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
+
+COPIED_TASK_NBYTES = 8 * 1024 * 1024
+"""Bytes of one task that decodes nothing, or one chunk after the other: a thread that comes back for another has to
+wait until those that run Python let it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a window's rows go."""
+
+    slots: NDArray[np.int64]  # address of each batch's slot, counted from the window's first batch
+    format: SlotFormat  # where the fields begin in a slot
+    # bytes of what goes to one place, for each field: of a row, also where a sample has several
+    row_nbytes: tuple[int, ...]
+    objects: Sequence[dict[int, Any]] = ()  # for each batch, by field number, the list that its objects go into
+    # by field number, the address of what each batch has of a ragged field, or an array of objects
+    ragged: Mapping[int, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_batch(
+        cls,
+        memory: Bytes,
+        slot_format: SlotFormat,
+        fields: Sequence[FieldLayout],
+        objects: Sequence[dict[int, Any]] = (),
+    ) -> Destination:
+        """Return memory as the only batch that rows go to."""
+        slots, row_nbytes = np.array([address_of(memory)], dtype=np.int64), tuple(one.placed_nbytes for one in fields)
+        return cls(slots=slots, format=slot_format, row_nbytes=row_nbytes, objects=objects)
+
+    def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
+        """Return the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
+        slots, offset = self._begin_of(field)
+        return placement.rows, placement.batch, placement.within, slots, offset, self.row_nbytes[field]
+
+    def _begin_of(self, field: int) -> tuple[NDArray[np.int64], int]:
+        """Return an address for each batch, and where a field begins behind it."""
+        ragged = self.ragged.get(field)
+        return (self.slots, self.format.offsets[field]) if ragged is None else (ragged, 0)
+
+    def scatter(self, field: int, placement: Placement, source: int, stride: int, segments: NDArray[np.int64]) -> None:
+        """Copy rows, or spans of them, of a field from memory to their places; see `kernels.scatter`."""
+        if placement.counts is None:
+            kernels.scatter(source, stride, segments, *self.of(field, placement))
+        elif stride == 0:
+            kernels.scatter(source, stride, segments, *self.of(field, placement.each_row()))
+        else:
+            rows, *to = self.of(field, placement)
+            kernels.scatter_spans(source, stride, segments, rows, placement.lengths, *to)
+
+    def scatter_whole(self, field: int, placement: Placement, source: Bytes, stride: int) -> None:
+        """Copy rows that lie in memory as batches hold them; of a `stride` of 0 there is one, for all places."""
+        nbytes = stride or source.nbytes
+        if nbytes:
+            self.scatter(field, placement, address_of(source), stride, np.array([[0, 0, nbytes]], dtype=np.int64))
+
+    def put(self, field: int, placement: Placement, values: Iterable[Any]) -> None:
+        """Put objects, one a row, to their places in a field's lists."""
+        ragged = self.ragged.get(field)
+        for value, batch, within in zip(values, placement.batch.tolist(), placement.within.tolist(), strict=True):
+            (self.objects[batch][field] if ragged is None else ragged[batch])[within] = value
+
+    def of_each(self, fields: Sequence[int], placement: Placement) -> tuple[Any, ...]:
+        """Return the same for several fields at once, spans as they are: offsets and row lengths are arrays then."""
+        begins = [self._begin_of(field) for field in fields]
+        slots = begins[0][0]  # a ragged field is alone
+        offsets = np.array([offset for _, offset in begins], dtype=np.int64)
+        row_nbytes = np.array([self.row_nbytes[field] for field in fields], dtype=np.int64)
+        return placement.rows, placement.lengths, placement.batch, placement.within, slots, offsets, row_nbytes
+
+
+NOWHERE = Destination(slots=np.zeros(0, dtype=np.int64), format=SlotFormat(rows=0, offsets=(), nbytes=0), row_nbytes=())
+"""For a task that brings rows to no batch."""
+
+
+@dataclass(slots=True)
+class Tools:
+    """What a task is carried out with.
+
+    # Guarantees: belongs to one thread, as its scratch and its counters do; sources and h5py's files are shared. Who
+    # has borrowed what it decodes with gives it back before the next read, so that a wait for it ends; only what h5py
+    # is asked for, a chunk that does not decode, is fetched meanwhile.
+    """
+
+    sources: Sequence[ByteSource]
+    h5py: H5pyReader
+    scratch: DecodeScratch
+    tally: Tally
+    decoders: LifoQueue[DecodeScratch] | None = None  # to borrow from; None where a thread decodes with its own
+    _borrowed: DecodeScratch | None = field(default=None, init=False)
+
+    @property
+    def decoding(self) -> DecodeScratch:
+        """What to decode with, until the next read; waits while as many threads decode as there are processors."""
+        if self.decoders is None:
+            return self.scratch
+        if self._borrowed is None:
+            self._borrowed = self.decoders.get()
+        return self._borrowed
+
+    def give_back(self) -> None:
+        """Let others decode with what was borrowed."""
+        if self.decoders is not None and self._borrowed is not None:
+            self.decoders.put(self._borrowed)
+            self._borrowed = None
+
+    def read(self, file: int, offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
+        """Read ranges of a file to scratch, one behind the other; gives the bytes, and where each begins there."""
+        self.give_back()
+        source, began, places, count = self.sources[file], clock(), np.cumsum(nbytes) - nbytes, len(nbytes)
+        data, held = self.scratch.buffer("read", int(nbytes.sum())), source.descriptor()
+        if not count:
+            return data, places
+        if isinstance(source, FilesBytes):
+            source.read_each(offsets, nbytes, address_of(data) + places)
+        elif held is None or count == 1 or kernels.read_each(held.number, offsets, nbytes, address_of(data)) < count:
+            # In the ordinary way, which also says what is wrong, or gets over it.
+            ends = zip(places.tolist(), (places + nbytes).tolist(), strict=True)
+            source.read_many(offsets.tolist(), [data[low:high].data for low, high in ends])
+        self.tally.read(began, data.nbytes, count)
+        return data, places
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Some rows of a window that one thread brings: the function that reads them and brings them to their places.
+
+    What it does was decided when it was planned.
+
+    # Guarantees: immutable, and rows are written to the places that they were meant for: any thread may carry it out,
+    and more than once.
+    """
+
+    shared: Placement  # where its rows go, which may be some of these
+    bring: Callable[[Placement, Destination, Tools], None]
+    own: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # its rows, as ranges of `shared`; None for all
+    apart: Callable[[Task], Iterable[Task]] = lambda task: (task,)  # the smallest tasks, each of which may fail alone
+    keeps: bool = False  # whether what it decodes stays in memory
+
+    @property
+    def placement(self) -> Placement:
+        """Its rows, and where they go; put together only where something failed, if they are some of many."""
+        if self.own is None:
+            return self.shared
+        ranges = zip(*(each.tolist() for each in self.own), strict=True)
+        return self.shared[np.concatenate([np.arange(low, high) for low, high in ranges])]
+
+    def land(self, destination: Destination, tools: Tools) -> None:
+        """Bring the rows to their places."""
+        try:
+            self.bring(self.shared, destination, tools)
+        finally:
+            tools.give_back()
+
+
+def copying(placement: Placement, copy: Callable[[Placement, Destination], None]) -> Task:
+    """Return the task that copies rows from memory."""
+
+    def bring(placement: Placement, destination: Destination, tools: Tools) -> None:
+        since = clock()
+        copy(placement, destination)
+        tools.tally.scattered(since)
+
+    return Task(shared=placement, bring=bring)
+
+
+def row_by_row(task: Task) -> Iterator[Task]:
+    """Return one task for each row, or span."""
+    for placement in task.placement.in_steps(1):
+        yield replace(task, shared=placement)
+
+
+def chunk_by_chunk(task: Task, part: DatasetPart) -> Iterator[Task]:
+    """Return one task for each chunk that rows of a part, ascending, lie in."""
+    _, edges, _ = task.placement.in_chunks(part)
+    for low, high in itertools.pairwise(edges.tolist()):
+        yield replace(task, shared=task.placement[low:high])
+
+
+Way = Callable[[Placement, int], Iterable[Task]]
+"""Cuts rows of a dataset part, ascending, into tasks of about so many bytes. Any thread may call."""

@@ -1,0 +1,286 @@
+"""Rows that need no decoding, read as they lie: only the bytes that are wanted, and only of the wanted rows.
+
+A filter makes the chunk the least that can be read. Without one any stretch of bytes can be: two channels of twenty,
+eight rows of a chunk of 24 MiB. What is skipped must be worth a read of its own, so gaps that a source would rather
+read along are read; everything larger is not.
+
+Of a local file nothing is planned for each chunk or row: a task is a stretch of a window's rows, and one kernel
+(`kernels.read_rows`) finds their bytes, reads them and puts them in their places, all without the GIL. Other sources
+have no descriptor that a kernel could read from; for them each read is planned, and another kernel places what came.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from h5stream.compiled import _native as kernels
+from h5stream.engine.plan.placement import Ints, Placement
+from h5stream.engine.plan.tasks import Destination, Task, Tools, chunk_by_chunk
+from h5stream.engine.slots import address_of
+from h5stream.engine.statistics import clock
+from h5stream.errors import SourceError
+from h5stream.storage.decode.filters import DecodeScratch
+from h5stream.storage.layout.index import MISSING
+from h5stream.storage.layout.layout import DatasetPart, Target
+from h5stream.storage.source.identity import ByteSource
+from h5stream.storage.source.local import LOCAL_GAP_NBYTES
+from h5stream.storage.source.stores import raise_if_stopped
+
+EXTENT_NBYTES = 512 * 1024
+"""Bytes of a row that are read at once, at most, unless one element has more; and scratch of a reader thread.
+As much as a core's own cache holds, so that rows are copied from there to their places."""
+
+FILL_NBYTES = 4096
+"""The fill value is laid out this often beforehand, so that filling a row is few copies."""
+
+READ_COST_NBYTES = 8 * 1024
+"""What another read costs, as bytes that could be read meanwhile: for cutting tasks that take alike."""
+
+ATTEMPTS = 10
+"""Times that a task is carried out where reads fail and then succeed."""
+
+
+def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
+    """Return what a target wants of a row: piece, and the columns of `kernels.read_rows`' runs."""
+    leaf = target.leaf
+    assert leaf is not None
+    stored, unit = leaf.stored_nbytes, leaf.unit_nbytes if leaf.swapped else 1
+    dense = leaf.run_nbytes == stored
+    most = max(1, EXTENT_NBYTES // stored)
+    found = []
+    for piece, each in enumerate(part.pieces):
+        for first, into, elements in _cut(each.segments, most):
+            width, repeat = (elements * stored, np.ones_like(elements)) if dense else (leaf.run_nbytes, elements)
+            # Of several runs each row has one element (`opening`), so that none is to be put between another's.
+            for run, offset in enumerate(leaf.offsets):
+                begin, to = first * stored + offset, into * leaf.nbytes + run * leaf.run_nbytes
+                columns = (piece, begin, to, width, repeat, stored, unit, number)
+                runs = np.empty((len(first), len(columns)), dtype=np.int64)
+                for column, each_run in enumerate(columns):
+                    runs[:, column] = each_run
+                found.append(runs)
+    return np.concatenate(found)
+
+
+def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Cut runs of elements into ones of at most so many; gives columns."""
+    if (segments[:, 2] <= most).all():
+        first, into, elements = segments.T
+        yield first, into, elements
+        return
+    counts = -(-segments[:, 2] // most)
+    first, into, elements = np.repeat(segments, counts, axis=0).T
+    done = (np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)) * most
+    yield first + done, into + done, np.minimum(most, elements - done)
+
+
+def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools, counts: Ints) -> None:
+    """Let a kernel read until nothing fails."""
+    for _ in range(ATTEMPTS):
+        if read():
+            return
+        # Once more in the ordinary way, which says what is wrong; or gets over it, with a fresh descriptor.
+        offset, nbytes = counts[3:].tolist()
+        source.read_many((offset,), (tools.scratch.buffer("read", nbytes).data,))
+        counts[3:] = 0
+    path = source.identity.path
+    raise SourceError(
+        f"{path!r}: reads keep failing, the last one of {nbytes} bytes at byte {offset}, and succeed when they are "
+        "repeated; check the storage",
+        file=path,
+    )
+
+
+def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
+    """Return what is read of a row at once, and what is wanted of it."""
+    runs = np.concatenate([_runs(part, number, target) for number, target in enumerate(part.targets)])
+    runs = runs[np.lexsort((runs[:, 1], runs[:, 0]))]
+    piece, begins = runs[:, 0], runs[:, 1]
+    ends = begins + (runs[:, 4] - 1) * runs[:, 5] + runs[:, 3]
+    shift = piece * (int(ends.max(initial=0)) + 1)  # so that the farthest end so far is one of the same piece
+    farthest = np.maximum.accumulate(ends + shift) - shift
+    apart = (np.diff(piece) != 0) | (begins[1:] - farthest[:-1] > gap_nbytes)
+    apart |= np.diff(begins // EXTENT_NBYTES) != 0
+    edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(runs)]])
+    first, last = edges[:-1], edges[1:]
+    across = np.array([each.number for each in part.pieces], dtype=np.int64)[piece[first]]
+    nbytes = np.maximum.reduceat(ends, first) - begins[first]
+    extents = np.stack([across, begins[first], nbytes, first, last], axis=1)
+    return np.ascontiguousarray(extents), np.ascontiguousarray(runs[:, 1:])
+
+
+class UnfilteredRows:
+    """What is read of rows that nothing is decoded of, as `kernels.read_rows` says, and what plans that."""
+
+    def __init__(self, part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES, has_descriptor: bool = True) -> None:
+        self.part, self._gap_nbytes, self._has_descriptor = part, gap_nbytes, has_descriptor
+        index, stride = part.chunk_index, part.pieces[0].row_elements * part.stored_element_nbytes
+        self.extents, self._runs = extents, runs = _extents_of(part, gap_nbytes)
+        nbytes = extents[:, 2]
+        # Bytes from one row to the next in a chunk, and those that are read of a row if each is read by itself.
+        self.stride, self.row_nbytes = stride, int(nbytes.sum())
+        self._fields = tuple(target.field for target in part.targets)
+        self._fills = [np.tile(t.fill, max(1, FILL_NBYTES // max(1, t.fill.nbytes))) for t in part.targets]
+        self._fill_places = np.array([address_of(fill) for fill in self._fills], dtype=np.int64)
+        self._fill_nbytes = np.array([fill.nbytes for fill in self._fills], dtype=np.int64)
+        written = len(index.numbers) == index.chunks
+        is_one = written and index.columns == 1 and bool((np.diff(index.offset) == part.chunk_rows * stride).all())
+        # The chunks, and the rows of each: all in one where they lie one behind the other in the file.
+        self.numbers, self._across = index.numbers[:0] if written else index.numbers, index.columns
+        self.offsets = index.offset[:1] if is_one else index.offset
+        self.chunk_rows = max(1, part.rows) if is_one else part.chunk_rows
+        # Bytes to read into, and consecutive rows that fit in there.
+        self._room = max(EXTENT_NBYTES, int(nbytes.max()))
+        inner = kernels.room_of_each(len(extents), int(nbytes.max()), self._room) - int(nbytes.max())
+        self._most_rows = inner // stride + 1
+        is_whole = len(runs) == 1 and runs[0, [0, 1, 2, 3, 5]].tolist() == [0, 0, stride, 1, 1]
+        # So many consecutive rows are read to their places without a copy; 0 where not all of each is wanted as it is.
+        self.whole_rows = -(-kernels.UNCOPIED_NBYTES // stride) if is_whole else 0
+        # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
+        self._takes_spans = has_descriptor and gap_nbytes + int(nbytes.min()) >= stride
+        self._offsets: Any = memoryview(self.offsets)  # type: ignore[arg-type]  # quicker to look into
+        # Of a row that is one run of chunks that are all there: the chunk across it, its first byte, its bytes.
+        is_plain = len(runs) == 1 and runs[0, 3] == runs[0, 5] == 1 and not len(self.numbers)
+        self._run = tuple(extents[0, :3].tolist()) if is_plain and len(self.offsets) else None
+
+    def nbytes_of(self, rows: int, stretches: int) -> int:
+        """Return the bytes that are read for so many rows, which lie in so many stretches without gaps."""
+        nbytes = self.extents[:, 2]
+        along = self.stride - nbytes <= self._gap_nbytes
+        return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
+
+    def __call__(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
+        """Cut rows of the part, ascending, into tasks of about as many bytes."""
+        placement = self._cut(placement)
+        reads, skipped = kernels.count_reads(placement.rows, placement.lengths, self._gap_nbytes // self.stride)
+        more = skipped * self.stride + reads * len(self.extents) * READ_COST_NBYTES
+        cost = self.row_nbytes + more // placement.total_rows
+        steps = max(1, task_nbytes // max(1, cost))
+        if self._has_descriptor:
+            yield from map(self._task, placement.in_steps(steps))
+            return
+        # What is far is asked for once: all places of a row are one task's.
+        edges = placement.row_edges()
+        begins = edges[np.searchsorted(edges, np.arange(0, len(placement), steps))]
+        for low, high in itertools.pairwise(np.unique(np.append(begins, len(placement))).tolist()):
+            yield self._task(placement[low:high])
+
+    def task(self, placement: Placement) -> Task:
+        """Return one task for some rows of the part, ascending."""
+        return self._task(self._cut(placement))
+
+    def _cut(self, placement: Placement) -> Placement:
+        """Cut spans so that each lies in one chunk, and fits where it is read to unless that is its place."""
+        if not self._takes_spans:
+            return placement.each_row().ascending()
+        cut = placement.cut_every(self.chunk_rows, self.part.row_start)
+        return cut if self.whole_rows else cut.cut_every(self._most_rows, self.part.row_start)
+
+    def _task(self, placement: Placement) -> Task:
+        bring = self._read if self._has_descriptor else self._read_stretches
+        return Task(shared=placement, bring=bring, apart=functools.partial(chunk_by_chunk, part=self.part))
+
+    def _read(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+        """Read rows and put them in their places."""
+        began, counts = clock(), np.zeros(5, dtype=np.int64)
+        source, to = tools.sources[self.part.file], destination.of_each(self._fields, placement)
+        read_until_sound(lambda: self._let_read(source, tools.scratch, counts, to), source, tools, counts)
+        tools.tally.read_in_part(began, *counts[:3].tolist())
+
+    def _let_read(self, source: ByteSource, scratch: DecodeScratch, counts: Ints, to: tuple[Any, ...]) -> bool:
+        """Let a kernel read rows to where they go; tell whether all of it was read."""
+        descriptor = source.descriptor()
+        assert descriptor is not None  # else the rows were planned otherwise
+        return bool(
+            kernels.read_rows(
+                descriptor.number,
+                self.numbers,
+                self.offsets,
+                self._across,
+                self.chunk_rows,
+                self.part.row_start,
+                self.stride,
+                self.extents,
+                self._runs,
+                self._fill_places,
+                self._fill_nbytes,
+                address_of(scratch.buffer("read", self._room)),
+                self._room,
+                self._gap_nbytes,
+                self.whole_rows,
+                counts,
+                *to,
+            )
+        )
+
+    def read(self, first: int, values: Sequence[Any], source: ByteSource, own: Any) -> bool:
+        """Read consecutive rows to an array for each field of the layout; tell whether all of it was read."""
+        value, done = values[self._fields[0]], 0
+        count, held = len(value), source.descriptor()
+        assert held is not None  # else the rows were planned otherwise
+        chunk, inside = divmod(first - self.part.row_start, self.chunk_rows)
+        if self._run is None or (count > 1 and not self.whole_rows):
+            return self._read_spans(first, count, values, source, own.scratch)
+        across, begin, nbytes = self._run
+        while done < count:
+            some = min(count - done, self.chunk_rows - inside)
+            at = self._offsets[chunk * self._across + across] + inside * self.stride + begin
+            if os.preadv(held.number, [value[done : done + some]], at) != some * nbytes:
+                return False
+            chunk, inside, done = chunk + 1, 0, done + some
+        return True
+
+    def _read_spans(
+        self, first: int, count: int, values: Sequence[Any], source: ByteSource, scratch: DecodeScratch
+    ) -> bool:
+        rows, lengths, zero = np.array([first]), np.array([count]), np.zeros(1, dtype=np.int64)
+        to: tuple[Any, ...] = (rows, lengths, zero, zero)
+        is_one = (first - self.part.row_start) % self.chunk_rows + count <= self.chunk_rows
+        if not (is_one and self._takes_spans and (self.whole_rows or count <= self._most_rows)):
+            cut = self._cut(Placement(rows=rows, counts=lengths, batch=zero, within=zero))
+            cut = replace(cut, within=cut.rows - first)
+            to = cut.rows, cut.lengths, cut.batch, cut.within
+        offsets = np.array([address_of(values[field]) for field in self._fields])
+        row_nbytes = np.array([values[field].nbytes // count for field in self._fields])
+        return self._let_read(source, scratch, np.zeros(5, dtype=np.int64), (*to, zero, offsets, row_nbytes))
+
+    def _read_stretches(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+        """Read of neighbours in a chunk together what is wanted at once, and put all of that in its places."""
+        part, index = self.part, self.part.chunk_index
+        rows = placement.rows.astype(np.int64) - part.row_start
+        chunk, inside = np.divmod(rows, part.chunk_rows)
+        for extent in self.extents:
+            across, begin, width = extent[:3].tolist()
+            apart = (np.diff(chunk) != 0) | (np.diff(rows) > (self._gap_nbytes + width) // self.stride)
+            edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(rows)]])
+            low, high = edges[:-1], edges[1:]
+            entry = index.find(chunk[low] * index.columns + across)
+            there = entry != MISSING
+            offsets = index.offset[entry[there]] + inside[low[there]] * self.stride + begin
+            raise_if_stopped()
+            room, places = tools.read(part.file, offsets, ((rows[high - 1] - rows[low]) * self.stride + width)[there])
+            tools.tally.used(room.nbytes, len(offsets))
+            began = clock()
+            if (high - low == 1).all():  # as objects are: all of them at once
+                single, missing = placement[there], placement[~there]
+                groups = [
+                    (replace(some, rows=np.arange(len(some), dtype=some.rows.dtype)), where, width)
+                    for some, where in ((single, address_of(room) - begin), (missing, 0))
+                    if len(some)
+                ]
+            else:
+                at = np.zeros(len(low), dtype=np.int64)
+                at[there] = address_of(room) + places - begin - (rows[low[there]] + part.row_start) * self.stride
+                cuts = zip(low.tolist(), high.tolist(), at.tolist(), strict=True)
+                groups = [(placement[first:last], where, self.stride) for first, last, where in cuts]
+            for some, where, stride in groups:
+                begins, to = np.array([where], dtype=np.int64), destination.of_each(self._fields, some)
+                kernels.place_rows(begins, stride, extent[None], self._runs, self._fill_places, self._fill_nbytes, *to)
+            tools.tally.scattered(began)

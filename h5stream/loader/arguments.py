@@ -1,0 +1,174 @@
+"""Arguments under an old name, functions given to the wrong one, and seed and ranks where none were given."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, TypedDict, get_type_hints
+
+import torch
+import torch.distributed
+from torch import nn
+
+from h5stream.base.texts import checked_number, did_you_mean
+from h5stream.errors import OptionError
+from h5stream.order.users import Balanced, Ranks, Sized, Weighted
+
+
+class OldNames(TypedDict, total=False):
+    """Each argument of an old name, the one that took its place, and what to write."""
+
+    transform: Annotated[Callable[[Any], Any] | None, "batch_transform", "write batch_transform=FUNCTION"]
+    order: Annotated[Any, "draw", "write draw=FUNCTION"]
+    max_batch_rows: Annotated[int | Mapping[str, int] | None, "draw", "write draw=Sized(rows, field)"]
+    bucket: Annotated[bool | str | None, "draw", "write draw=Sized(rows, field, bucket=True)"]
+    weights: Annotated[Any, "draw", "write draw=Weighted(weights)"]
+    balance: Annotated[Any, "draw", "write draw=Balanced(field, shares)"]
+    samples_per_epoch: Annotated[
+        int | None, "draw", "write draw=NUMBER, or count=NUMBER in Weighted(...) or Balanced(...)"
+    ]
+    replacement: Annotated[bool | None, "draw", "write draw=Weighted(..., replacement=...) or Balanced(...)"]
+    isolation: Annotated[Any, None, "it has no effect any more; transform_workers=1 applies batch_transform= elsewhere"]
+    allow_external: Annotated[bool | None, "allow_external", "write H5Dataset(..., allow_external=True)"]
+    window_device: Annotated[Any, "device", "write device=...; windows lie in this machine's memory"]
+    reuse_device_buffers: Annotated[bool | None, None, "it has no effect any more; each batch owns its memory"]
+
+
+OLD = {name: hint.__metadata__ for name, hint in get_type_hints(OldNames, include_extras=True).items()}
+
+_OF_DATASETS = ("cache", "cache_size", "rows", "numpy")
+_OF_SAMPLES = ("torchvision.transforms", "albumentations")
+_OF_BATCHES = ("MixUp", "CutMix")
+"""What torchvision makes for batches."""
+
+
+def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
+    """Return arguments under their new names, with a warning for each old one that was used.
+
+    What a signature has no name for, ``**old``, may be among them as ``"old"``.
+    """
+    others = given.get("old", {})
+    for name in others.keys() - OLD.keys():
+        if name in _OF_DATASETS:
+            raise TypeError(f"{name}= belongs to the dataset: H5StreamLoader(H5Dataset(..., {name}=...), ...)")
+        raise TypeError(f"there is no argument {name}=.{did_you_mean(name, given)}")
+    new_ones = {name: value for name, value in given.items() if name not in (*OLD, "old")}
+    used = {old: value for old, value in {**given, **others}.items() if old in OLD and value is not None}
+    found = dict(new_ones)
+    for old, value in used.items():
+        new, written = OLD[old]
+        if new is not None and new_ones.get(new) is None:
+            found[new] = value
+        elif new not in (None, "device"):
+            raise OptionError(f"{old}= is an old name of {new}=, and both were given; leave out {old}=")
+        warnings.warn(f"{old}= will be removed in 0.4: {written}", DeprecationWarning, stacklevel=stacklevel + 1)
+    if found.get("draw") is not new_ones.get("draw"):
+        found["draw"] = _draw_of(used)
+    if found.get("keep") == "device":
+        text = "keep='device' will be removed in 0.4: write keep='auto', which keeps samples in this machine's memory"
+        warnings.warn(text, DeprecationWarning, stacklevel=stacklevel + 1)
+        found["keep"] = "auto"
+    return found
+
+
+def _draw_of(old: Mapping[str, Any]) -> Any:
+    """Return what ``draw=`` takes for its old names, one or several of them."""
+    order, weights, balance, rows = (old.get(name) for name in ("order", "weights", "balance", "max_batch_rows"))
+    how = {"count": old.get("samples_per_epoch"), "replacement": old.get("replacement", True)}
+    if weights is not None and balance is not None:
+        raise OptionError("weights= and balance= both say how often each sample comes; leave out one of them")
+    if isinstance(balance, Mapping):
+        if len(balance) != 1:
+            raise OptionError(f"balance= takes the shares of one field, such as {{'y': {{0: 1}}}}, not {balance!r}")
+        draw: Any = Balanced(*next(iter(balance.items())), **how)
+    elif balance is not None:
+        draw = Balanced(balance, **how)
+    else:
+        draw = how["count"] if weights is None and "replacement" not in old else Weighted(weights, **how)
+    if rows is not None or old.get("bucket", False) is not False:
+        bucket: Any = old.get("bucket", False)
+        bucket, field = (True, bucket) if isinstance(bucket, str) else (bucket, None)
+        if isinstance(rows, Mapping) and len(rows) == 1:
+            ((named, rows),) = rows.items()
+            if field not in (None, named):
+                raise OptionError(f"max_batch_rows= names {named!r} and bucket= {field!r}; name one field in both")
+            field = named
+        draw = Sized(rows, field, bucket, draw)
+    if order is not None and (draw is not None or not callable(order)):
+        raise OptionError(
+            "order= takes a function, which decides alone how often samples come and in which batches, not "
+            f"{order!r} with {', '.join(old)}"
+        )
+    return draw if order is None else order
+
+
+def check_batch_transform(function: Any) -> None:
+    """Refuse what is made for one sample: torchvision and albumentations would draw once for a whole batch."""
+    for part in _parts_of(function):
+        bases = type(part).__mro__
+        library = next((base.__module__.split(".")[0] for base in bases if base.__module__.startswith(_OF_SAMPLES)), "")
+        if library and not any(base.__name__ in _OF_BATCHES for base in bases):
+            within = "" if part is function else f"{type(function).__name__}, which has a "
+            raise OptionError(
+                f"batch_transform= gets whole batches, and {within}{type(part).__name__} of {library} is made for "
+                "single samples: it would change all of a batch in the same way. Write sample_transform=FUNCTION, "
+                "sample_workers=8 instead, where FUNCTION gets a sample and applies it to the image. What is meant for "
+                "whole batches, such as Normalize, can be called by a function of your own"
+            )
+
+
+def _parts_of(function: Any) -> Iterator[Any]:
+    """Yield the transforms of a pipeline, or a function that is none."""
+    parts = list(function) if isinstance(function, nn.Sequential) else getattr(function, "transforms", None)
+    if isinstance(parts, Iterable) and not isinstance(parts, (str, bytes)):
+        for part in parts:
+            yield from _parts_of(part)
+    else:
+        yield function
+
+
+# --- which part of each epoch is ours, and which seed ranks share -----------------------------------------
+
+
+class DrawnSeed(int):
+    """A seed of chance: a state's goes before it, and several ranks, each of which would draw its own, take 0."""
+
+
+def drawn_seed(generator: torch.Generator | None = None, *, needed: bool = True) -> DrawnSeed:
+    """Return a seed from a generator, by default torch's own, as `DataLoader` draws one; 0 where none is needed."""
+    if not needed:
+        return DrawnSeed(0)
+    return DrawnSeed(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
+
+
+def current_ranks() -> Ranks:
+    """Return the rank in the default process group; one rank alone where there is none.
+
+    The environment that `torchrun` sets is not read: a group that was never made cannot train together.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return Ranks()
+    return Ranks(rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size())
+
+
+def checked_ranks(rank: int | None, world_size: int | None, *, listed: bool) -> Ranks | None:
+    """Give rank and world size as they were given; None leaves them to `torch.distributed`.
+
+    `listed` tells that a sampler decides the order, which nothing here cuts.
+    """
+    rank = None if rank is None else checked_number("rank=", rank, 0, "an integer of at least 0")
+    if world_size is not None:
+        world_size = checked_number("world_size=", world_size, 1, "an integer of at least 1")
+    if listed and (world_size or 1) > 1:
+        raise OptionError(
+            f"a sampler decides each rank's rows: world_size={world_size} must be left out; shard in the sampler"
+        )
+    if rank is None or world_size is None:
+        if rank is None and world_size is None:
+            return None
+        raise OptionError(
+            f"rank= and world_size= belong together, not rank={rank} with world_size={world_size}; give both or neither"
+        )
+    if rank >= world_size:
+        raise OptionError(f"rank must be below world_size={world_size}, not {rank}")
+    return Ranks(rank=rank, world_size=world_size)

@@ -1,0 +1,454 @@
+"""Which samples an epoch takes and how batches of them are cut, from a user's `draw=` or samplers of torch."""
+
+from __future__ import annotations
+
+import collections
+import reprlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from h5stream.dataset.dataset import H5Dataset, values_of
+from h5stream.errors import OptionError, SlowSamplerWarning
+from h5stream.loader.arguments import drawn_seed
+from h5stream.loader.sampler import places_of
+from h5stream.loader.settings import Settings
+from h5stream.order.blocks import Blocks
+from h5stream.order.line import BatchLimit, cut_by_rows, most_samples
+from h5stream.order.permutation import permutation
+from h5stream.order.places import Places, new_array, place_dtype, place_nbytes
+from h5stream.order.users import Balanced, Sized, Weighted
+from h5stream.order.weights import (
+    EpochDraws,
+    PlannedDraws,
+    SourceShares,
+    class_draws,
+    digest,
+    distinct_draws,
+    shared_out,
+    source_draws,
+    weighted_draws,
+)
+from h5stream.samples.segments import Ints, as_array
+from h5stream.storage.layout.fields import Field
+from h5stream.storage.layout.layout import DECODED, FieldLayout, SampleLayout, numbers_of
+
+_READ_ROWS = 1 << 20
+_MOST_CLASSES = 1 << 16
+_CERTAINLY_CLASSES = 16
+
+
+def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws | None:
+    """Return what will draw the samples of an epoch; None where it takes each once.
+
+    Nothing is made yet that grows with the samples, so that a budget which has no room for it is refused first.
+    """
+    draw, shares = settings.drawn, dataset.shares
+    if draw is None and shares is None:
+        return None
+    _check_alone(settings, draw, dataset)
+    if not isinstance(draw, Weighted | Balanced):
+        if shares is None:
+            assert draw is not None
+            blocks, counts = replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw]
+        else:
+            counts = _source_counts(shares, blocks, settings.shuffle, draw)
+        return PlannedDraws(count=sum(counts), nbytes=64 * blocks.count, make=lambda: source_draws(blocks, counts))
+    planned = _weighted(draw, dataset) if isinstance(draw, Weighted) else _balanced(draw, dataset)
+    if blocks.rows is dataset.rows or dataset.layout.draws is not None:
+        return planned
+
+    def made() -> EpochDraws:
+        samples = places_of(blocks, dataset)
+        at: Places | None = None if samples is None else np.argsort(samples).astype(place_dtype(len(samples)))
+        return replace(planned.make(), at=at)
+
+    added = (24 + place_nbytes(len(dataset))) * len(dataset)  # what stays, and three numbers while it is found
+    return replace(planned, nbytes=planned.nbytes + added, make=made)
+
+
+def _weighted(draw: Weighted, dataset: H5Dataset) -> PlannedDraws:
+    """Draw by weights, or all alike."""
+    total = len(dataset)
+    if draw.count is None and not draw.replacement and draw.weights is not None:
+        there = np.count_nonzero(_checked_weights(dataset, draw.weights, total))
+        raise OptionError(
+            f"Weighted with replacement=False: count= must say how many of the {there:,} samples with a weight above 0"
+        )
+    count = total if draw.count is None else draw.count
+    if draw.weights is None and not draw.replacement:
+        _check_distinct(count, total, total)
+        return _of_classes(lambda: np.zeros(total, dtype=np.uint16), [count], total)
+
+    def made() -> EpochDraws:
+        weights = np.ones(total) if draw.weights is None else _checked_weights(dataset, draw.weights, total)
+        if draw.replacement:
+            return weighted_draws(weights, count)
+        _check_distinct(count, int(np.count_nonzero(weights)), total)
+        return distinct_draws(weights, count)
+
+    # Weights until each, and as it draws 64 bits for each (and 4 bytes, as before, for windows to stay what they are);
+    # or weights, and as it draws keys and places.
+    nbytes = total * (8 + place_nbytes(total)) + 8 * max(total, count) if draw.replacement else 25 * total
+    return PlannedDraws(count=count, nbytes=nbytes, make=made)
+
+
+def _of_classes(classes: Callable[[], NDArray[np.uint16]], counts: list[int], total: int) -> PlannedDraws:
+    nbytes = total * (3 + place_nbytes(total))  # classes, and as it draws a permutation and a flag
+    return PlannedDraws(count=sum(counts), nbytes=nbytes, make=lambda: class_draws(classes(), counts))
+
+
+def _check_distinct(count: int, there: int, total: int) -> None:
+    if count > there:
+        said = "" if there == total else f" that have a weight above 0 (of {total:,})"
+        raise OptionError(
+            f"Weighted: replacement=False takes no sample twice, so count={count:,} is too many: there are {there:,}"
+            f"{said}; ask for fewer, or pass replacement=True"
+        )
+
+
+def _source_counts(shares: SourceShares, blocks: Blocks, shuffle: bool, total: int | None) -> list[int]:
+    """Return how many samples an epoch has of each source of a mixture."""
+    if not shuffle or blocks.strata is None:
+        raise OptionError(
+            "a Mixture mixes its sources by the shuffle: pass shuffle=True, not False; or a list, not a Mixture"
+        )
+    sizes = np.bincount(blocks.strata, weights=np.diff(blocks.edges), minlength=len(shares.names)).astype(np.int64)
+    for name, share, size in zip(shares.names, shares.shares, sizes, strict=True):
+        if share and not size:
+            raise OptionError(f"Mixture: source {name!r} has a share of {share:.3g} and no samples that were chosen")
+    return shares.counts(sizes, total)
+
+
+def _check_alone(settings: Settings, draw: Weighted | Balanced | int | None, dataset: H5Dataset) -> None:
+    """Refuse what decides twice which samples an epoch takes."""
+    name = "a Mixture" if draw is None else draw_name(draw)
+    others = [f"{name}=" for name in ("sampler", "batch_sampler") if getattr(settings, name) is not None]
+    others += ["a function as draw="] if settings.order is not None else []
+    if others:
+        raise OptionError(f"{name} says how often each sample comes, so {others[0]} must be left out")
+    if dataset.layout.draws is not None:
+        raise OptionError(
+            f"samples= with starts='random' draws its samples itself, per_epoch= of them: {name} must be left out"
+        )
+    if dataset.shares is not None and isinstance(draw, Weighted | Balanced):
+        raise OptionError(
+            f"a Mixture says by its own weights= how often samples come: {name} must be left out, but for a number"
+        )
+
+
+def draw_name(draw: Weighted | Balanced | int) -> str:
+    """Return how a message names what says which samples an epoch takes."""
+    return f"draw={draw}" if isinstance(draw, int) else f"draw={type(draw).__name__}(...)"
+
+
+# --- weights ------------------------------------------------------------------------------------------------
+
+
+def _checked_weights(dataset: H5Dataset, given: Any, total: int) -> NDArray[np.float64]:
+    if isinstance(given, str):
+        weights: NDArray[np.float64] = new_array(total, np.float64)
+        for first, values in _field_and_values(dataset, "Weighted", given)[1]:
+            weights[first : first + len(values)] = _as_floats(values)
+    else:
+        weights = _as_floats(as_array(given))
+    if weights.shape != (total,):
+        raise OptionError(
+            f"Weighted: weights= takes one number a sample: {total:,} samples, weights of shape {weights.shape}"
+        )
+    if not (weights.min(initial=0) >= 0 and weights.max(initial=0) < np.inf):
+        wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+        raise OptionError(
+            f"Weighted: weights= are numbers of 0 or more: sample {wrong[0]:,} has {weights[wrong[0]]}, and of all "
+            f"{total:,} samples {len(wrong):,} have none that will do; 0 leaves a sample out"
+        )
+    if not weights.any():
+        raise OptionError(f"Weighted: weights= are 0 for all {total:,} samples, so that none could be drawn")
+    return weights
+
+
+def _as_floats(values: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        said = reprlib.repr(values.tolist() if isinstance(values, np.ndarray) else values)
+        raise OptionError(f"Weighted: weights= takes numbers, one a sample, or a field of them, not {said}") from None
+
+
+# --- classes ------------------------------------------------------------------------------------------------
+
+
+def _balanced(draw: Balanced, dataset: H5Dataset) -> PlannedDraws:
+    """Draw as many of each class, or as the shares say."""
+    if draw.shares is not None and not isinstance(draw.shares, Mapping):
+        raise OptionError(
+            f"Balanced: shares= takes the share of each of a field's values, such as {{0: 2}}, not {draw.shares!r:.80}"
+        )
+    name, total = repr(draw.by) if isinstance(draw.by, str) else "an array", len(dataset)
+    # Fields are read twice, the first time for the sizes alone: by them the samples of an epoch are known.
+    distinct, sizes = _classes(_class_values(dataset, draw.by, name), name, total)
+    classes = distinct.tolist()
+    shares = np.ones(len(classes))
+    if draw.shares is not None:
+        field = _field_and_values(dataset, "Balanced", draw.by)[0] if isinstance(draw.by, str) else None
+        known = () if field is None else field.categories or ()
+        codes = {text: code for code, text in enumerate(known)}
+        ratio = {codes.get(one, one): share for one, share in draw.shares.items()}
+        shares = _shares(ratio, classes, sizes, name, known)
+
+    def numbers() -> NDArray[np.uint16]:
+        found = new_array(total, np.uint16)
+        for first, values in _class_values(dataset, draw.by, name):
+            found[first : first + len(values)] = np.searchsorted(distinct, values)
+        return found
+
+    return _of_classes(numbers, _class_counts(classes, sizes, shares / shares.sum(), draw), total)
+
+
+def _class_values(dataset: H5Dataset, given: Any, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield what classes are made of, of some samples at a time, each with the number of its first sample."""
+    if isinstance(given, str):
+        for first, some in _field_and_values(dataset, "Balanced", given)[1]:
+            values = np.asarray(some)
+            _check_classes(values, len(some), name, first)
+            yield first, values
+    else:
+        every = as_array(given)
+        _check_classes(every, len(dataset), name, 0)
+        yield from ((first, every[first : first + _READ_ROWS]) for first in range(0, len(every), _READ_ROWS))
+
+
+def _check_classes(values: NDArray[Any], samples: int, name: str, first: int) -> None:
+    if values.shape != (samples,) or values.dtype.kind not in "biufmMSU":
+        raise OptionError(
+            f"Balanced: by= takes the name of a field, or one number or text a sample: {samples:,} samples, values "
+            f"of shape {values.shape} and type {values.dtype}"
+        )
+    if values.dtype.kind in "fmM" and (unlike := values != values).any():
+        wrong, none = first + np.flatnonzero(unlike)[0], "NaN" if values.dtype.kind == "f" else "NaT"
+        raise OptionError(f"Balanced({name}): sample {wrong:,} is {none}, which is no class")
+
+
+def _classes(every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int) -> tuple[NDArray[Any], Ints]:
+    """Return the distinct values of a field, ascending, and how many samples have each."""
+    most = min(_MOST_CLASSES, max(_CERTAINLY_CLASSES, total // 2))
+    counted, kinds = collections.Counter[Any](), set[np.dtype[Any]]()
+    for first, values in every:
+        kinds.add(values.dtype)
+        found, often = np.unique(values, return_counts=True)
+        counted.update(dict(zip(found.tolist(), often.tolist(), strict=True)))
+        if len(counted) > most:
+            raise OptionError(
+                f"Balanced({name}) has {len(counted):,} values in {first + len(values):,} samples, which are no "
+                "classes; name a field of few values, or draw=Weighted(...) with a number for each sample"
+            )
+    classes = sorted(counted)
+    # In their own type: NumPy takes numbers on both sides of 2**63 for floats, of which several are one.
+    return np.array(classes, np.result_type(*kinds)), np.array([counted[one] for one in classes])
+
+
+def _shares(
+    ratio: Mapping[Any, Any], classes: list[Any], sizes: Ints, name: str, known: tuple[str, ...]
+) -> NDArray[np.float64]:
+    """Return the share of each class as a user says it; where classes are codes it is known what they stand for."""
+
+    def shown(value: Any) -> str:
+        return repr(known[value] if known and value in range(len(known)) else value)
+
+    numbered, shares = {value: number for number, value in enumerate(classes)}, np.full(len(classes), np.nan)
+    for given, share in ratio.items():
+        value = given.encode() if isinstance(given, str) and given not in numbered else given  # as HDF5 has texts
+        if value not in numbered:
+            raise OptionError(
+                f"Balanced: shares= gives {shown(given)} of {name} a share, but no sample has it; those that there "
+                f"are: {', '.join(map(shown, classes[:10]))}"
+            )
+        good = (
+            isinstance(share, int | float | np.integer | np.floating)
+            and not isinstance(share, bool)
+            and 0 <= share < float("inf")
+        )
+        if not good:
+            raise OptionError(f"Balanced: the share of {shown(value)} is a number of 0 or more, not {share!r}")
+        shares[numbered[value]] = share
+    left = np.flatnonzero(np.isnan(shares))
+    if len(left):
+        raise OptionError(
+            f"Balanced: shares= gives {shown(classes[left[0]])} of {name} no share, and {sizes[left[0]]:,} samples "
+            "have it; 0 leaves them out"
+        )
+    shares /= shares.max() if shares.max() > 1e300 else 1  # for their sum
+    if not shares.any():
+        raise OptionError("Balanced: shares= gives all classes a share of 0, so that no sample could be drawn")
+    return shares
+
+
+def _class_counts(classes: list[Any], sizes: Ints, shares: NDArray[np.float64], draw: Balanced) -> list[int]:
+    """Return how many samples of each class an epoch has."""
+    most = int((sizes[shares > 0] / shares[shares > 0]).min() + 1e-6)
+    while (np.array(shared_out(most, shares)) > sizes).any():
+        most -= 1
+    total = draw.count if draw.count is not None else int(sizes.sum()) if draw.replacement else most
+    counts = shared_out(total, shares)
+    over = np.flatnonzero(np.array(counts) > sizes)
+    if len(over) and not draw.replacement:
+        worst = over[np.argmin(sizes[over] / shares[over])]
+        raise OptionError(
+            f"Balanced: count={total:,}: {counts[worst]:,} of them are of class {classes[worst]!r}, which has "
+            f"{sizes[worst]:,} samples, and replacement=False takes none twice; pass count={most} or less, or "
+            "replacement=True"
+        )
+    return counts
+
+
+# --- values of a field --------------------------------------------------------------------------------------
+
+
+def _field_and_values(dataset: H5Dataset, kind: str, given: str) -> tuple[FieldLayout, Iterable[tuple[int, Any]]]:
+    is_delivered = dataset.layout.field_named(given) is not None
+    return values_of(dataset, given if is_delivered else Field(given), f"{kind}({given!r})")
+
+
+# --- samplers of torch ----------------------------------------------------------------------------------------
+
+
+_OF_TORCH = (WeightedRandomSampler, SubsetRandomSampler, RandomSampler, DistributedSampler)
+
+
+def recognised(settings: Settings) -> tuple[Settings, Any]:
+    """Give settings of which a random sampler of torch's own became what it means, and the one whose epoch is followed.
+
+    The same samples come as often, by the same chances, in the loader's own order: theirs too with ``window="all"``.
+    """
+    sampler: Any = settings.sampler
+    dataset: H5Dataset = settings.dataset
+    if dataset.shares is not None or dataset.layout.draws is not None:
+        return settings, None  # which refuse a sampler
+    found = _meaning(sampler, dataset) if type(sampler) in _OF_TORCH else None
+    if found is None:
+        _warn_of_slow(settings, sampler if settings.batch_sampler is None else settings.batch_sampler)
+        return settings, None
+    if settings.drawn is not None and type(sampler) in (WeightedRandomSampler, RandomSampler):
+        raise OptionError(
+            f"{draw_name(settings.drawn)} and sampler={type(sampler).__name__}(...) both say how often samples come"
+        )
+    # Each rank has a sampler of its own, which gives it all samples, but for the one that is for ranks.
+    found = {"sampler": None, "shuffle": True, "rank": 0, "world_size": 1} | found
+    if settings.seed is not None:
+        found["seed"] = settings.seed
+    elif "seed" not in found:
+        found["seed"] = drawn_seed(sampler.generator)
+    return settings.but(**found), sampler if type(sampler) is DistributedSampler else None
+
+
+def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
+    """Return the arguments that say what a sampler does; None where it is for other data."""
+    total = len(dataset)
+    if type(sampler) is WeightedRandomSampler:
+        weights: Any = sampler.weights
+        if len(weights) > total:
+            return None
+        if len(weights) < total:
+            weights = np.append(as_array(weights), np.zeros(total - len(weights)))
+        return {"draw": Weighted(weights, sampler.num_samples, sampler.replacement)}
+    if type(sampler) is SubsetRandomSampler:
+        return {"dataset": dataset.listed(sampler.indices)} if len(sampler.indices) else None
+    if type(sampler) is RandomSampler:
+        if len(sampler.data_source) != total:
+            return None
+        if not sampler.replacement and sampler.num_samples == total:
+            return {}
+        # Without replacement it goes through all of them again, as often as they are needed.
+        even = Balanced(np.zeros(total, dtype=np.uint8), count=sampler.num_samples)
+        return {"draw": Weighted(count=sampler.num_samples) if sampler.replacement else even}
+    if len(sampler.dataset) != total:
+        return None
+    ranks = {"rank": sampler.rank, "world_size": sampler.num_replicas}
+    return {"shuffle": sampler.shuffle, "seed": sampler.seed, **ranks}
+
+
+def _warn_of_slow(settings: Settings, given: Any) -> None:
+    """Say what it costs that a kind of torch's random samplers was changed, so that it is followed row by row."""
+    inner = getattr(given, "sampler", given)
+    layout = settings.dataset.layout
+    if not isinstance(inner, _OF_TORCH) or all(part.access != DECODED for parts in layout.datasets for part in parts):
+        return
+    rows = max(part.chunk_rows for part in layout.leading)
+    warnings.warn(
+        f"{type(inner).__name__} names rows that lie apart, so that nearly every one costs the decoding of a chunk of "
+        f"{rows:,} rows. The loader's own order decodes each chunk once a window: write draw= instead of "
+        "a sampler, or shuffle=True of an H5Dataset(...).subset(indices); torch's own "
+        "WeightedRandomSampler, SubsetRandomSampler, RandomSampler and DistributedSampler are read as that",
+        SlowSamplerWarning,
+        stacklevel=5,
+    )
+
+
+# --- batches that are cut by the lengths of samples ----------------------------------------------------
+
+
+class SizedBatches:
+    """Batches that are cut by the rows of a ragged field."""
+
+    def __init__(self, dataset: H5Dataset, asked: Sized) -> None:
+        layout, self._chosen = dataset.layout, dataset.chosen
+        self.field, self._is_drawn = _field(layout, asked.field), layout.draws is not None
+        counts, ragged = layout.ragged[self.field].counts, layout.fields[self.field].ragged
+        assert counts is not None
+        padded = ragged is not None and ragged.form == "pad"
+        self.limit = BatchLimit(rows=asked.rows, padded=padded, bucketed=asked.bucket)
+        self.lengths = counts  # of all samples that there are
+        lengths, rows = self._chosen_lengths, asked.rows
+        if rows is not None and len(over := np.flatnonzero(lengths > rows)):
+            longest = int(np.argmax(lengths))
+            sample = longest if self._chosen is None else int(self._chosen[longest])
+            raise OptionError(
+                f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of "
+                f"{layout.fields[self.field].name!r}, and {len(over):,} of {len(lengths):,} samples have more than "
+                f"fit. Pass rows={lengths[longest]} or more, Field(..., ragged=Ragged(crop=)) for a part of each, or "
+                "leave the long ones out: H5Dataset(...).subset(indices)"
+            )
+
+    @property
+    def _chosen_lengths(self) -> Ints:
+        return self.lengths if self._chosen is None else self.lengths[self._chosen]
+
+    def measured(self, blocks: Blocks) -> Blocks:
+        """Return blocks with the lengths of their samples."""
+        return replace(blocks, lengths=self.lengths if blocks.rows is None else self.lengths[blocks.rows])
+
+    def samples(self, batch_size: int, *, is_drawn: bool) -> tuple[int, int]:
+        """Return how many samples most batches have, about, and how many one may have."""
+        lengths = self._chosen_lengths
+        in_turn = np.sort(lengths) if self.limit.bucketed else lengths[permutation(len(lengths))]
+        usual = -(-len(lengths) // (len(cut_by_rows(in_turn, batch_size, self.limit)) - 1))
+        return usual, batch_size if self._is_drawn or is_drawn else most_samples(lengths, batch_size, self.limit)
+
+    @property
+    def fingerprint(self) -> dict[str, int | str]:
+        """What an order depends on, for a state."""
+        limit = f"{self.limit.rows}, padded={self.limit.padded}, bucket={self.limit.bucketed}"
+        return {"batch_limit": limit, "lengths": digest(self.lengths.tobytes())}
+
+
+def _field(layout: SampleLayout, name: str | None) -> int:
+    ragged = {number: one for number, one in layout.ragged.items() if one.draw is None}
+    if not ragged:
+        raise OptionError(
+            "draw=Sized(...) goes by a ragged field, and there is none: Field(name, lookup=Bounds(...)) makes one"
+        )
+    if name is None:
+        # The first of those that have most.
+        return max(ragged, key=lambda number: int(np.asarray(ragged[number].counts).sum()))
+    pairs = ((key, numbers_of(leaf)[0]) for key, leaf in layout.leaves)
+    known = {key: number for key, number in pairs if number in ragged}
+    number = known.get(name, layout.field_named(name))
+    if number is None or number not in ragged:
+        names = ", ".join(map(repr, known))
+        raise OptionError(f"Sized: field= names {name!r}, which is no ragged field; those are {names}")
+    return number

@@ -1,0 +1,262 @@
+"""One epoch that is under way: begun, perhaps ahead of time, counted, and ended; and the user's iterator over it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from h5stream.device.cuda import CudaBackend
+from h5stream.engine.reader import RowReader
+from h5stream.engine.run import STOP_S, Engine, Run, check_process
+from h5stream.engine.statistics import clock
+from h5stream.errors import LoaderClosedError
+from h5stream.loader.position import Cursor, Place, Progress
+from h5stream.loader.route import Route, route_for
+from h5stream.loader.settings import Settings
+from h5stream.order.epoch import EpochOrder, Order
+from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.source.stores import NOTHING, Asked
+from h5stream.workers.processes import checked_method
+
+
+class Iterations:
+    """The iterations of a loader: one after the other, perhaps one ahead, and afresh after a fork.
+
+    # Guarantees: used by the thread that iterates, but for `drop_ahead`, `trim` and `close`, which any thread may
+    call, even inside the garbage collector: they share `_ahead` alone, whose `pop` needs no lock. What was begun
+    ahead and is never taken ends with this object.
+    """
+
+    def __init__(self, settings: Settings, layout: SampleLayout, cursor: Cursor, backend: CudaBackend | None) -> None:
+        self.cursor = cursor
+        self.route = route_for(settings, layout, cursor.footprint, cursor.sizing.most_rows, backend)
+        self.engine = _engine_for(settings, layout, self.route, cursor)
+        self._pid = os.getpid()
+        self._ahead: dict[int, tuple[Run, Progress, Any]] = {}  # by epoch, with what ends it; at most one
+        self._expected: Place | None = None
+        self._follows = True
+        # Stores charge for what they send, so that nothing is asked of them for an epoch that may never begin.
+        self._may_be_last = layout.is_far and not settings.persistent_workers
+
+    def begin(self, loader: Any) -> LoaderIterator:
+        """Begin the next iteration of the loader: with what was begun ahead for it, or anew."""
+        start = self.cursor.next_start()
+        # Where epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is work for nothing.
+        self._follows = self._expected in (None, start)
+        self._expected = Place(epoch=start.epoch + 1, ranks=start.ranks)
+        most = self.cursor.footprint.max_open_batches
+        ahead = self._ahead.pop(start.epoch, None) if self._follows else None
+        if ahead is not None and ahead[1].start == start:
+            run, progress, stop = ahead
+            stop.detach()
+            run.allow(most)
+        else:
+            if ahead is not None:
+                ahead[-1]()
+            self.drop_ahead()
+            run, progress = self._begun(start, most)
+        try:
+            iterator = LoaderIterator(loader, self, run, progress)
+        except BaseException:  # Ctrl-C
+            run.stop()
+            raise
+        self.cursor.move_to(progress, iterator)
+        return iterator
+
+    def _begun(self, start: Place, max_open_batches: int) -> tuple[Run, Progress]:
+        order, first_batch = self.cursor.order_of(start)
+        # What the user's code decides is read as it comes.
+        filled: Order = self.cursor.footprint.engine_order(order) if isinstance(order, EpochOrder) else order
+        run = self.engine.begin(
+            filled, first_batch, max_open_batches=max_open_batches, world_size=start.ranks.world_size
+        )
+        return run, Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
+
+    def read_ahead(self, epoch: int, taken: int) -> None:
+        """Read the first window of the epoch after `epoch`, no more, while `taken` batches of that are consumed.
+
+        From a store only if the user has asked for a second epoch before, or says that more than one is coming.
+        """
+        if epoch == 0 and self._may_be_last:
+            return
+        size = self.cursor.footprint
+        needed = min(size.first_batches, size.max_open_batches)
+        if self._ahead or not self._follows or not self.engine.reads_ahead or taken + needed > size.max_open_batches:
+            return
+        if (start := self.cursor.start_after(epoch)) is None:
+            return
+        with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
+            run, progress = self._begun(start, needed)
+            self._ahead[start.epoch] = run, progress, weakref.finalize(self, run.stop)
+
+    def asked_ahead(self) -> Asked:
+        """Return what was asked of stores so far for what is read ahead."""
+        runs = [run for run, _, _ in tuple(self._ahead.values())]
+        return next((run.counters.of_stores[0] for run in runs), NOTHING)
+
+    def drop_ahead(self, epoch: int | None = None) -> None:
+        """End what was begun ahead for an epoch, or for any."""
+        for number in list(self._ahead) if epoch is None else [epoch]:
+            if (ahead := self._ahead.pop(number, None)) is not None:
+                ahead[-1]()
+
+    def restore(self, state: Any) -> None:
+        """Go on where a state was saved, and read so much together as it says."""
+        self.cursor.restore(state)
+        self.drop_ahead()
+        self._expected = None
+
+    def renew_after_fork(self) -> bool:
+        """In a forked child, make anew what the parent's threads may have held locked or be writing to."""
+        if self._pid == os.getpid():
+            return False
+        self._pid, self._ahead = os.getpid(), {}
+        self.engine.renew()
+        return True
+
+    def trim(self) -> None:
+        """End what was begun ahead, and let go of free slots: those that it filled are free then."""
+        self.drop_ahead()
+        self.engine.trim()
+
+    def close(self) -> None:
+        """End what was begun ahead, and let go of slots, files and processes."""
+        self.drop_ahead()
+        self.engine.close()
+
+
+class LoaderIterator:
+    """One epoch of a loader; an iterator over its batches.
+
+    # Guarantees: any number of threads may share it: they take turns, each batch is given once, and each of them
+    sees the end. `close` may be called by any thread at any time. Its threads, and those that read ahead behind it,
+    end when it is closed, dropped or fails; at its end only what was read ahead stays.
+    """
+
+    def __init__(self, loader: Any, iterations: Iterations, run: Run, progress: Progress) -> None:
+        self._loader, self._iterations = loader, iterations  # the loader's timeout may change
+        self._run, self._progress = run, progress
+        self._finish, feed = iterations.route.finish, iterations.route.feed
+        self._feed = None if feed is None else feed(run)
+        self._epoch = progress.start.epoch
+        self.counters = run.counters.begin()
+        self._pid = os.getpid()
+        self._turns = threading.RLock()
+        self._over = self._closed = False
+        self._cut_short = functools.partial(iterations.drop_ahead, self._epoch + 1)
+        # Dropping the iterator (`break`, an exception) must end its threads, so nothing here may refer to it.
+        self._finalizer = weakref.finalize(self, _stop, run.stop, self._cut_short)
+
+    def __reduce__(self) -> NoReturn:
+        raise NotImplementedError(
+            "an epoch that is under way stays in its process; pickle the loader, not its iterator"
+        )
+
+    def __iter__(self) -> LoaderIterator:
+        return self
+
+    def __len__(self) -> int:
+        return self._iterations.cursor.batches(self._epoch)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more comes of it: it was closed, or has ended."""
+        return self._closed or self._over
+
+    def __next__(self) -> Any:
+        check_process(self._pid)  # first: a thread that stayed in the parent may hold the turn for ever
+        with self._turns:
+            if self._over:
+                raise StopIteration
+            try:
+                return self._next()
+            except BaseException:
+                self._over = self._over or not self._closed
+                self._finalizer()
+                if self._feed is not None:
+                    self._feed.close()
+                raise
+
+    def _next(self) -> Any:
+        if self._closed:
+            raise self._closed_early()
+        try:
+            batch = (self._feed or self._run).next_batch(self._loader.timeout)
+            if batch is not None:
+                began = clock()
+                value = self._finish(batch)
+                self.counters.finished(began)
+        except StopIteration as error:  # must not pass for the end of the epoch
+            raise RuntimeError("batch_transform or collate_fn raised StopIteration") from error
+        except LoaderClosedError:
+            if self._closed:  # by another thread, while this one waited
+                raise self._closed_early() from None
+            raise
+        if (taken := self._run.left_to_hand_over()) is not None:
+            self._iterations.read_ahead(self._epoch, taken)
+        if batch is None:
+            self._over = self._progress.ended = True
+            self._run.stop()
+            self._finalizer.detach()  # what was read ahead is for the epoch that follows
+            raise StopIteration
+        self._progress.advance(self._run.left_out)
+        return value
+
+    def _closed_early(self) -> Exception:
+        """Say that the epoch was closed before its end; where every batch had been given, that was the end."""
+        given, batches = self._progress.batch, self._progress.order.batches
+        if given == batches:
+            return StopIteration()
+        return LoaderClosedError(
+            f"the loader was closed after {given:,} {'batches' if batches is None else f'of {batches:,} batches'} of "
+            "this epoch. To end an epoch early leave the loop with break, and call close() behind it; "
+            "iter(loader) begins another"
+        )
+
+    def close(self) -> None:
+        """End the epoch here; its threads are gone when this returns. Who asks for a batch then is told so."""
+        self._closed = True
+        self._finalizer()
+        if os.getpid() == self._pid and self._turns.acquire(timeout=STOP_S):  # one that waited was woken
+            try:
+                self._cut_short()  # it may have begun to read ahead meanwhile
+                if self._feed is not None:
+                    self._feed.close()  # waits for the copies that are under way
+            finally:
+                self._turns.release()
+
+
+def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
+    stop()
+    cut_short()
+
+
+def _engine_for(settings: Settings, layout: SampleLayout, route: Route, cursor: Cursor) -> Engine:
+    """Make what fills a loader's slots, threads of this process; and workers behind it, if asked for."""
+    footprint = cursor.footprint
+    kept_rows = None if settings.keep == "never" else dict(footprint.kept_rows)
+    reader, slot_format = RowReader(layout, kept_rows, footprint.kept), route.slot_format
+    options: dict[str, Any] = {"threads": footprint.threads, "skip_corrupt": settings.on_error == "skip"}
+    if not settings.workers:
+        return Engine(reader, slot_format, route.new_slots, on_thread_start=settings.worker_init_fn, **options)
+    from h5stream.workers.sample_engine import SampleEngine  # most loaders have none
+
+    assert route.functions is not None
+    return SampleEngine(
+        reader,
+        slot_format,
+        route.functions,
+        count=settings.workers,
+        method=checked_method(settings.multiprocessing_context),
+        prefetch_factor=settings.prefetch_factor,
+        on_start=settings.worker_init_fn,
+        seed=cursor.seed,
+        whose=f"{'transform' if settings.sample_workers is None else 'sample'}_workers={settings.workers}",
+        spare_nbytes=max(0, footprint.memory_budget - footprint.needed_nbytes),
+        **options,
+    )

@@ -1,0 +1,352 @@
+"""`ChunkBatchSampler`: the chunk-aware order, for a stock DataLoader over an `H5Dataset`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from h5stream.base.texts import checked_number
+from h5stream.dataset.dataset import H5Dataset
+from h5stream.engine.footprint import WindowRows, shape_of, size_order
+from h5stream.errors import OptionError, StateError, WeakShuffleWarning
+from h5stream.loader.arguments import DrawnSeed, current_ranks, drawn_seed
+from h5stream.order.blocks import Blocks
+from h5stream.order.epoch import FEW_BLOCKS, EpochOrder, Order, Quality, distinct, forecast, is_weak
+from h5stream.order.line import OrderSettings
+from h5stream.order.permutation import VERSION
+from h5stream.storage.layout.layout import SampleLayout
+
+
+class OrderSampler(Sampler[list[int]]):
+    """Lists the rows of the batches of one epoch after the other, as a batch sampler of torch."""
+
+    def __init__(self, epoch: int, batch_size: int, places: NDArray[np.int64] | None, order_of: Any = None) -> None:
+        self.epoch, self.batch_size, self._places, self._order_of = epoch, batch_size, places, order_of
+        self._first_batch = 0
+        self._given: tuple[int, int] | None = None  # epoch, and batches of it, of the newest iteration
+
+    def _order(self, epoch: int) -> Order:
+        order: Order = self._order_of(epoch)
+        return order
+
+    def __len__(self) -> int:
+        return self._order(self.epoch).batches or 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch, first_batch = self.epoch, self._first_batch
+        order = self._order(epoch)
+        self.epoch, self._first_batch = epoch + 1, 0
+        for number, rows in enumerate(_listed(order, first_batch, self._places), first_batch + 1):
+            self._given = (epoch, number)
+            yield rows
+
+
+class ChunkBatchSampler(OrderSampler):
+    """Batches of row numbers, shuffled so that neighbours on disk are read together.
+
+    Blocks of rows are permuted and cut into windows; rows are permuted inside each window. Every row comes once per
+    epoch, and the order depends only on the arguments.
+
+    Parameters
+    ----------
+    dataset : H5Dataset
+        The rows and their chunks.
+    batch_size : int
+        Rows of a batch.
+    shuffle : bool
+        False gives the rows in file order.
+    drop_last : bool
+        Leave out samples that do not fill a batch on every rank.
+    seed : int, optional
+        The seed of the order, 0 or more; the same seed gives another order for other files. By default it is drawn once
+        from torch's default generator; with several ranks it is 0.
+    window : int, "auto" or "all"
+        Number of rows that are shuffled together; ``"all"`` is an exact global shuffle.
+    rank, world_size : int
+        Which part of the epoch this sampler gives, and of how many. Every rank has the same number of batches. Unlike
+        the loader, the sampler does not ask `torch.distributed`, since Accelerate and Lightning shard the batch sampler
+        of a DataLoader themselves.
+
+    Raises
+    ------
+    OptionError
+        If the dataset is not an `H5Dataset`, or an argument breaks a rule.
+
+    Examples
+    --------
+    >>> import h5py, tempfile, os, numpy as np
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+    >>> with h5py.File(path, "w") as f:
+    ...     f["x"] = np.arange(10)
+    >>> sampler = ChunkBatchSampler(H5Dataset(path), 4)
+    >>> len(sampler), sorted(row for batch in sampler for row in batch)
+    (3, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    """
+
+    def __init__(
+        self,
+        dataset: H5Dataset,
+        batch_size: int = 8192,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int | None = None,
+        window: WindowRows = "auto",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if not isinstance(dataset, H5Dataset):
+            raise OptionError(f"ChunkBatchSampler needs an H5Dataset, whose chunks it knows, not {type(dataset)}")
+        if dataset.shares is not None:
+            raise OptionError("ChunkBatchSampler gives each sample once, and a Mixture has shares; use H5StreamLoader")
+        batch_size = checked_number("batch_size=", batch_size, 1, "a positive whole number of rows")
+        blocks = dataset.blocks_for(shuffle)
+        super().__init__(0, batch_size, places_of(blocks, dataset))
+        self.dataset, self.drop_last = dataset, drop_last
+        self._blocks = replace(blocks, rows=None)  # an order of places in the dataset, whatever rows they are
+        shape = replace(shape_of(dataset.layout), rows=len(dataset))
+        scattered = shuffle or not dataset.is_in_file_order
+        window_rows, first_rows = size_order(shape, batch_size=batch_size, window=window, shuffle=scattered)
+        self._chose_window = shuffle and window != "auto"
+        if seed is None:
+            seed = drawn_seed(needed=shuffle and max(world_size, current_ranks().world_size) == 1)
+        self._settings = OrderSettings(
+            batch_size=batch_size,
+            window_rows=window_rows,
+            first_window_rows=first_rows,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+        )
+        warn_of_weak_shuffle(dataset.layout, self._order(0))  # which complains now, not in the first epoch
+
+    def _order(self, epoch: int) -> EpochOrder:
+        blocks, settings = self._blocks, replace(self._ours, epoch=epoch)
+        if self.dataset.layout.draws is not None:
+            blocks = replace(self.dataset.blocks_for(settings.shuffle, seed=0, epoch=epoch), rows=None)
+        return EpochOrder(blocks, settings)
+
+    @property
+    def _ours(self) -> OrderSettings:
+        # Of several ranks each would draw another seed; trainers that shard batches give each a sampler.
+        is_alone = max(self._settings.world_size, current_ranks().world_size) == 1
+        is_drawn = isinstance(self._settings.seed, DrawnSeed)
+        return replace(self._settings, seed=DrawnSeed(0)) if is_drawn and not is_alone else self._settings
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; without it the first is 0, and each adds one.
+
+        An iteration that is to go on in that very epoch, after `load_state_dict`, still does.
+
+        Parameters
+        ----------
+        epoch : int
+            Its number; another number is another order.
+        """
+        self._first_batch = self._first_batch if epoch == self.epoch else 0
+        self.epoch = epoch
+        self._given = None
+
+    def mixing(self) -> Quality:
+        """Tell how well this order mixes neighbouring rows, against a full shuffle; reads nothing.
+
+        Returns
+        -------
+        Quality
+            Distinct blocks in a batch and in a window, and a score: 1 is as good as a full shuffle.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os, numpy as np
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     x = f.create_dataset("x", data=np.arange(1000), chunks=(100,), compression="gzip")
+        >>> ChunkBatchSampler(H5Dataset(path), 50, window="all").mixing().score
+        1.0
+        """
+        return forecast(self._order(self.epoch))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Say where the newest iteration is, or where the next will begin; torchdata's StatefulDataLoader asks.
+
+        It counts the batches that were taken from the sampler. A stock DataLoader with workers takes them ahead of
+        you, ``num_workers * prefetch_factor`` of them, and keeps no account: save the state of torchdata's
+        StatefulDataLoader there, which does.
+
+        Returns
+        -------
+        dict
+            Epoch, batches and what the order depends on: numbers, texts and lists only, for JSON or ``torch.save``.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os, numpy as np
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     f["x"] = np.arange(10)
+        >>> sampler = ChunkBatchSampler(H5Dataset(path), 4, shuffle=False)
+        >>> batches = iter(sampler)
+        >>> next(batches)
+        [0, 1, 2, 3]
+        >>> state = sampler.state_dict()
+        >>> sampler.load_state_dict(state)
+        >>> list(sampler)
+        [[4, 5, 6, 7], [8, 9]]
+        """
+        epoch, batch = (self.epoch, self._first_batch) if self._given is None else self._given
+        if batch == self._order(epoch).batches:
+            epoch, batch = epoch + 1, 0
+        return {"epoch": epoch, "batch": batch, "order": self._description()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a state was saved, without replay.
+
+        Parameters
+        ----------
+        state_dict : dict
+            What `state_dict` gave, of a sampler over the same rows with the same settings.
+
+        Raises
+        ------
+        StateError
+            If the state is none, or of other rows or settings.
+        """
+        ours = self._description()
+        given = state_dict if isinstance(state_dict, dict) else {}
+        epoch, batch, saved = (given.get(name) for name in ("epoch", "batch", "order"))
+        if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0 or not isinstance(saved, dict):
+            raise StateError(f"load_state_dict takes what state_dict() gave, not {state_dict!r:.200}")
+        adopted = [] if self._chose_window else ["window_rows", "first_window_rows"]  # as the state had it
+        adopted += ["seed"] * isinstance(self._settings.seed, DrawnSeed)
+        taken = {
+            name: saved[name] for name in adopted if type(saved.get(name)) is int and saved[name] >= (name != "seed")
+        }
+        if batch == 0:  # nothing was taken: no row is lost or repeated by another permutation
+            saved = saved | {"permutation": ours["permutation"]}
+        way = "An older h5stream may have shuffled otherwise: finish the epoch with it, or begin one with set_epoch()"
+        check_same({name: saved.get(name) for name in ours}, ours | taken, "rows or settings", way)
+        self._settings = replace(self._settings, **taken)
+        self.epoch, self._first_batch, self._given = epoch, batch, None
+
+    def _description(self) -> dict[str, Any]:
+        settings = {name: value for name, value in asdict(self._ours).items() if name not in ("rank", "epoch")}
+        permutation = VERSION if self._settings.shuffle else 0
+        known = {"rows": self._blocks.total_rows, "blocks": self._blocks.count, "permutation": permutation}
+        return known | settings | {"seed": int(settings["seed"])}
+
+
+def check_same(saved: Mapping[str, Any], now: Mapping[str, Any], of: str, way: str) -> None:
+    """Refuse a state of something else, and say what changed."""
+    changed = tuple(name for name in {**now, **saved} if saved.get(name) != now.get(name))
+    if changed:
+        # What follows from the order goes without saying where the order is another.
+        told = [name for name in changed if "order" not in changed or name not in _OF_ORDER] or changed
+        said = ", ".join(_told(name, saved.get(name), now.get(name)) for name in told)
+        raise StateError(f"the state is of other {of}: {said}. {way}", changed=changed)
+
+
+_OF_ORDER = {"window", "first_window", "seed"}
+_DIGEST = r"(, )?(from )?\b[0-9a-f]{16}\b"
+# What differs, where the numbers of it are a digest, or were not given.
+_MEANT = {
+    "chunks": "the stored chunks of the fields",
+    "selection": "the chosen rows",
+    "block_rows": "the numbers of rows in a chunk",
+    "samples_drawn": "what draw= takes",
+    "samples": "what samples= makes of the rows",
+}
+
+
+def _told(name: str, before: Any, now: Any) -> str:
+    """Say what changed as a user names it, without digests."""
+    if name == "order" and {before, now} == {"shuffled", "file"}:
+        return f"shuffle was {before == 'shuffled'} and is now {now == 'shuffled'}"
+    if name == "drop_last":
+        before, now = bool(before), bool(now)
+    texts = [str(x) if isinstance(x, int) else re.sub(_DIGEST, "", str(x)) for x in (before, now)]
+    if None in (before, now) or "" in texts or texts[0] == texts[1]:
+        return f"{_MEANT.get(name, name)} differ{'' if name in ('chunks', 'selection', 'block_rows') else 's'}"
+    shown = _MEANT[name] if name == "samples_drawn" else name
+    return f"{shown} was {texts[0]:.200} and is now {texts[1]}"
+
+
+def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
+    """Return the place in a dataset of each of its samples as blocks have them; None if they are in its own order."""
+    own = dataset.rows
+    if blocks.rows is own or dataset.layout.draws is not None:
+        return None
+    assert blocks.rows is not None
+    order = np.arange(len(dataset)) if own is None else np.argsort(own, kind="stable")
+    places = np.empty_like(order)
+    places[np.argsort(blocks.rows, kind="stable")] = order
+    return places
+
+
+def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) -> Iterator[list[int]]:
+    """List the rows of batch after batch; with `places`, those that the rows have there."""
+    pending: dict[int, list[Any]] = {}
+    for window in order.windows(first_batch):
+        rows = window.rows if places is None else places[window.rows]
+        by_batch = window.batch.argsort(kind="stable")
+        edges = np.flatnonzero(np.diff(window.batch[by_batch])) + 1
+        for part in np.split(by_batch, edges) if len(by_batch) else []:
+            pending.setdefault(int(window.batch[part[0]]), []).append((window.within[part], rows[part]))
+        for number in sorted(pending):
+            within, listed = (np.concatenate(each) for each in zip(*pending[number], strict=True))
+            if len(within) < order.batch_size_of(number):
+                break
+            del pending[number]
+            yield listed[np.argsort(within)].tolist()
+
+
+# --- where windows mix too little of the data; what is too little, `order.epoch` knows ------------------
+
+
+_LARGE_CHUNK_NBYTES = 4 * 1024 * 1024
+"""From here on smaller chunks give blocks enough; repack writes them of 1 MiB."""
+
+
+def warn_of_weak_shuffle(
+    layout: SampleLayout, order: EpochOrder, budget_for: Callable[[int], int] | None = None, stacklevel: int = 3
+) -> None:
+    """Warn where a window of a shuffle holds too few blocks; `budget_for` a window is what it needs, 0 if it fits."""
+    settings = order.settings
+    if not settings.shuffle:
+        return
+    total, total_rows = order.blocks.count, order.blocks.total_rows
+    window_rows, drawn = (settings.world_size * rows for rows in (settings.window_rows, settings.batch_size))
+    held = min(total, max(1, round(window_rows * total / total_rows)))
+    if window_rows >= total_rows or not is_weak(held, total):
+        return
+    block_rows = int(np.diff(order.blocks.edges).max())
+    lead, rows = layout.leading[0], min(FEW_BLOCKS * block_rows, total_rows)
+    needed = 0 if budget_for is None else budget_for(rows)
+    with_budget = f" with memory_budget={needed}" if needed else ""
+    wanted = f"{rows} or more" if rows < total_rows else "'all'"
+    way = f"The way out: window={wanted}{with_budget} (it is {settings.window_rows:,} rows)"
+    if lead.pipeline.filters and lead.chunk_nbytes >= _LARGE_CHUNK_NBYTES:
+        old = layout.files[0].path
+        new = os.path.splitext(os.path.basename(old))[0] + ".repacked.h5"
+        copy = f"a copy with smaller chunks (h5stream repack {shlex.quote(old)} {shlex.quote(new)} --chunk-bytes 1MiB)"
+        way = f"{way.replace('The way', 'Ways', 1)}, or {copy}"
+    warnings.warn(
+        f"the shuffle is weak: a window holds {held:,} of the {total:,} blocks of this data (a block is {block_rows:,} "
+        f"rows that lie together, by the chunks of {lead.path!r}), so the {drawn:,} rows of a batch come from about "
+        f"{distinct(held, drawn):,.0f} of them, where a full shuffle has {distinct(total, drawn):,.0f}. In a file that "
+        "is sorted, by class or by recording, a batch then sees few kinds of rows, and training suffers. "
+        f"{way}. If the file's rows are in random order already, nothing is wrong: "
+        'import warnings, h5stream; warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)',
+        WeakShuffleWarning,
+        stacklevel=stacklevel,
+    )

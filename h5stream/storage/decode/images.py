@@ -1,0 +1,146 @@
+"""Encoded images: what their bytes say of them, and decoding them outside the GIL."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import imagecodecs
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.storage.decode.filters import DecodeError
+from h5stream.storage.decode.plugins import Bytes
+
+Format = Literal["auto", "jpeg", "png", "webp", "auto-rgb", "png-rgb"]
+FORMATS = get_args(Format)
+
+COLOURS = "-rgb"
+"""Ends a format with which a palette PNG comes in its palette's colours, not as the numbers of these."""
+
+MOST_NBYTES = 1 << 30
+"""Bytes of a decoded image, at most: a few bytes can claim many more."""
+
+LOOKED_AT = 32
+"""Images that are decoded at opening, spread over the data, to see whether they are of one size."""
+
+_DECODERS: dict[str, Any] = {
+    "jpeg": imagecodecs.jpeg8_decode,
+    "png": imagecodecs.png_decode,
+    "webp": imagecodecs.webp_decode,
+}
+_INDEXED = 3
+"""The colour type of a PNG whose pixels are numbers of colours in a palette."""
+_EXPANDED = {1: 255, 2: 85, 4: 17}
+"""What a decoder multiplies gray levels of so many bits by, so that white is 255."""
+_END, _SCAN = b"\xff\xd9", b"\xff\xda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """How a field's bytes are images."""
+
+    # `"jpeg"`, `"png"`, `"webp"`, or `"auto"` for whatever each begins like; `COLOURS` behind it makes palettes colours
+    format: str
+    mean_nbytes: float = 0.0  # mean_nbytes, most_nbytes: of those that were looked at, decoded
+    most_nbytes: float = 0.0
+
+
+class OtherShapeError(Exception):
+    """An image is of another size than the first ones."""
+
+
+def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
+    """Decode an image."""
+    head = bytes(data[:16])
+    found, kind = format_of(head), wanted.removesuffix(COLOURS)
+    if not found or kind not in ("auto", found):
+        begins = f"they begin with {head[:8]!r}" if head else "there are none"
+        raise DecodeError(f"its bytes are no {'image' if kind == 'auto' else kind}: {begins}")
+    if found == "jpeg" and data[-2:].tobytes() != _END:
+        end = (text := data.tobytes()).rfind(_END)
+        if end < 0 or _SCAN in text[end:]:  # that of a preview inside
+            raise DecodeError("its end is missing")  # of which libjpeg would make a grey rest
+    if out is None:  # else its decoder refuses what does not fit there
+        height, width = _size_of(data, found)
+        if not height or not width:
+            raise DecodeError("it has no pixels")
+        if height * width * 8 > MOST_NBYTES:
+            raise DecodeError(f"it claims {height:,} x {width:,} pixels, more than are decoded")
+    depth = 0 if wanted.endswith(COLOURS) else palette_bits(data)
+    try:
+        image: NDArray[Any] = _DECODERS[found](_without_palette(data) if depth else data, out=out)
+        if depth in _EXPANDED:
+            np.floor_divide(image, _EXPANDED[depth], out=image)
+    except ValueError:
+        if out is None:
+            raise DecodeError("it cannot be decoded") from None
+        image = decode_image(data, wanted)
+        raise OtherShapeError(f"{' x '.join(map(str, image.shape))} {image.dtype}") from None
+    except (RuntimeError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
+        raise DecodeError(str(error)) from error
+    return image
+
+
+def palette_bits(data: Bytes) -> int:
+    """Return the bits of a pixel of a palette PNG; 0 for all other images, and for one whose header is damaged.
+
+    Source: the PNG specification, third edition (IHDR, and the check value of a chunk).
+    """
+    head = data[:33].tobytes()
+    is_palette = format_of(head) == "png" and len(head) == 33 and head[25] == _INDEXED and head[12:16] == b"IHDR"
+    is_sound = is_palette and zlib.crc32(head[12:29]) == int.from_bytes(head[29:33], "big")
+    return head[24] if is_sound and head[24] in (1, 2, 4, 8) else 0
+
+
+def _without_palette(data: Bytes) -> NDArray[np.uint8]:
+    """Return a palette PNG as one of gray levels, which are stored in the same way: the numbers of its colours."""
+    text = data.tobytes()
+    header = text[12:25] + b"\0" + text[26:29]  # the colour type of gray levels
+    pieces, at = [text[:12], header, zlib.crc32(header).to_bytes(4, "big")], 33
+    while at + 12 <= len(text):
+        size, kind = int.from_bytes(text[at : at + 4], "big"), text[at + 4 : at + 8]
+        if kind in (b"IDAT", b"IEND"):
+            pieces.append(text[at : at + 12 + size])
+        at += 12 + size
+        if kind == b"IEND":
+            break
+    return np.frombuffer(b"".join(pieces), dtype=np.uint8)
+
+
+def format_of(head: bytes) -> str:
+    """Name the format of an image that begins with these bytes; empty for anything else."""
+    if head.startswith(b"\xff\xd8"):
+        return "jpeg"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    return "webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else ""
+
+
+def _size_of(data: Bytes, kind: str) -> tuple[int, int]:
+    """Return the rows and columns that the header of an image says.
+
+    Sources: ITU-T T.81 (SOF markers), the PNG specification (IHDR), RFC 9649 (VP8, VP8L and VP8X chunks).
+    """
+    head = data[:32].tobytes().ljust(32, b"\0")
+    if kind == "png":
+        return int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")
+    if kind == "webp":
+        if head[12:16] == b"VP8X":
+            return int.from_bytes(head[27:30], "little") + 1, int.from_bytes(head[24:27], "little") + 1
+        if head[12:16] == b"VP8L":
+            bits = int.from_bytes(head[21:25], "little")
+            return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+        return int.from_bytes(head[28:30], "little") & 0x3FFF, int.from_bytes(head[26:28], "little") & 0x3FFF
+    at = 2
+    while at + 9 <= len(data):
+        marker = int(data[at + 1])
+        if data[at] != 0xFF or marker == 0xFF:  # between segments any byte may be filled in
+            at += 1
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            size = data[at + 5 : at + 9].tobytes()
+            return int.from_bytes(size[:2], "big"), int.from_bytes(size[2:], "big")
+        else:
+            at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4].tobytes(), "big"))
+    raise DecodeError("it has no frame")

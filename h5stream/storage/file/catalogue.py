@@ -1,0 +1,237 @@
+"""The catalogue: where a file's many objects lie, kept in the user's cache folder, so that they are found once.
+
+It is an archive of arrays for each file and what was asked of it. It is refused, and made anew, when the file has
+changed, when a checksum of the archive's is wrong, and when libhdf5, which is asked for some of the objects every
+time, says otherwise. The environment variable ``H5STREAM_CATALOGUE=0`` does without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.base.names import Names
+from h5stream.storage.source.identity import SourceIdentity
+from h5stream.storage.source.local import FilesIdentity, identity_of
+from h5stream.storage.source.remote import ObjectIdentity
+from h5stream.storage.source.stores import is_address
+
+SWITCH = "H5STREAM_CATALOGUE"
+"""The environment variable that switches it off, as 0."""
+MOST_NBYTES = 2 << 30
+"""Bytes that the folder may hold; those that were not used for longest go first."""
+
+_VERSION = 8
+"""Since 2 objects come in h5py's order; since 3 one table says where they lie; since 4 those left out are counted.
+
+Since 8 a name that is in the file wins over a pattern."""
+_HEADER = "header.json"
+_SAID: dict[str, Any] = {"of": str, "fields": str, "objects": int, "asked": int, "made": float}
+"""What the header says for people, and of which types."""
+_SETTLED_NS = 2_000_000_000
+"""A file that was changed less than this ago may change again within one tick of its clock."""
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """One catalogue in the folder."""
+
+    path: str  # of its archive
+    of: str  # of, fields: which objects, and which fields of theirs
+    fields: str
+    objects: int  # how many there are
+    asked: int  # how many of them were asked of libhdf5, because their headers were not understood
+    nbytes: int  # bytes of the archive
+    made: float  # when, in seconds since 1970
+    is_current: bool  # whether the file is what it was then
+
+
+class Catalogue:
+    """Arrays about the objects of one file, by names of ours: those that are kept, or an empty one to be filled."""
+
+    def __init__(
+        self, identity: SourceIdentity | None = None, of: str = "", fields: str = "", missing: str = ""
+    ) -> None:
+        self.arrays: dict[str, NDArray[Any]] = {}  # of one axis each
+        self.is_kept = False  # whether they come from the folder
+        self._path: Path | None = None
+        self._about: dict[str, Any] = {}
+        self._changed_ns = 0
+        folder = catalogue_folder()
+        if folder is None or identity is None or not identity.is_watched:
+            return
+        self._about = {"version": _VERSION, "of": of, "fields": fields, "missing": missing, **_about(identity)}
+        self._changed_ns = self._about.get("mtime_ns", 0)
+        if isinstance(identity, FilesIdentity):
+            self._about["files"], self._changed_ns = identity.digest, int(identity.mtimes.max())
+        far = identity.far.values() if isinstance(identity, FilesIdentity) else [identity]
+        dates = (one.changed_ns for one in far if isinstance(one, ObjectIdentity))
+        self._changed_ns = max(self._changed_ns, *dates, 0)
+        asked = _digest(json.dumps([of, fields, missing]))
+        self._path = folder / f"{_digest(real_path(identity.path))}-{asked}.zip"
+        with contextlib.suppress(*_DAMAGE):
+            found, about = _read(self._path)
+            if {key: about.get(key) for key in self._about} == self._about:
+                self.arrays, self.is_kept = found, True
+                os.utime(self._path)
+
+    def forget(self) -> None:
+        """Drop what is kept, and be empty."""
+        self.arrays, self.is_kept = {}, False
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def names(self, key: str = "names") -> Names:
+        """Return texts that are kept, such as the names of the objects."""
+        text, edges = self.arrays[f"{key} text"], self.arrays[f"{key} edges"]
+        if len(edges) < 2 or edges[0] != 0 or edges[-1] != len(text) or (np.diff(edges) < 0).any():
+            raise ValueError(key)
+        return Names(text, edges)
+
+    def put(self, key: str, values: Any) -> None:
+        """Note an array, or a list of texts, of bytes or of arrays; where it has other things, nothing will be kept."""
+        if isinstance(values, np.ndarray):
+            self.arrays[key] = values.reshape(-1)
+            return
+        if {*map(type, values)} == {np.ndarray} and len({(one.dtype, one.ndim) for one in values}) == 1:
+            self.arrays[f"{key} items"] = np.concatenate([one.reshape(-1) for one in values])
+            self.arrays[f"{key} shapes"] = np.array([one.shape for one in values], dtype=np.int64).reshape(-1)
+            return
+        kinds = {str} if isinstance(values, Names) else {*map(type, values)}
+        if kinds <= {str} or kinds == {bytes}:
+            texts = (one.decode("utf-8", "surrogateescape") for one in values) if kinds == {bytes} else values
+            names = values if isinstance(values, Names) else Names.of(texts)
+            self.arrays |= {f"{key} text": names.text, f"{key} edges": names.edges}
+            self.arrays[f"{key} is bytes"] = np.array([kinds == {bytes}])
+        else:
+            self._path = None
+
+    def values(self, key: str, count: int, shape: tuple[int, ...]) -> Any:
+        """Return an array of so many values of a shape, or a list, as it was noted; else raises ValueError."""
+        if f"{key} items" in self.arrays:
+            shapes = self.arrays[f"{key} shapes"].reshape(count, -1)
+            edges = np.append(0, np.cumsum(shapes.prod(axis=1)))
+            if (shapes < 0).any() or edges[-1] != len(self.arrays[f"{key} items"]):
+                raise ValueError(key)
+            cuts = zip(np.split(self.arrays[f"{key} items"], edges[1:-1]), shapes.tolist(), strict=True)
+            return [items.copy().reshape(shape) for items, shape in cuts]
+        are_texts = f"{key} text" in self.arrays
+        kept: Any = [*self.names(key)] if are_texts else self.arrays[key].copy().reshape(count, *shape)
+        if are_texts and self.arrays[f"{key} is bytes"][0]:
+            kept = [name.encode("utf-8", "surrogateescape") for name in kept]
+        if len(kept) != count:
+            raise ValueError(key)
+        return kept
+
+    def save(self, objects: int, asked: int) -> None:
+        """Keep the arrays, if the folder can be written and the file has settled; else nothing happens."""
+        if self._path is None or time.time_ns() - self._changed_ns < _SETTLED_NS:
+            return
+        nbytes = sum(array.nbytes for array in self.arrays.values())
+        if nbytes > MOST_NBYTES // 2:
+            return
+        about = {**self._about, "objects": objects, "asked": asked, "made": time.time()}
+        about["arrays"] = {key: array.dtype.str for key, array in self.arrays.items()}
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _make_room(self._path.parent, nbytes)
+            descriptor, new = tempfile.mkstemp(suffix=".new", dir=self._path.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+                    archive.writestr(_HEADER, json.dumps(about))
+                    for key, array in self.arrays.items():
+                        with archive.open(key, "w", force_zip64=True) as entry:
+                            entry.write(np.ascontiguousarray(array).view(np.uint8).data)
+                os.replace(new, self._path)
+            except BaseException:
+                Path(new).unlink(missing_ok=True)
+                raise
+
+
+def catalogue_folder() -> Path | None:
+    """Return the folder that catalogues are kept in; None where they are switched off, or there is no home."""
+    if os.environ.get(SWITCH, "1").lower() in ("0", "off", "no", "false"):
+        return None
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return home / "h5stream" / "catalogue"
+
+
+def kept_of(path: str) -> list[Kept]:
+    """List the catalogues that are kept of a file; damaged ones are left out."""
+    now, found = _about(identity_of(path)), list[Kept]()
+    for one in _archives_of(path):
+        with contextlib.suppress(*_DAMAGE):
+            with zipfile.ZipFile(one) as archive:
+                about = json.loads(archive.read(_HEADER))
+            said = {key: kind(about[key]) for key, kind in _SAID.items()}
+            is_current = about["version"] == _VERSION and {key: about.get(key) for key in now} == now
+            found.append(Kept(path=str(one), nbytes=one.stat().st_size, is_current=is_current, **said))
+    return found
+
+
+def forget(path: str) -> int:
+    """Drop the catalogues that are kept of a file, damaged ones too; gives how many there were."""
+    dropped = 0
+    for one in _archives_of(path):
+        with contextlib.suppress(OSError):
+            one.unlink()
+            dropped += 1
+    return dropped
+
+
+def _archives_of(path: str) -> list[Path]:
+    folder = catalogue_folder()
+    return [] if folder is None else sorted(folder.glob(f"{_digest(real_path(path))}-*.zip"))
+
+
+def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read an archive; nothing is allocated that is longer than it."""
+    arrays, size = dict[str, NDArray[Any]](), path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size > size for entry in archive.infolist()):
+            raise zipfile.BadZipFile(path)
+        about = json.loads(archive.read(_HEADER))
+        for key, dtype in about["arrays"].items():
+            arrays[key] = np.frombuffer(archive.read(key), np.dtype(dtype))
+    return arrays, about
+
+
+def _make_room(folder: Path, nbytes: int) -> None:
+    """Drop what was not used for longest until there is room, and what was left half-written an hour ago."""
+    found = sorted((one.stat().st_mtime, one.stat().st_size, one) for one in folder.iterdir() if one.is_file())
+    left = sum(size for _, size, _ in found) + nbytes
+    for used, size, one in found:
+        if left > MOST_NBYTES or (one.suffix == ".new" and used < time.time() - 3600):
+            one.unlink(missing_ok=True)
+            left -= size
+
+
+def real_path(path: str) -> str:
+    """Return the path behind symbolic links; an address is one."""
+    return path if is_address(path) else os.path.realpath(path)
+
+
+def _about(identity: SourceIdentity) -> dict[str, Any]:
+    """Return what a file is, or the first of several."""
+    first = identity.at(0)[0]
+    return {name: getattr(first, name) for name in ("size", "mtime_ns", "inode", "etag") if hasattr(first, name)}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]

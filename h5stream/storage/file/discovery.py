@@ -1,0 +1,566 @@
+"""Opening files with h5py and finding datasets in them; every refusal says what there is instead."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import posixpath
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import h5py
+import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
+import numpy as np
+from h5py import h5l
+from numpy.typing import NDArray
+
+from h5stream.base.names import Reading, member_in, parted, quoted_member, readings
+from h5stream.base.texts import did_you_mean
+from h5stream.errors import (
+    ExternalDataError,
+    FieldLengthError,
+    FieldNotFoundError,
+    H5StreamError,
+    SourceError,
+    UnsupportedFieldError,
+)
+from h5stream.storage.decode import elements
+from h5stream.storage.decode.elements import dtype_of, holds_reference, in_stored_byte_order, may_be_sorted
+from h5stream.storage.file.external import Guard
+from h5stream.storage.source.handles import DAMAGE
+
+_log = logging.getLogger("h5stream")
+
+_SPARSE = ("data", "indices", "indptr")
+_ENCODED = ("encoding-type", "h5sparse_format")
+
+_LISTED = 12
+
+_FEW_LENGTHS = 3
+"""Lengths, up to which as many names of each are listed; of more, as many names as this."""
+
+_NOT_THERE = "component not found|doesn't exist|message type not found|can't open file|external file|too many links"
+"""How libhdf5 says that a link leads to an object, or to a file, that is not there."""
+
+_LINKS = (h5l.TYPE_HARD, h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL)
+
+_DEEPEST = 1000
+"""Groups inside groups that are looked into: libhdf5 itself recurses, and no real file nests like that."""
+
+
+Chosen = Callable[[str, Any, list[str]], list[str]]
+"""Chooses of the names in a group, by its path and itself, those to look at."""
+
+MANY_ALIKE, SOME_ALIKE = 200, 32
+"""Names in a group that differ in their digits alone: of more than so many, so many are looked at."""
+
+
+def refusal(
+    path: str, name: str, why: str, kind: Callable[..., H5StreamError] = UnsupportedFieldError, **facts: Any
+) -> H5StreamError:
+    """Return the error for a field of a file that cannot be had."""
+    return kind(f"{path!r}{why}", field=name, file=path, **facts)
+
+
+def datasets_of(file: Any, damaged: dict[str, str] | None = None, chosen: Chosen | None = None) -> dict[str, Any]:
+    """List all datasets of an open file that hard links lead to, by path; names that are not UTF-8 are left out."""
+    damaged = {} if damaged is None else damaged
+    found: dict[str, Any] = {}
+    # Not `visititems`: it looks every object up from the root, which takes minutes in deep trees.
+    seen, open_groups = {_address(file)}, [_hard_linked(file, "", damaged, chosen)]
+    while open_groups:
+        path, thing = next(open_groups[-1], ("", None))
+        if thing is None:
+            open_groups.pop()
+        elif (address := _address(thing)) not in seen:  # hard links may lead back up
+            seen.add(address)
+            if isinstance(thing, h5py.Dataset):
+                found[path] = thing
+            elif isinstance(thing, h5py.Group) and len(open_groups) <= _DEEPEST:
+                open_groups.append(_hard_linked(thing, f"{path}/", damaged, chosen))
+    return found
+
+
+def some_of(names: Sequence[str]) -> list[str]:
+    """Choose which of a group's names to look at: all, but of those that differ in their digits alone a few."""
+    families: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        families[re.sub(r"\d+", "0", name)].append(name)
+    if len(families) > MANY_ALIKE:  # keys, of which none is like another
+        families = {"": list(names)}
+    few = (alike if len(alike) <= MANY_ALIKE else spread(alike, SOME_ALIKE) for alike in families.values())
+    return sorted(name for names in few for name in names)
+
+
+def spread(things: Sequence[str], wanted: int) -> list[str]:
+    """Return so many of some things, evenly spaced, the first and the last among them; all where there are fewer."""
+    count = len(things)
+    return list(things) if count <= wanted else [things[k * (count - 1) // (wanted - 1)] for k in range(wanted)]
+
+
+def _address(thing: Any) -> tuple[int, int]:
+    info = h5py.h5o.get_info(thing.id)
+    return int(info.fileno), int(info.addr)
+
+
+def _hard_linked(group: Any, above: str, damaged: dict[str, str], chosen: Chosen | None) -> Iterator[tuple[str, Any]]:
+    """Yield what hard links of a group lead to, by path; a damaged object must not hide the others."""
+    names: list[str] = []
+    try:
+        names += sorted(name for name in group if isinstance(name, str))
+    except DAMAGE as error:
+        damaged[above.rstrip("/") or "/"] = what_libhdf5_said(error)
+    for name in names if chosen is None else chosen(above.rstrip("/"), group, names):
+        try:
+            if not is_hard_link(group, name):
+                continue
+            thing = group[name]
+        except DAMAGE as error:
+            damaged[above + name] = what_libhdf5_said(error)
+        else:
+            yield above + name, thing
+
+
+def what_libhdf5_said(error: BaseException) -> str:
+    """Return the message of an error of h5py, without the quotes that a KeyError puts around it."""
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+
+
+def _link_type(group: Any, name: str | bytes) -> int:
+    # Asked of h5py's lower level, which knows links that programs defined for themselves, and takes names that are
+    # not UTF-8 as the bytes in which it gives them.
+    return int(group.id.links.get_info(name if isinstance(name, bytes) else name.encode()).type)
+
+
+def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
+    """Return the names of a group's datasets, if they agree in length.
+
+    What a link leads to counts as well, once: not under the name of a link where it has another name here.
+    """
+    at_root, refused = _datasets_in(file, path, guard)
+    if refused and not at_root:
+        raise refused[0]
+    if odd := next((name for name in at_root if not isinstance(name, str)), None):
+        why = f" has a dataset named {odd!r} at its root, which is not UTF-8 text, so it cannot be a field; "
+        raise refusal(path, repr(odd), f"{why}name the others: fields=[...]")
+    lengths = {thing.shape[0] if thing.shape else None for thing in at_root.values()}
+    if len(lengths) == 1 and None not in lengths:
+        return list(at_root)
+    where = "at its root" if file.name == "/" else f"in {file.name.strip('/')!r}"
+    groups: dict[int, list[str]] = defaultdict(list)
+    for name, thing in datasets_of(file, chosen=lambda _path, _group, names: some_of(names)).items():
+        if thing.shape and not is_bookkeeping(name):
+            groups[thing.shape[0]].append(name)
+    # Many lengths are those of objects, of which a few show what they look like.
+    most = _LISTED if len(groups) <= _FEW_LENGTHS else _FEW_LENGTHS
+    every = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    if not every:
+        raise FieldLengthError(f"{path!r} has no dataset with rows {where}, nor in a group; name others", file=path)
+    what, ways = f"datasets of unlike length {where}", "fields=[...]"
+    if not at_root:
+        what, ways = f"no datasets {where}", f"{ways}; samples=Rows(of=...) takes the rows of groups that are alike"
+    single = _first([name for name, thing in at_root.items() if not thing.shape])
+    singles = f" Without rows, single values: {single}." if single else ""
+    lines = [f"{rows:,} rows: {_first(names, most)}" for rows, names in every]
+    listing = "; ".join(lines if len(lines) <= _LISTED else [*lines[:_FEW_LENGTHS], "and others"])
+    said = f"{path!r} has {what}, so name the fields: {ways}. It has, by length: {listing}.{singles}"
+    raise FieldLengthError(f"{said} `h5stream inspect {shlex.quote(path)}` prints what to write", file=path)
+
+
+def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
+    """Return the datasets of a group by name, in its order, and what was refused."""
+    names, found, seen = list(group), dict[Any, Any](), set[Any]()
+    hard, refused = {name for name in names if is_hard_link(group, name)}, list[ExternalDataError]()
+    for name in sorted((name for name in names if name in hard or isinstance(name, str)), key=lambda n: n not in hard):
+        try:
+            if name not in hard:
+                guard.check_links(group.file, posixpath.join(group.name, name), path)
+        except ExternalDataError as error:
+            refused.append(error)
+            _log.warning("%s It is left out of the fields; name those that you want to be sure: fields=[...]", error)
+            continue
+        thing, address = behind(group, name, path), None
+        if thing is None and name not in hard:
+            level = logging.WARNING if _link_type(group, name) == h5l.TYPE_EXTERNAL else logging.INFO
+            _log.log(level, "%r: the link %r leads nowhere and is left out of the fields", path, name)
+        if isinstance(thing, h5py.Dataset):
+            if len(hard) < len(names):  # libhdf5 may crash where it is asked for that of a damaged object
+                with contextlib.suppress(RuntimeError):
+                    address = _address(thing)
+            if name in hard or address is None or address not in seen:
+                seen.add(address)
+                found[name] = thing
+    return {name: found[name] for name in names if name in found}, refused
+
+
+def is_hard_link(group: Any, name: str | bytes) -> bool:
+    """Tell whether a name in a group is a hard link."""
+    return bool(_link_type(group, name) == h5l.TYPE_HARD)
+
+
+def behind(group: Any, name: str | bytes, path: str, way_out: str = "name other fields: fields=[...]") -> Any:
+    """Return what a link of a group leads to; None where that is not there, or only the link's own program knows it."""
+    kind = _link_type(group, name)
+    if kind not in _LINKS:
+        return None
+    try:
+        return group[name]
+    except DAMAGE as error:
+        said = what_libhdf5_said(error)
+        if kind != h5l.TYPE_HARD and re.search(_NOT_THERE, said):
+            return None
+        shown = name if isinstance(name, str) else repr(name)
+        why = f"{shown!r} is there, but libhdf5 cannot open it: {said}. It is damaged: copy the file again from its"
+        raise SourceError(f"{path!r}: {why} source, or {way_out}", file=path) from error
+
+
+def is_there(file: Any, name: str, path: str) -> bool:
+    """Tell whether a name leads to an object."""
+    with contextlib.suppress(*DAMAGE):
+        if h5py.h5o.exists_by_name(file.id, name.encode("utf-8", "surrogateescape")):
+            return True
+    why_not_opened(file, name, path)
+    return False
+
+
+def thing_at(file: Any, name: str, path: str) -> Any:
+    """Return the object that a name leads to; None if it is not there."""
+    try:
+        return file[name]
+    except DAMAGE:
+        why_not_opened(file, name, path)
+        return None
+
+
+def dataset_at(file: Any, name: str, path: str, what: str = "dataset") -> Any:
+    """Open a dataset, or a group, and return its h5py ID, in a third of the time that an `h5py.Dataset` takes."""
+    try:
+        opened = (h5py.h5d if what == "dataset" else h5py.h5g).open(file.id, name.encode("utf-8", "surrogateescape"))
+    except DAMAGE as error:
+        why = why_not_opened(file, name.strip("/"), path) or what_libhdf5_said(error)
+        above = file.get(name.rpartition("/")[0] or "/")
+        hint = did_you_mean(name.rpartition("/")[2], above) if isinstance(above, h5py.Group) else ""
+        why = f": there is no {what} {name!r}: {why}.{hint} Objects(..., missing='skip') leaves out objects that lack "
+        raise refusal(path, name, f"{why}a field", FieldNotFoundError) from None
+    if what == "dataset":
+        check_has_numpy_type(opened, name, path)
+    return opened
+
+
+def _first(names: Sequence[str], most: int = _LISTED) -> str:
+    """List names, some of many."""
+    return ", ".join(names[:most]) + " ..." * (len(names) > most)
+
+
+class Thing(NamedTuple):
+    """A dataset that was found, its path in its file, and the member path inside its elements."""
+
+    dataset: Any
+    path: str
+    member: tuple[str, ...]
+
+
+def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
+    """Find a field's dataset, or the member of it that the name means."""
+
+    def leads_to_dataset(candidate: str) -> bool:
+        guard.check_links(file, candidate, path)
+        try:
+            return isinstance(file.get(candidate), h5py.Dataset)
+        except DAMAGE:
+            return False
+
+    lacking: Reading | None = None
+    for reading in readings(name):  # a dataset whose own name has a colon is found first
+        if reading.mark != "@" and reading.path and leads_to_dataset(reading.path):
+            dataset = file[reading.path]
+            dtype = _type_of(dataset, name, path)
+            member = member_in(dtype, reading) if reading.mark else ()
+            if member is not None:
+                return Thing(dataset, reading.path, member)
+            lacking = lacking or reading
+    if lacking is None:
+        raise _not_found(file, name, path)
+    current: Any = _type_of(file[lacking.path], name, path)
+    for part in lacking.rest:
+        names = current.names or ()
+        if part not in names:
+            break
+        current = current.fields[part][0]
+    hint = did_you_mean(name, _with_members(datasets_of(file)))
+    what = f"Its members are: {', '.join(names)}." if names else f"It is not a compound but {current}."
+    raise refusal(path, name, f": field {name!r} has no member {part!r}.{hint} {what}", FieldNotFoundError)
+
+
+def means(file: Any, name: str, path: str, guard: Guard) -> Reading | None:
+    """Return what a name means in a file: an object, a member or an attribute of one; None for nothing there."""
+    for reading in readings(name):
+        guard.check_links(file, reading.path, path)
+        if not reading.mark:
+            if is_there(file, reading.path, path):
+                return reading
+            continue
+        owner = thing_at(file, reading.path or "/", path)
+        if reading.mark == "@" and owner is not None and reading.rest[0] in owner.attrs:
+            return reading
+        if reading.mark == ":" and isinstance(owner, h5py.Dataset):
+            dtype = elements.type_if_any(owner.id.get_type())
+            if dtype is not None and (member := member_in(dtype, reading)) is not None:
+                return reading._replace(rest=member)
+    return None
+
+
+def _not_found(file: Any, name: str, path: str) -> H5StreamError:
+    clean = name.strip("/")
+    if why := why_not_opened(file, clean, path):
+        return refusal(path, name, f": {name!r} cannot be reached: {why}", FieldNotFoundError)
+    every = datasets_of(file)
+    there = {n: dataset for n, dataset in every.items() if not is_bookkeeping(n)} or every
+    inside: dict[str, Any] = {}
+    with contextlib.suppress(*DAMAGE):  # a link that leads nowhere
+        if isinstance(file.get(clean), h5py.Group):
+            inside = {n: dataset for n, dataset in there.items() if n.startswith(f"{clean}/")}
+            if not inside:
+                why = f": {name!r} is a group with no dataset in it, not a dataset."
+                return refusal(path, name, why, FieldNotFoundError)
+    # The nearest names first, so that a cut list still has them.
+    columns = [n[: -len("/codes")] for n in there if n.endswith("/codes") and f"{n[:-5]}categories" in there]
+    hint = did_you_mean(name, [*columns, *_with_members(there)])
+    if inside:
+        hint = " That is a group; name a dataset in it."
+    elif len(alike := [n for n in there if n.endswith(f"/{clean}")]) > 3:
+        hint = f" {len(alike):,} groups hold one, such as {alike[0]!r}: samples= says whether each is a sample "
+        hint += "(Objects) or its rows are (Rows, Sequences)."
+    above, _, leaf = clean.rpartition("/")
+    with contextlib.suppress(*DAMAGE):
+        if not inside and leaf in getattr(file.get(above or "/"), "attrs", ()):
+            hint = f" {leaf!r} is an attribute of {above or '/'!r}; attributes are named with an @, such as '@{leaf}'."
+    listing = f" It has: {_first(list(inside or there))}." if there else " It has no datasets."
+    return refusal(path, name, f" has no dataset {name!r}.{hint}{listing}", FieldNotFoundError)
+
+
+def why_not_opened(file: Any, name: str, path: str) -> str:
+    """Say why a name that is there leads to no dataset; empty if it is not there, or something else is."""
+    group, way = file, ""
+    for part in name.split("/"):
+        if part in ("", "."):
+            continue
+        # A colon may begin a member, or belong to the name.
+        stems = [part[:end] for end in range(len(part), 0, -1) if end == len(part) or part[end] == ":"]
+        try:
+            stem = next((stem for stem in stems if group.id.links.exists(stem.encode())), None)
+        except DAMAGE as error:
+            said = what_libhdf5_said(error)
+            raise SourceError(f"{path!r}: the links of {group.name!r} cannot be read: {said}", file=path) from error
+        if stem is None:
+            return ""
+        kind = _link_type(group, stem)
+        if kind not in _LINKS:
+            said = f"{way + stem!r} is a user-defined link (class {kind}), which only the program that made it can"
+            return f"{said} follow; copy what it leads to into the file"
+        group = behind(group, stem, path)
+        if not isinstance(group, h5py.Group):
+            return ""
+        way += f"{stem}/"
+    return ""
+
+
+def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
+    """Yield every name that can be a field: datasets, and the members of compounds."""
+    rivals = [name for name in datasets if ":" in name]
+    for name, dataset in datasets.items():
+        yield name
+        with contextlib.suppress(*elements.CANNOT_READ):
+            yield from (text for text, _ in members_of(name, dtype_of(dataset), rivals))
+
+
+def members_of(name: str, dtype: Any, rivals: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a compound and their types, named as fields are, those of compounds inside it too.
+
+    A name that would be read as one of some other datasets, or as another member, has a backslash.
+    """
+    rivals = [rival for rival in rivals if rival.startswith(f"{name}:")]
+
+    def inside(inner: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        for member in inner.names or ():
+            every = *above, member
+            plain = ":".join((name, *every))
+            is_rival = any(plain == rival or plain.startswith(f"{rival}:") for rival in rivals)
+            read = member_in(dtype, Reading(name, ":", tuple(":".join(every).split(":"))))
+            below = inner.fields[member][0]
+            yield quoted_member(name, every) if is_rival or read != every else plain, below
+            yield from inside(below, every)
+
+    return inside(dtype, ())
+
+
+def is_bookkeeping(name: str) -> bool:
+    """Tell whether a dataset is what PyTables keeps for itself: the indexes of its tables, never samples."""
+    return any(part.startswith("_i_") for part in name.split("/")[:-1])
+
+
+def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
+    """Read what a file or a group has once: an attribute (``"@name"``, ``"path@name"``), or the whole of a dataset."""
+    if "@" in parted(name)[1]:
+        meaning = means(file, name, path, guard)
+        if meaning is None or meaning.mark == "@":
+            return _attribute_of(file, name, meaning, path)
+    dataset, _, member = find_dataset(file, name, path, guard)
+    start, shape = (0,) * dataset.ndim, dataset.shape or ()
+
+    def read() -> Any:
+        if elements.is_readable(dataset.id.get_type()) and may_be_sorted(dataset.dtype):
+            return dataset.astype(dtype_of(dataset))[()]
+        return elements.values_of(dataset, start, shape)
+
+    values = _read(read, dataset, name, path, member)
+    for part in member:
+        values = values[part]
+    return values
+
+
+def _attribute_of(file: Any, name: str, meaning: Reading | None, path: str) -> Any:
+    """Read an attribute; refuse a name that looks like one of an attribute and means nothing."""
+    if meaning is not None:
+        owner, attribute = file[meaning.path or "/"], meaning.rest[0]
+        return _read(lambda: owner.attrs[attribute], owner.attrs.get_id(attribute), name, path)
+    reading = next((one for one in readings(name) if one.mark == "@"), None)
+    if reading is None:
+        raise _not_found(file, name, path)
+    where, attribute = reading.path, reading.rest[0]
+    owner = thing_at(file, where, path) if where else file
+    what = f"{'the file' if not where else repr(where)} has no attribute {attribute!r}."
+    hint = did_you_mean(attribute, [] if owner is None else list(owner.attrs))
+    raise refusal(path, name, f": {what}{hint}", FieldNotFoundError)
+
+
+def type_once(file: Any, name: str, path: str, guard: Guard) -> np.dtype[Any]:
+    """Return the type of what `once_of` reads."""
+    if "@" in parted(name)[1] and (meaning := means(file, name, path, guard)) is not None and meaning.mark == "@":
+        of_attribute: np.dtype[Any] = file[meaning.path or "/"].attrs.get_id(meaning.rest[0]).dtype
+        return of_attribute
+    dataset, _, member = find_dataset(file, name, path, guard)
+    dtype = dtype_of(dataset)
+    for part in member:
+        dtype = dtype[part]
+    return dtype
+
+
+def region_rows(thing: Thing, of: Any, name: str, path: str) -> NDArray[np.int64]:
+    """Return the first row of each region that a dataset of references names, and the row behind its last one."""
+    references = thing.dataset[()]
+    for part in thing.member:
+        references = references[part]
+    found, why = list[tuple[int, int]](), "is not of consecutive whole rows of that dataset"
+    for reference in references.reshape(-1):
+        one = None
+        try:
+            one = _rows_of(reference, of)
+        except DAMAGE as error:
+            why = f"cannot be read: {what_libhdf5_said(error)}"
+        if one is None:
+            what = f"{thing.path!r} of lookup=Bounds(...) refers to regions, and that of sample {len(found):,} {why}"
+            raise refusal(path, name, f": field {name!r}: {what}")
+        found.append(one)
+    return np.array(found, dtype=np.int64).reshape(-1, 2).T
+
+
+def _rows_of(reference: Any, of: Any) -> tuple[int, int] | None:
+    """Return the first row of a region, and the one behind its last; None if it is anything else than rows of this."""
+    if not reference:
+        return 0, 0
+    if of is None or h5py.h5r.dereference(reference, of.id) != of.id:
+        return None
+    space = h5py.h5r.get_region(reference, of.id)
+    if not space.get_select_npoints():
+        return 0, 0
+    low, high = space.get_select_bounds()
+    count = (high[0] + 1 - low[0]) * math.prod(of.shape[1:])
+    is_whole = space.get_select_type() != h5py.h5s.SEL_POINTS and space.get_select_npoints() == count
+    return (low[0], high[0] + 1) if is_whole else None
+
+
+def is_attribute(file: Any, name: str, path: str, guard: Guard) -> bool:
+    """Tell whether a field's name is that of an attribute, and not of a dataset or member with a "@" in its name."""
+    if "@" not in parted(name)[1]:
+        return False
+    meaning = means(file, name, path, guard)
+    return meaning.mark == "@" if meaning else any(reading.mark == "@" for reading in readings(name))
+
+
+def _read(read: Callable[[], Any], opened: Any, name: str, path: str, member: tuple[str, ...] = ()) -> Any:
+    """Read a value; refuse one of which a member is not for batches, or that h5py cannot read."""
+    whole = dtype = _type_of(opened, name, path)
+    for part in member:
+        dtype = dtype[part]
+    stored = (opened.id if isinstance(opened, h5py.Dataset) else opened).get_type()
+    why = "references point into the file and mean nothing in a batch" if holds_reference(stored) else ""
+    if dtype.kind in "fc" or elements.readable_of(dtype) is not dtype:
+        why = elements.refusal(dtype) or why
+    elif not isinstance(opened, h5py.Dataset) and not elements.is_readable(stored):
+        why = why or elements.no_type("it widens members of a compound, which then overlap")
+    if why:
+        raise refusal(path, name, f": field {name!r} is {dtype}: {why}")
+    try:
+        return in_stored_byte_order(read(), whole)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise refusal(path, name, f": h5py cannot read {name!r}: {error}") from error
+    except (OSError, RuntimeError, KeyError) as error:
+        said = f"{path!r}: {name!r} is there, but libhdf5 cannot read it: {what_libhdf5_said(error)}"
+        raise SourceError(said, file=path) from error
+
+
+def check_has_numpy_type(opened: Any, name: str, path: str) -> None:
+    """Refuse a dataset or an attribute of a type that h5py does not know."""
+    _type_of(opened, name, path)
+
+
+def _type_of(opened: Any, name: str, path: str) -> np.dtype[Any]:
+    """Return the type of a dataset, or of an attribute; refuse one that h5py does not know."""
+    try:
+        return dtype_of(opened) if isinstance(opened, h5py.Dataset) else elements.type_of(opened.get_type())
+    except elements.CANNOT_READ as error:
+        raise refusal(path, name, f": field {name!r} has {elements.no_type(str(error))}") from error
+
+
+# --- sparse matrices: groups of three datasets that hold the values of each row, and the columns that these are in.
+# AnnData and h5sparse say in an attribute how such a group is laid out, 10x has the shape as a dataset. Source:
+# https://anndata.readthedocs.io/en/latest/fileformat-prose.html#sparse-arrays
+
+
+def is_matrix(thing: Any) -> bool:
+    """Tell whether an h5py object is a sparse matrix."""
+    return isinstance(thing, h5py.Group) and all(isinstance(thing.get(name), h5py.Dataset) for name in _SPARSE)
+
+
+def shape_of(group: Any, name: str, path: str) -> tuple[int, int]:
+    """Return the samples and columns of a sparse matrix whose rows lie one behind the other."""
+    said = next((group.attrs[key] for key in _ENCODED if key in group.attrs), "")
+    said = said.decode() if isinstance(said, bytes) else str(said)
+    samples = len(group["indptr"]) - 1
+    stored = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
+    if stored is None and isinstance(group.get("shape"), h5py.Dataset):
+        stored = group["shape"][()]
+    sizes = [] if stored is None else [int(n) for n in np.asarray(stored).reshape(-1)]
+    if said.startswith("csc") or (said and sizes and sizes[0] != samples):
+        nbytes = sum(group[part].id.get_storage_size() for part in _SPARSE)
+        why = f": {name!r} is a sparse matrix that lies column by column (CSC): a row is spread over all, so each "
+        why += f"batch would read all {nbytes:,} bytes. Write it row by row once: adata.X = adata.X.tocsr()"
+        raise refusal(path, name, why)
+    others = [n for k, n in enumerate(sizes) if k != (sizes.index(samples) if samples in sizes else -1)]
+    if len(sizes) != 2 or len(others) != 1:
+        why = f": {name!r} looks like a sparse matrix of {samples:,} rows, and its shape is said to be "
+        raise refusal(path, name, f"{why}{sizes or 'nothing'}: an attribute 'shape' of it has rows and columns")
+    return samples, others[0]
+
+
+def categories_of(thing: Any) -> tuple[str, ...] | None:
+    """Return the categories that a column of AnnData has, which are kept beside their codes; None for anything else."""
+    if not isinstance(thing, h5py.Group) or not all(name in thing for name in ("codes", "categories")):
+        return None
+    listed = thing["categories"][()]
+    return tuple(one.decode() if isinstance(one, bytes) else str(one) for one in listed.tolist())

@@ -1,0 +1,406 @@
+"""What datasets say of their numbers: by attributes and fill values, which are missing, and what others mean."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import MeaningWarning, OptionError
+from h5stream.samples.columns import Column
+from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, as_stored, packing
+from h5stream.samples.table import ROW
+from h5stream.storage.file.discovery import thing_at
+from h5stream.storage.file.stored import open_hdf5
+from h5stream.storage.layout.fields import Field
+from h5stream.storage.layout.layout import DatasetPart, FieldLayout, Lookup, SampleLayout, Target, leaves_of, numbers_of
+from h5stream.storage.source.handles import DAMAGE
+from h5stream.storage.source.local import FilesIdentity
+
+MOST_NUMBERS = 1000
+"""Numbers of an attribute, at most, that are looked at: a fill value is one, and few are missing."""
+
+Asked = tuple[str | Number, ...]
+Packed = tuple[tuple[int, Packing], ...]
+"""How fields that a part has once become floats, by their numbers."""
+
+
+# --- of one dataset
+
+
+def attributes_of(dataset: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the attributes of some names that a dataset has; those that cannot be read, or are large, are left out."""
+    values: dict[str, Any] = {}
+    if not isinstance(dataset, h5py.Dataset) or not h5py.h5a.get_num_attrs(dataset.id):
+        return values
+    for name in names:
+        with contextlib.suppress(*DAMAGE, TypeError, ValueError, NotImplementedError):
+            if name in dataset.attrs and np.prod(dataset.attrs.get_id(name).shape or (1,)) <= MOST_NUMBERS:
+                value = dataset.attrs[name]
+                if not isinstance(value, h5py.Empty):
+                    values[name] = value
+    return values
+
+
+def meaning_of(dataset: Any) -> tuple[tuple[str, str], ...]:
+    """Return what a dataset's attributes say of its numbers, as text that can be compared."""
+    return tuple((name, _shown(value)) for name, value in attributes_of(dataset, MEANINGS).items())
+
+
+def packed_by(dataset: Any) -> tuple[str, ...]:
+    """Return the attributes by which some stored numbers of a dataset are missing, or stand for others."""
+    if dataset.dtype.kind not in "iuf":
+        return ()
+    attributes = attributes_of(dataset, (*PACKED, "_Unsigned"))
+    kind = np.dtype(dataset.dtype.newbyteorder("="))
+    plain = packing((NETCDF,), kind, {})
+    return tuple(attributes) if replace(packing((NETCDF,), kind, attributes), dtype=plain.dtype) != plain else ()
+
+
+def packed_text(name: str, attributes: Sequence[str]) -> str:
+    """Say which attributes ask that stored numbers be unpacked, and what follows them."""
+    text = name if name.isprintable() and '"' not in name and "\\" not in name else repr(name)[1:-1]
+    listing = ", ".join(f"{text}@{one}" for one in attributes)
+    return f'{text} has fill values or packed numbers ({listing}), which Field("{text}", missing="netcdf") follows'
+
+
+def not_followed(layout: SampleLayout) -> dict[str, tuple[str, ...]]:
+    """Return the attributes of fields that say how stored numbers are packed, and are not followed, by field."""
+    names = dict[str, tuple[str, ...]]()
+    for parts in layout.datasets:
+        for target in parts[0].targets:
+            field = layout.fields[target.field]
+            if attributes := tuple(name for name, _ in target.meaning if name in PACKED and not field.packings):
+                names[field.name] = attributes
+    return names
+
+
+def _shown(value: Any) -> str:
+    values = np.ravel(value).tolist()
+    texts = [one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values]
+    return ", ".join(texts)
+
+
+def packing_of(
+    dataset: Any, member: tuple[str, ...], dtype: np.dtype[Any], asked: Asked, path: str, stacked: tuple[str, ...] = ()
+) -> Packing:
+    """Return how the numbers of a dataset, or of a member, become floats."""
+    members = [(*member, name) for name in stacked] or [member]
+    names = (*PACKED, "_Unsigned") if NETCDF in asked else ()
+    attributes = attributes_of(dataset, names)
+    every = []
+    for one in members:
+        fill = _inside(_fill_value(dataset, path), one) if FILL in asked else None
+        every.append(packing(asked, dtype, {name: _inside(value, one) for name, value in attributes.items()}, fill))
+    if len(set(every)) > 1:
+        said = "members have different fill values, and make one tensor; make a field of each, or give missing= numbers"
+        raise OptionError(f"{path!r}: {dataset.name!r}: {said}")
+    return every[0]
+
+
+def _fill_value(dataset: Any, path: str) -> Any:
+    """Return a dataset's fill value; refuse one that has none of its own."""
+    plist = dataset.id.get_create_plist()
+    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED or dataset.dtype.kind == "O":
+        said = "has no fill value of its own; give missing= the number that stands for what is missing"
+        raise OptionError(f"{path!r}: missing='fill', and {dataset.name!r} {said}")
+    return dataset.fillvalue
+
+
+def _inside(value: Any, member: tuple[str, ...]) -> Any:
+    """Return the member of a value; a value that is no compound itself."""
+    for name in member:
+        value = value[name] if getattr(value, "dtype", None) is not None and value.dtype.names else value
+    return value
+
+
+def check_is_number(field: FieldLayout) -> None:
+    """Refuse a field that NaN cannot stand in."""
+    if field.is_listed or field.dtype.kind not in "iuf":
+        what = "numbers of variable length in a list" if field.is_listed else str(field.dtype)
+        said = "missing= is for whole and floating point numbers; of variable length with ragged='list'"
+        raise OptionError(f"field {field.name!r} is {what}: {said}")
+
+
+# --- of a whole layout: each dataset's own, and which of them each sample has
+
+
+def with_packings(layout: SampleLayout, packed: Sequence[Packed]) -> SampleLayout:
+    """Note how the numbers of fields with missing= become floats; `packed` says it of what each part has once."""
+    once = {number for number, _ in packed[0]}
+    for asked, entry in zip(layout.shape.fields, layout.entries, strict=True):
+        if not isinstance(asked, Field) or not asked.missing:
+            continue
+        leaves = [numbers_of(leaf)[0] for _, leaf in leaves_of("", entry)]
+        _check_fit(asked, [layout.fields[number] for number in leaves])
+        for number in leaves:
+            if number in once:
+                of = [np.array([dict(one)[number]], dtype=object) for one in packed]
+                layout = _with(layout, number, of, None)
+            else:
+                layout = _with_own(layout, number, asked.missing)
+    return layout
+
+
+def _check_fit(asked: Field, fields: Sequence[FieldLayout]) -> None:
+    """Refuse what is no number, and a number that no element of a field can be."""
+    for field in fields:
+        check_is_number(field)
+    for number in asked.missing if NETCDF not in asked.missing else ():
+        if isinstance(number, str) or (number != number and any(field.dtype.kind == "f" for field in fields)):
+            continue  # NaN stays what it is
+        if all(as_stored(number, field.dtype) is None for field in fields):
+            said = f"missing={number!r}, and its stored numbers are {fields[0].dtype}, which are never that"
+            raise OptionError(f"Field({asked.name!r}): {said}; give the number as it is stored")
+
+
+def _with_own(layout: SampleLayout, number: int, asked: Asked) -> SampleLayout:
+    """Note how a field's numbers become floats, by each of the datasets that they are read from."""
+    pairs = ((n, one) for n, parts in enumerate(layout.datasets) for one in parts[0].targets if one.field == number)
+    dataset, _ = next(pairs)
+    of = []
+    with contextlib.ExitStack() as opened:
+        files = _Files(layout, opened)
+        for part in layout.datasets[dataset]:
+            target = next(one for one in part.targets if one.field == number)
+            of.append(_of_part(files, part, target, layout.fields[number], asked))
+    return _with(layout, number, of, dataset)
+
+
+class _Files:
+    """The files of a layout, one open at a time."""
+
+    def __init__(self, layout: SampleLayout, opened: contextlib.ExitStack) -> None:
+        self._layout, self._opened = layout, opened
+        self._path, self._file = "", None
+        self._part: DatasetPart | None = None
+        self._numbers = np.zeros(0, dtype=np.int64)
+
+    def dataset(self, part: DatasetPart, k: int) -> tuple[Any, str]:
+        """Return a part's dataset, or that of its object `k`, and the path of its file."""
+        identity, path = self._layout.files[part.file], part.path
+        within = identity.path
+        if isinstance(identity, FilesIdentity):
+            if part is not self._part:
+                self._part, self._numbers = part, _file_of_each(part, identity)
+            within = identity.paths[int(self._numbers[k])]
+        elif len(part.objects):
+            path = part.path_of(k)
+        if within != self._path:
+            self._opened.close()
+            self._file, self._path = self._opened.enter_context(open_hdf5(within)), within
+        return thing_at(self._file, path, within), within
+
+
+def _file_of_each(part: DatasetPart, identity: FilesIdentity) -> NDArray[np.int64]:
+    """Return the number of the file that each object of a part is, by where its bytes are."""
+    numbers = np.full(len(part.objects), -1, dtype=np.int64)
+    if part.index is not None and len(part.index.numbers):
+        owner = part.index.numbers // part.index.columns
+        if part.object_edges is not None:
+            owner = np.searchsorted(part.object_edges, owner * part.chunk_rows, side="right") - 1
+        numbers[owner] = np.searchsorted(identity.starts, part.index.offset, side="right") - 1
+    lacking, in_turn = numbers < 0, np.arange(len(numbers))
+    if part.object_rows is not None:
+        numbers[lacking & (part.object_rows == 0)] = 0  # nothing is read of it
+        lacking = numbers < 0
+    if lacking.any():
+        if len(numbers) < len(identity.paths) or (numbers[~lacking] != in_turn[~lacking]).any():
+            said = "nothing was written in some of the files, so that their attributes cannot be told apart"
+            raise OptionError(
+                f"missing= of {part.path!r}: {said}; give missing= the numbers that stand for what is missing"
+            )
+        numbers[lacking] = in_turn[lacking]
+    return numbers
+
+
+def _of_part(files: _Files, part: DatasetPart, target: Target, field: FieldLayout, asked: Asked) -> NDArray[np.object_]:
+    """Return how the numbers of a part become floats: one for all, or one for each of its objects."""
+    if all(not isinstance(one, str) for one in asked):
+        return np.array([packing(asked, field.dtype, {})], dtype=object)
+    packings = np.empty(max(1, len(part.objects)), dtype=object)
+    for k in range(len(packings)):
+        dataset, path = files.dataset(part, k)
+        if isinstance(dataset, h5py.Dataset):  # else an object that lacks it, and is filled
+            packings[k] = packing_of(dataset, target.member, field.dtype, asked, path, target.stacked)
+    every = [one for one in packings.tolist() if one is not None]
+    if len({*every}) == 1:
+        return np.array(every[:1], dtype=object)
+    return np.array([every[0] if one is None else one for one in packings.tolist()], dtype=object)
+
+
+def _with(layout: SampleLayout, number: int, of: Sequence[NDArray[np.object_]], dataset: int | None) -> SampleLayout:
+    """Note how a field's numbers become floats, and if datasets differ in it, which of them each sample has."""
+    known = {one: k for k, one in enumerate(dict.fromkeys(one for some in of for one in some.tolist()))}
+    field = layout.fields[number]
+    if len({one.stored for one in known}) > 1:
+        said = "some of its datasets have the attribute _Unsigned, others have not, or say otherwise"
+        raise OptionError(f"field {field.name!r}: {said}; read them as datasets of their own")
+    packings, fields = tuple(known), list(layout.fields)
+    if len(known) == 1:
+        fields[number] = replace(field, packings=packings)
+        return replace(layout, fields=tuple(fields))
+    numbers = [np.array([known[one] for one in some.tolist()], dtype=np.int32) for some in of]
+    is_of_parts = all(len(some) == 1 for some in numbers) and not field.at
+    if dataset is None or (is_of_parts and dataset < len(layout.aligned)):
+        column = Column(np.concatenate(numbers), layout.file_starts, by_rows=True)
+    else:
+        column = Column(_of_samples(layout, field, numbers, dataset))
+    return _with_column(layout, number, packings, column)
+
+
+def _with_column(layout: SampleLayout, number: int, packings: tuple[Packing, ...], column: Column) -> SampleLayout:
+    """Add the field that says which packing each sample has."""
+    fields = list(layout.fields)
+    fields[number] = replace(fields[number], packings=packings, packed_by=len(fields))
+    name = f"{fields[number].name}: which packing"
+    fields.append(FieldLayout(name=name, kind="array", dtype=np.dtype(np.int64), row_shape=()))
+    return replace(layout, fields=tuple(fields), columns=(*layout.columns, (len(fields) - 1, column)))
+
+
+def _of_samples(
+    layout: SampleLayout, field: FieldLayout, numbers: Sequence[NDArray[np.int32]], dataset: int
+) -> NDArray[np.int32]:
+    """Return which of the packings each sample has, by the rows that it takes."""
+    firsts = list[NDArray[np.int64]]()
+    for part, some in zip(layout.datasets[dataset], numbers, strict=True):
+        begins = np.zeros(1, dtype=np.int64)
+        if len(some) > 1:
+            begins = np.arange(len(some)) if part.object_edges is None else part.object_edges[:-1]
+        firsts.append(begins + part.row_start)
+    starts, of = np.concatenate(firsts), np.concatenate(numbers)
+    lookup = next((one for one in layout.lookups if one.dataset == dataset), None)
+    if lookup is not None:
+        return of[_looked_up(lookup, field, starts)]
+    every = np.arange(layout.samples)
+    rows = layout.anchors_of(every) if layout.space is None else layout.space.anchors_of(every, field.at or ROW)
+    return of[np.searchsorted(starts, rows, side="right") - 1]
+
+
+def _looked_up(lookup: Lookup, field: FieldLayout, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return which stretch of rows each sample's are of."""
+    why = ""
+    place = np.searchsorted(starts, lookup.first_rows, side="right") - 1
+    if lookup.draw is not None:
+        why = "a function says in each epoch anew which rows samples have"
+    elif lookup.counts is not None:
+        more = lookup.counts + (0 if lookup.spare is None else lookup.spare)
+        if lookup.listed is None:
+            of, own = np.arange(len(place)), lookup.rows + np.maximum(more, 1) - 1
+        else:
+            of = np.repeat(np.arange(len(place)), more)
+            own = lookup.listed[np.arange(len(of)) + (lookup.rows - np.cumsum(more) + more)[of]]
+        last = np.searchsorted(starts, own, side="right") - 1
+        why = "some samples have rows of several of them" if (last != place[of]).any() else ""
+    if why:
+        said = f"its datasets differ in scale_factor, add_offset or fill values, and {why}"
+        raise OptionError(f"field {field.name!r}: {said}; give missing= numbers, or repack them with one packing")
+    return place
+
+
+# --- layouts that are joined
+
+
+def without_packings(layout: SampleLayout) -> SampleLayout:
+    """Return a layout of stored numbers."""
+    added = {field.packed_by for field in layout.fields} - {None}
+    fields = (replace(one, packings=(), packed_by=None) for k, one in enumerate(layout.fields) if k not in added)
+    columns = tuple((number, column) for number, column in layout.columns if number not in added)
+    return replace(layout, fields=tuple(fields), columns=columns)
+
+
+def with_joint_packings(layout: SampleLayout, layouts: Sequence[SampleLayout]) -> SampleLayout:
+    """Note in a joined layout how numbers become floats in each of those that it was made of."""
+    for number in range(len(layout.fields)):
+        several = [one.fields[number] for one in layouts]
+        if not any(one.packings for one in several):
+            continue
+        if not all(one.packings for one in several):
+            said = "has missing= in some datasets that are read as one, and none in others; give all the same"
+            raise OptionError(f"field {layout.fields[number].name!r} {said}")
+        known = {one: k for k, one in enumerate(dict.fromkeys(one for each in several for one in each.packings))}
+        if len(known) == 1:
+            fields = [
+                replace(one, packings=tuple(known)) if k == number else one for k, one in enumerate(layout.fields)
+            ]
+            layout = replace(layout, fields=tuple(fields))
+            continue
+        if len({one.stored for one in known}) > 1:
+            said = "some of its datasets have the attribute _Unsigned, others have not, or say otherwise"
+            raise OptionError(f"field {layout.fields[number].name!r}: {said}; read them apart")
+        columns = [
+            None if own.packed_by is None else dict(one.columns)[own.packed_by]
+            for one, own in zip(layouts, several, strict=True)
+        ]
+        is_of_parts = all(column is None or column.by_rows for column in columns)
+        values = []
+        for one, own, column in zip(layouts, several, columns, strict=True):
+            if is_of_parts:
+                old = np.zeros(len(one.file_starts) - 1, dtype=np.int32) if column is None else column.values
+            elif column is None:
+                old = np.zeros(one.samples, dtype=np.int32)
+            else:
+                every = np.arange(one.samples)
+                old = column.of(every, one.anchors_of(every))
+            values.append(np.array([known[packing] for packing in own.packings], dtype=np.int32)[old])
+        joint = np.concatenate(values)
+        column = Column(joint, layout.file_starts, by_rows=True) if is_of_parts else Column(joint)
+        layout = _with_column(layout, number, tuple(known), column)
+    return layout
+
+
+# --- numbers that do not mean the same
+
+
+def warn_of_meanings(layout: SampleLayout) -> None:
+    """Warn of datasets that are read as one, and whose attributes say that stored numbers mean different things."""
+    followed = set(_followed(layout))
+    for parts in layout.datasets:
+        for place, target in enumerate(parts[0].targets if len(parts) > 1 else ()):
+            first = _compared(target, followed)
+            for part in parts[1:]:
+                if part.targets[place].meaning != target.meaning and _compared(part.targets[place], followed) != first:
+                    _warn(layout, target.field, (first, parts[0]), (_compared(part.targets[place], followed), part))
+                    return
+
+
+def _followed(layout: SampleLayout) -> Iterator[int]:
+    """Yield the numbers of fields for which the attributes of each dataset are followed."""
+    for asked, entry in zip(layout.shape.fields, layout.entries, strict=True):
+        if isinstance(asked, Field) and NETCDF in asked.missing:
+            yield from (numbers_of(leaf)[0] for _, leaf in leaves_of("", entry))
+
+
+def _compared(target: Target, followed: set[int]) -> dict[str, str]:
+    """Return the attributes that must agree, by name: with missing="netcdf" the units alone."""
+    names = ("units",) if target.field in followed else MEANINGS
+    return {name: value for name, value in target.meaning if name in names}
+
+
+def _warn(
+    layout: SampleLayout,
+    number: int,
+    first: tuple[dict[str, str], DatasetPart],
+    other: tuple[dict[str, str], DatasetPart],
+) -> None:
+    name = next(name for name in MEANINGS if first[0].get(name) != other[0].get(name))
+    where = [layout.files[part.file].path for _, part in (first, other)]
+    where = [
+        f"{path!r}, {part.path!r}" if where[0] == where[1] else repr(path)
+        for path, (_, part) in zip(where, (first, other), strict=True)
+    ]
+    has = [f"{values[name]!r}" if name in values else "none" for values, _ in (first, other)]
+    way_out = "missing='netcdf' follows the attributes of each file"
+    if name == "units":
+        way_out = "convert them, or read them as datasets of their own"
+    text = (
+        f"field {layout.fields[number].name!r}: stored numbers do not mean the same everywhere: {name} is {has[0]} in "
+        f"{where[0]} and {has[1]} in {where[1]}, and they come as they are stored; {way_out}"
+    )
+    warnings.warn(text, MeaningWarning, stacklevel=2)

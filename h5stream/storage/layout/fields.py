@@ -1,0 +1,922 @@
+"""What a user asks for: a source, fields by their names, and the shape of a sample.
+
+``"x"`` asks for one tensor, ``["x", "y"]`` for a tuple, ``{"image": "x"}`` for a dict. A name is the path of a
+dataset, ``"group/x"``, with a compound member after a colon: ``"obs:bulk_labels"``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import glob
+import operator
+import os
+import re
+import reprlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from types import EllipsisType
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack, cast, get_type_hints
+
+import h5py
+import numpy as np
+from h5py import h5f, h5fd
+from numpy.typing import NDArray
+
+from h5stream.base.names import Within, as_pattern, braces_in, parted, tokens_of, unquoted
+from h5stream.base.texts import check_ordered, did_you_mean, listed, names_in
+from h5stream.errors import OptionError, SourceNotFoundError
+from h5stream.samples.boxes import ROWS
+from h5stream.samples.columns import FROM_NO_FILE, Given
+from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
+from h5stream.samples.packing import Missing, missing_of
+from h5stream.samples.ragged import (
+    ARRAYS,
+    STACKED,
+    Crop,
+    Form,
+    Normalisation,
+    Ragged,
+    changed,
+    normalisation,
+)
+from h5stream.samples.segments import RowLists, Stretches, as_array, renamed, row_lists
+from h5stream.samples.space import fraction_of
+from h5stream.samples.table import ROW, Table
+from h5stream.storage.decode.columns import ColumnNames, Columns, Mask, axes_taken
+from h5stream.storage.decode.images import FORMATS, Format
+from h5stream.storage.source.remote import matches
+from h5stream.storage.source.stores import is_address, parts_of
+
+
+class OldField(TypedDict, total=False):
+    """The arguments of `Field` under the names that they had before, and what to write."""
+
+    members: Annotated[Sequence[str], "columns=[NAMES]"]
+
+    steps: Annotated[Any, "take=STEPS, or take=Take(STEPS, ...)"]
+    at: Annotated[str, "take=Take(at=...)"]
+    pad: Annotated[Pad, "take=Take(pad=...)"]
+    axis: Annotated[int | Literal["rows"] | None, "take=Take(axis=...)"]
+    scale: Annotated[Any, "take=Take(scale=...)"]
+    repeat: Annotated[bool, "take='all'"]
+    rows: Annotated[Any, "lookup=..."]
+    names: Annotated[Any, "lookup=..."]
+    max_length: Annotated[int | None, "ragged=Ragged(FORM, crop=Crop(ROWS, at='start'))"]
+    crop: Annotated[Crop | None, "ragged=Ragged(FORM, crop=Crop(...))"]
+    pad_value: Annotated[float, "ragged=Ragged('pad', pad_value=...)"]
+    length: Annotated[str, "decode=(FORMAT, LENGTH)"]
+    mean: Annotated[Any, "normalise={'mean': ...}"]
+    std: Annotated[Any, "normalise={'std': ...}"]
+    factor: Annotated[float | None, "normalise={'factor': ...}"]
+    nan: Annotated[float | None, "normalise={'nan': ...}"]
+
+
+_TOOK = ("steps", "at", "axis", "scale", "pad")
+
+
+def _scales(scale: Any) -> tuple[Fraction, ...]:
+    """Give scales as fractions."""
+    if scale is None:
+        return ()
+    check_ordered("Take: scale=", scale)
+    try:
+        every = tuple(scale) if isinstance(scale, Iterable) else (scale,)
+        scales = tuple(fraction_of(each) for each in every)
+    except (TypeError, ValueError, OverflowError):
+        scales = ()
+    if not scales or min(scales) <= 0:
+        raise OptionError(f"Take: scale= is a number above 0, or one for each axis of a box, not {scale!r}")
+    return scales
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """What a sample takes of a dataset, if it is not what ``samples=`` says for all fields.
+
+    Parameters
+    ----------
+    steps : range or sequence of int, optional
+        For ``samples=Sequences(...)`` or ``Table(...)``: the rows to take, counted from the row at which a sample
+        begins. The field then has one more axis, that of the steps.
+    at : str, optional, keyword-only
+        For ``samples=Table(...)``: the column with the row that `steps` count from, instead of ``"row"``.
+    axis : int or "rows", optional, keyword-only
+        The axis of this dataset that samples lie along, if it is not the one of ``samples=``. ``"rows"`` takes the
+        whole row of axis 0 that a sample belongs to, for example the parameters of a simulation.
+    scale : number, fraction, or one for each axis of a box, optional, keyword-only
+        Elements of this dataset per element of the other fields: 0.5 for a label of half the resolution, 1 / 3000 for a
+        label every 30 seconds beside a recording of 100 values per second. Fractions and whole numbers are exact. A
+        float stands for the ratio of small whole numbers that it is the nearest float to, as 1 / 3000 and 0.1 are, or,
+        if there is none, for its own value.
+    pad : str or number, optional, keyword-only
+        What fills steps or boxes outside of the data, if it is not what ``samples=`` says, which must have a ``pad=``
+        too: ``"edge"``, ``"zeros"`` or a number, for example ``"edge"`` for an image, -100 for its label.
+
+    Raises
+    ------
+    OptionError
+        If an argument is none of these.
+
+    Examples
+    --------
+    >>> Take(range(-1, 3), pad="edge").steps
+    (-1, 0, 1, 2)
+    """
+
+    steps: Any = None
+    _: dataclasses.KW_ONLY
+    at: str = ""
+    axis: int | Literal["rows"] | None = None
+    scale: Any = None
+    pad: Pad = None
+
+    def __post_init__(self) -> None:
+        found = {
+            "steps": None if self.steps is None else checked_steps(self.steps),
+            "at": "" if self.at == ROW else self.at,
+            "axis": self.axis if self.axis is None or self.axis == ROWS else integer(self.axis, "axis"),
+            "scale": _scales(self.scale),
+            "pad": checked_pad("Take", self.pad),
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Field:
+    """One field, if its name alone does not say enough.
+
+    Parameters
+    ----------
+    name : str or h5py.Dataset
+        Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
+        ``"path@name"`` are an attribute, which all samples of the file or group share. If ``samples=`` names datasets
+        and not groups, ``"."`` is the dataset itself, and ``".:image"`` a member of a compound one. A path with a slash
+        in front begins at the file's root; a ``*`` in it stands for the text that the ``*`` of ``of=`` matches:
+        ``"/scores/*"`` with ``of="data/*"``. If ``of=`` is a list of names, the ``*`` is the last step of each. ``{}``
+        stands for numbers: with ``"frame_{}_x"``, each object (``frame_0_x``, ``frame_1_x``, ...) is a row, in the
+        order of the numbers; all must have the same shape and type. A name that is in the file is taken as it is,
+        whatever characters it has, and a backslash takes the next character as it is.
+    columns : slice, list or array of int, mask, list of str, "by name", "by place" or a tuple, optional, keyword-only
+        Columns (axis 1 of the dataset) to take, in that order, or a mask of all columns. A tuple says what to take of
+        axes 1, 2 and so on, as in brackets: slices, lists, masks, integers (which remove the axis) and ``...``. A tuple
+        of integers alone is refused as ambiguous: ``[0, 1]`` are columns, ``(0, 1, ...)`` is an index into two axes.
+        Only the chunks that hold the columns are read; of chunks without a filter only their bytes, and gaps of up to 4
+        KiB between them. Names are members of a compound that make one tensor, whose last axis is that of the members;
+        they must be numbers of one type. If the file names its columns (the index of ``var`` in AnnData, features of
+        10x, dimension scales of texts), a list of names takes these columns of each file, also of a sparse matrix, and
+        ``"by name"`` takes all, in the order of the first file. Without either, columns of other names are not joined;
+        ``"by place"`` joins them all the same.
+    dtype : torch.dtype, optional, keyword-only
+        The type that the batch is cast to, after the stored bytes have reached the batch's device.
+    take : range or sequence of int, "all" or Take, optional, keyword-only
+        With ``samples=Sequences(...)`` or ``Table(...)``: the rows that a sample takes, counted from the row at which
+        it begins. They are an axis of the sample, also the single row of ``take=[0]``. A `Take` says what else differs
+        from the other fields, such as the axis. ``"all"`` is for a dataset that exists once per file, or per group of
+        ``samples=``, and has no axis of rows: every sample gets all of it.
+    file : path, pattern or several, optional, keyword-only
+        The files that the dataset is in, if they are not those of the other fields: the same number of files, or any
+        number with `lookup`.
+    lookup : str, array of int, lists of int, Bounds, Lengths, Between, list of str or function, optional, keyword-only
+        Row numbers: sample ``k`` gets row ``lookup[k]`` of the dataset, which may have any number of rows. Either an
+        array, or the name of a dataset beside the other fields. An array of the shape (n, k) gives each sample k rows,
+        in any order, as one tensor of the shape (batch, k, ...). A list of lists, or a dataset of variable length,
+        gives each sample as many rows as its list has, which come as `ragged` says; lists of one length are such an
+        array. A dataset of the shape (n, 1) names single rows. With `file`, row numbers count through all of these
+        files. Without it, those of an array count through all files, and those of a dataset from 0 in each file or
+        group. ``Bounds("offsets")``, ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each
+        sample as many consecutive rows as they say. If `name` contains ``{}``, `lookup` is a list of names of objects
+        that replace it, one for each sample, or the path of a dataset of names; objects of different lengths need
+        `ragged`. ``"hits/{}:energy"`` is a member of each. A
+        function ``lookup(samples, epoch, seed)`` gets an array of sample numbers and returns a row for each, in each
+        epoch anew; `h5stream.order.fractions` gives it random numbers.
+    ragged : str or Ragged, optional, keyword-only
+        How batches hold samples with different numbers of rows, which `lookup` or values of variable length have:
+        ``"packed"`` (`Packed`, the default with ``lookup=`` `Bounds`, `Lengths`, `Between` or lists), ``"nested"`` (a
+        jagged `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest sample of the
+        batch) or ``"list"`` (the default for values of variable length, and the form of texts). A single sample is a
+        tensor of its rows. An attribute whose arrays differ in length has these forms, too. ``"arrays"`` is for whole
+        objects, or rows of groups or files (``Rows(of=)``), whose shapes differ along any axes: the batch is a list of
+        tensors. A sparse matrix (AnnData, 10x) needs ``"dense"``, a tensor of (samples, columns), or ``"packed"``,
+        which gives `SparseRows`. A `Ragged` says more, such as a crop.
+    decode : str or (str, str), optional, keyword-only
+        The format of encoded images that are values of variable length, or rows of bytes: ``"jpeg"``, ``"png"``,
+        ``"webp"``, or ``"auto"``, which looks at the first bytes of each. Reader threads decode them. If the images
+        that are examined when the files are opened have the same size, a batch is one tensor, (samples, height, width,
+        channels), else a list; ``ragged="list"`` makes it a list in any case. Samples of several rows are (samples,
+        steps, height, width, channels), and such images must have the same size. Pixels keep the type of the image,
+        uint8 for JPEG, and grayscale images have no axis of channels. A PNG with a palette, such as a mask of classes,
+        comes as the numbers of its colours, (height, width), as PIL gives it; ``"png-rgb"`` and ``"auto-rgb"`` give the
+        palette's colours. For rows that are filled up to one length, pass a
+        pair: the format, and the dataset that says how many bytes of each row are the image. Not with `dtype` or
+        `columns`; `normalise` makes numbers of pixels.
+    normalise : dict, optional, keyword-only
+        ``mean`` and ``std``, numbers or arrays, and the numbers ``factor`` and ``nan``: the batch becomes
+        ``(x * factor - mean) / std``, as float32 unless `dtype` says otherwise, on the device if there is one, and then
+        ``nan`` replaces NaN. Arrays must broadcast to one sample: one number per column of a table, or the shape (3, 1,
+        1) for images of (3, height, width). With a factor of ``1 / 255`` for pixels, ``mean`` and ``std`` are on the
+        scale of 0 to 1. `FieldStatistics.normalise` gives both.
+    missing : "netcdf", "fill", number or several, optional, keyword-only
+        Stored numbers that become NaN; the batch is float32 unless `dtype` says otherwise. A number is compared as the
+        dataset's type holds it, ``"fill"`` is the dataset's fill value, and ``"netcdf"`` follows the attributes of each
+        dataset: ``_FillValue``, ``missing_value``, ``valid_min``, ``valid_max``, ``valid_range`` and ``_Unsigned`` say
+        which numbers are valid, and these are multiplied by ``scale_factor`` before ``add_offset`` is added. The type
+        is then the one that xarray decodes to, float32 or float64, unless `dtype` or `normalise` are given.
+        `normalise` gets the numbers that come of this.
+    **old
+        Arguments of earlier versions, which warn and say what to write.
+
+    Raises
+    ------
+    OptionError
+        If the name is not a name, `columns` are neither a slice nor numbers, or options contradict each other.
+    SourceNotFoundError
+        If `file` matches nothing.
+
+    Examples
+    --------
+    >>> Field("x", columns=slice(0, 4)).name
+    'x'
+    >>> Field("action", take=range(2), normalise={"mean": 0.5}).take
+    Take(steps=(0, 1), at='', axis=None, scale=(), pad=None)
+    """
+
+    name: str
+    columns: Columns = None
+    members: tuple[str, ...] = ()
+    """Names in `columns`, which is None then."""
+    dtype: Any = None
+    take: Take = Take()
+    repeat: bool = False
+    file: tuple[str, ...] = ()
+    lookup: Any = dataclasses.field(default=None, compare=False)
+    ragged: Ragged | None = None
+    decode: str = ""
+    length: str = ""
+    normalise: Normalisation | None = None
+    missing: tuple[str | int | float, ...] = ()
+    _file: str = ""
+    """The file of the dataset that was given in place of a name; empty for a name."""
+    _beside: Beside | None = dataclasses.field(default=None, compare=False)
+    """What the * of a name stand for that leads to another place than that of `samples`; None for other names."""
+
+    def __init__(
+        self,
+        name: Any,
+        *,
+        columns: slice | Sequence[int] | Sequence[str] | tuple[Any, ...] | str | None = None,
+        dtype: Any = None,
+        take: Take | Iterable[int] | Literal["all"] | None = None,
+        file: Any = None,
+        lookup: Any = None,
+        ragged: Form | Ragged | None = None,
+        decode: Format | tuple[Format, str] | Literal[""] | None = "",
+        normalise: Mapping[str, Any] | None = None,
+        missing: Missing | None = None,
+        **old: Unpack[OldField],
+    ) -> None:
+        if old:
+            named_anew = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode}
+            named_anew |= {"normalise": normalise, "columns": columns}
+            take, lookup, ragged, decode, normalise, columns = _with_new_names(named_anew, old).values()
+        named, of = named_by(name), ""
+        if named is not None and named[2]:
+            of, name, _ = named
+        if not isinstance(name, str) or not name.strip("/"):
+            raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
+        if isinstance(take, str) and take != "all":
+            raise OptionError(f"Field({name!r}): take= is steps, such as range(16), 'all' or a Take, not {take!r}")
+        format_, length = decode if isinstance(decode, tuple) and len(decode) == 2 else (decode or "", "")
+        values = {
+            "_file": of,
+            "_beside": None,
+            "name": name,
+            "columns": _columns(columns),
+            "members": (),
+            "dtype": dtype,
+            "take": take if isinstance(take, Take) else Take(None if isinstance(take, str) else take),
+            "repeat": isinstance(take, str),
+            "file": ()
+            if file is None
+            else tuple(path for one in several(file, "Field(file=)") for path in paths_of(one, None)),
+            "lookup": _lookup(name, lookup),
+            "decode": _decode(name, format_, length, ragged),
+            "length": length,
+            "normalise": normalisation(name, normalise),
+            "missing": () if missing is None else missing_of(name, missing),
+        }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+        object.__setattr__(self, "ragged", self._form(ragged))
+        given = given_to(self)
+        for option, what, refused, way_out in _CLASHES:
+            if option in given and not given.isdisjoint(refused):
+                said = f"{option} takes {what}, without {', '.join(refused)}{way_out}"
+                raise OptionError(f"Field({name!r}): {said}")
+
+    def __repr__(self) -> str:
+        said = {
+            "columns": _written(self.columns),
+            "dtype": self.dtype,
+            "take": "all" if self.repeat else None if self.take == Take() else self.take,
+            "file": self.file or None,
+            "lookup": self.lookup,
+            "ragged": self.ragged,
+            "decode": (self.decode, self.length) if self.length else self.decode or None,
+            "normalise": self.normalise,
+            "missing": self.missing or None,
+        }
+        return f"Field({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in said.items() if v is not None)])})"
+
+    def _form(self, ragged: Form | Ragged | None) -> Ragged | None:
+        """Say how rows come in a batch of which samples have any number; None where each sample is one."""
+        if isinstance(ragged, Ragged) or (ragged is None and self.decode):
+            form = ragged
+        elif self.decode:
+            form = Ragged("list")
+        else:
+            default = STACKED if self.names_objects else ragged_by_default(self.lookup)
+            form = Ragged(ragged or default) if ragged is not None or default else None  # type: ignore[arg-type]
+        # A dataset that `lookup` names may list several rows for each sample.
+        is_one = callable(self.lookup) or isinstance(self.lookup, np.ndarray)
+        if form is not None and form.crop is not None and is_one:
+            raise not_ragged(self.name)
+        return form
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether a sample has what something else says, or what another file has."""
+        return bool(self.file) or self.lookup is not None
+
+    @property
+    def names_objects(self) -> bool:
+        """Whether `lookup` names an object for each sample, and not rows of a dataset."""
+        return isinstance(self.lookup, str | list) and braces_in(self.name) > 0
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether its rows are objects with numbers in their names."""
+        return self.lookup is None and braces_in(self.name) > 0
+
+    @property
+    def has_own_shape(self) -> bool:
+        """Whether each sample has a shape of its own."""
+        return self.ragged is not None and self.ragged.form == ARRAYS
+
+    @property
+    def shown(self) -> str:
+        """Its name as the user wrote it, with its *."""
+        return self.name if self._beside is None else self._beside.name
+
+    @property
+    def beside(self) -> str:
+        """Its path beside objects that lie in one group, with a * for their names; empty for other fields."""
+        return "" if self._beside is None else self._beside.path
+
+    def inside(self, group: str) -> Field:
+        """Look the name up in a group, unless it begins with a slash; beside it, where it has a * as well.
+
+        What `lookup` names is looked up there too.
+
+        Parameters
+        ----------
+        group : str
+            Path of the group.
+
+        Returns
+        -------
+        Field
+            The field with its full path; this one where there is nothing to look up.
+        """
+        if not group:
+            return self
+        stays = self._beside is None and (self._file or self.file or self.name.startswith("/") or self.names_objects)
+
+        def here(name: str) -> str:
+            literal, written = parted(name)
+            if name.startswith("/"):
+                return name if self._beside is None else self._beside.put(name, group)
+            if name == "." or name.startswith((".:", ".@")):
+                return Within(group, name[1:])
+            return Within(f"{group}/{literal}", written)
+
+        lookup = self.lookup
+        if isinstance(lookup, (str, Stretches)):
+            lookup = here(lookup) if isinstance(lookup, str) else renamed(lookup, here)
+        name, length = self.name if stays else here(self.name), self.length
+        return changed(self, name=name, lookup=lookup, length=here(length) if length and not stays else length)
+
+
+class Beside(NamedTuple):
+    """What says of an object's path what the * stood for in the pattern that it matches."""
+
+    of: re.Pattern[str]
+    path: str  # the field's own, with a * for the last step of the object's path; empty where that is not all
+    name: str  # the field's, as the user wrote it
+
+    def put(self, name: str, group: str) -> Within:
+        """Return a name with what its * stand for in a group."""
+        known = self.of.fullmatch(group)
+        stood = iter(known.groups() if known else ())
+        *before, last = [*tokens_of(name, r"\*"), ""] if name.endswith("*") else tokens_of(name, r"\*")
+        literal = "".join(next(stood, "*") if one == "*" else unquoted(one) for one in before)
+        return Within(literal, last)
+
+
+def beside(field: Field, of: str | Sequence[str], root: str) -> Field:
+    """Return a field that knows what the * of its name stand for beside the objects of a pattern, or those named."""
+    count = tokens_of(field.name, r"\*").count("*")
+    if not count or not field.name.startswith("/") or field.names_objects:
+        return field
+    pattern = "/".join(one for one in of.split("/") if one not in ("", ".")) if isinstance(of, str) else "*"
+    pieces = re.findall(r"\[[^]]+\]|\*|\\.|[^*[\\]+|.", pattern, re.DOTALL)
+    text = "".join("([^/]*)" if one == "*" else _as_it_is_or_matched(one) for one in pieces)
+    known = re.compile((re.escape(f"{root}/") if root else "") + text if isinstance(of, str) else f"(?:.*/)?{text}")
+    if count > known.groups:
+        said = f"a * of its name stands for what that of of= stood for, and {reprlib.repr(of)} has {known.groups}"
+        said += "; with names in a list there is one, the last step of each. \\* is a * of a name itself"
+        raise OptionError(f"Field({field.name!r}): {said}")
+    steps, last = re.split("[:@]", field.name)[0].split("/"), pattern.rpartition("/")[2]
+    path = "/".join("*" if step == last else step for step in steps)
+    is_all = last == "*" or ("*" in last and path.count("*") == path.split("/").count("*"))
+    is_all = is_all and known.groups == 1 and "\\" not in path
+    return changed(field, _beside=Beside(known, path if is_all else "", field.name))
+
+
+def _as_it_is_or_matched(piece: str) -> str:
+    """Return a regular expression of what a piece of a pattern matches, or of its characters as they are."""
+    return f"(?:{fnmatch.translate(as_pattern(piece))[4:-3]}|{re.escape(piece)})"
+
+
+def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
+    """Return the place of each column of a matrix among those that a field takes; -1 for the others."""
+    try:
+        ((wanted, _),) = axes_taken((width,), slice(None) if field.columns is None else field.columns)
+    except OptionError as error:
+        raise OptionError(f"Field({field.name!r}): {error}") from None
+    places = np.full(width, -1, dtype=np.int32)  # half the bytes: all of it is looked at for each row
+    places[wanted] = np.arange(len(wanted))
+    return places
+
+
+def _lookup(name: str, given: Any) -> Any:
+    """Check what says which row, which rows or which object each sample has."""
+    if given is None or (isinstance(given, str) and not braces_in(name)):
+        return given
+    is_named, why, itself = braces_in(name) > 0, "", r"; \{} is a {} of the name itself"
+    if callable(given) or isinstance(given, Stretches):
+        if is_named:
+            why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} takes names" + itself
+    elif is_named:
+        given = given if isinstance(given, str) else [*names_in(f"Field({name!r}): lookup=", given)]
+        wrong = [one for one in given if not isinstance(one, str) or not one]
+        if wrong or not given:
+            why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0] if wrong else 'none'!r}"
+    elif (lists := row_lists(given, f"Field({name!r})")) is not None:
+        return lists
+    else:
+        given = as_array(given)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            why = "lookup= takes a dataset's name, or one row number for each sample, or a list of them, not "
+            why += f"{given.dtype} {given.shape}. "
+            why += "Names of objects need {} in the field's name: 'images/{}'"
+        else:
+            given = given.astype(np.int64)
+    if why:
+        raise OptionError(f"Field({name!r}): {why}")
+    return given
+
+
+def ragged_by_default(lookup: Any) -> Form | Literal["stacked"] | None:
+    """Return how rows that a sample looks up come where a user does not say it; None where each is one."""
+    if isinstance(lookup, RowLists):
+        return STACKED if lookup.are_even else "packed"
+    return "packed" if isinstance(lookup, Stretches) else None
+
+
+def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a field with those of old names under their new ones, and warn for each of these."""
+    known = {name: hint.__metadata__[0] for name, hint in get_type_hints(OldField, include_extras=True).items()}
+    for name in old:
+        if name not in known:
+            raise TypeError(f"Field has no argument {name}=.{did_you_mean(name, given)}")
+        said = f"Field({name}=) will be removed in 0.4: write {known[name]}"
+        warnings.warn(said, DeprecationWarning, stacklevel=3)
+    used = {name: value for name, value in old.items() if is_given(value)}
+    for name, others in (("repeat", _TOOK), ("rows", ("names",)), ("max_length", ("crop",))):
+        if name in used and (clash := used.keys() & others):
+            raise OptionError(f"Field: {name}= and {min(clash)}= do not go together; give one of them")
+    took = {key: used[key] for key in _TOOK if key in used}
+    form = {key: used[key] for key in ("crop", "pad_value") if used.get(key)}
+    if "max_length" in used:
+        form["crop"] = Crop(used["max_length"], at="start")
+    meant = {
+        "take": "all" if "repeat" in used else Take(**took) if took else None,
+        "lookup": used.get("rows", used.get("names")),
+        "normalise": {key: used[key] for key in ("mean", "std", "factor", "nan") if key in used} or None,
+        "columns": _members(used["members"]) if "members" in used else None,
+    }
+    if wrong := [key for key, value in meant.items() if value is not None and given[key] is not None]:
+        raise OptionError(f"Field: {wrong[0]}= was given, and so was an old name of it; leave out the old one")
+    meant["ragged"] = Ragged(given["ragged"] or "packed", **form) if form else None
+    meant["decode"] = (given["decode"], used["length"]) if "length" in used else None
+    return {key: value if meant[key] is None else meant[key] for key, value in given.items()}
+
+
+def _files(given: Any) -> tuple[str, ...]:
+    return tuple(path for one in several(given, "Field(file=)") for path in paths_of(one, None))
+
+
+def _decode(name: str, decode: Any, length: str, ragged: str | Ragged | None) -> str:
+    if decode and decode not in FORMATS:
+        raise OptionError(f"Field({name!r}): decode= is {', '.join(map(repr, FORMATS))}, not {decode!r}")
+    if length and not decode:
+        raise OptionError(f"Field({name!r}): decode= is a format, or (format, {length!r}), where that says how long")
+    if decode and isinstance(ragged, str) and ragged != "list":
+        raise OptionError(f"Field({name!r}, decode={decode!r}): ragged= is 'list' for images, not {ragged!r}")
+    return str(decode)
+
+
+def not_ragged(name: str) -> OptionError:
+    """Return the error for options of ragged fields that a field has which is none."""
+    said = "which lookup=Bounds(...), Lengths(...), Between(...) or lists of rows say, for whole objects, "
+    said += "samples=Objects(...), and"
+    said = f"samples of unlike lengths, {said} for numbers of variable length"
+    return OptionError(f"Field({name!r}): ragged= is for {said}")
+
+
+BY_NAME, BY_PLACE = "by name", "by place"
+
+
+def _members(given: Any) -> list[str]:
+    """Read what the old name of names in `columns` was given."""
+    names = [given] if isinstance(given, str) else [*names_in("Field: members=", given)]
+    if wrong := [one for one in names if not isinstance(one, str) or not one]:
+        raise OptionError(f"Field: members= takes names of members of a compound, not {wrong[0]!r}")
+    return names
+
+
+def _columns(columns: Any) -> Columns:
+    """Read what is taken of the axes of a row."""
+    if isinstance(columns, str) and columns in (BY_NAME, BY_PLACE):
+        return ColumnNames(by_place=columns == BY_PLACE)
+    if not isinstance(columns, (str, bytes, tuple, slice, dict)) and (names := _column_names(columns)):
+        if len(set(names)) < len(names):
+            raise OptionError(f"columns= names a column twice, of {reprlib.repr(names)}; name each once")
+        return ColumnNames(names)
+    if not isinstance(columns, tuple):
+        return columns if columns is None else _of_axis(columns)
+    if columns and all(isinstance(each, (int, np.integer)) for each in columns):
+        numbers = ", ".join(map(str, columns))
+        said = f"columns=[{numbers}] takes these columns, and columns=({numbers}, ...) what x[i, {numbers}] is"
+        raise OptionError(f"columns={columns!r} is a tuple of numbers, which may mean two things: {said}")
+    return tuple(_of_axis(each, is_one=True) for each in columns)
+
+
+def _written(columns: Columns) -> Any:
+    """Return columns as a user writes them."""
+    if not isinstance(columns, ColumnNames):
+        return columns
+    return BY_PLACE if columns.by_place else [*columns.names] or BY_NAME
+
+
+def _column_names(columns: Any) -> tuple[str, ...]:
+    """Return columns that are given by name; nothing for numbers and all else."""
+    if not isinstance(columns, Iterable) and not _is_array(columns):
+        return ()
+    check_ordered("columns=", columns)
+    if isinstance(columns, Iterator):
+        return ()
+    names = names_in("columns=", columns) if np.ndim(columns) == 1 or not _is_array(columns) else ()
+    if (
+        wrong := [one for one in names if not isinstance(one, str)]
+        if any(isinstance(one, str) for one in names)
+        else []
+    ):
+        raise OptionError(f"columns= takes names alone, or numbers alone, not {wrong[0]!r} among names")
+    return () if names and not isinstance(names[0], str) else names
+
+
+def _of_axis(given: Any, *, is_one: bool = False) -> Any:
+    """Read what is taken of one axis: a slice, columns, a mask of them, or where it `is_one` of several, a number."""
+    check_ordered("columns=", given)
+    if isinstance(given, (slice, EllipsisType)):
+        return given
+    with contextlib.suppress(ValueError, TypeError):  # of unlike lengths, or no numbers
+        flat = np.asarray(given)
+        if flat.dtype == bool and flat.ndim == 1 and len(flat):
+            return Mask(flat)
+        if is_one and flat.ndim == 0 and flat.dtype != bool:
+            return operator.index(given)
+        if not any(isinstance(one, (bool, np.bool_)) for one in given):
+            return [operator.index(one) for one in given]
+    said = (
+        "one column is [3], or (3, ...) without its axis, and a tuple has an index for each axis of a row. A list of "
+    )
+    said += "texts names columns; 'by name' lines those of several files up, and 'by place' takes them as they are"
+    raise OptionError(f"columns= takes a slice or column numbers, not {reprlib.repr(given)}; {said}")
+
+
+# Open h5py objects stand for their names wherever one is taken; h5py has no types to say so.
+FieldLike = str | Field | Given
+Fields = FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike] | None
+Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleShape:
+    """How the fields of a sample are put together."""
+
+    kind: str  # `"one"`, `"tuple"` or `"dict"`
+    keys: tuple[str, ...]  # a key for each entry: the dict's key, or the field's name
+    fields: tuple[Field | Given, ...]  # the entries, in the user's order
+
+    def inside(self, group: str) -> SampleShape:
+        """Return the fields of a group under the same keys."""
+        inner = (field.inside(group) if isinstance(field, Field) else field for field in self.fields)
+        return replace(self, fields=tuple(inner))
+
+    @property
+    def by_name(self) -> list[int]:
+        """The places of fields whose columns are all, in the order of the names in the first file."""
+        every = enumerate(self.fields)
+        return [k for k, one in every if isinstance(one, Field) and one.columns == ColumnNames()]
+
+    def with_columns(self, columns: Mapping[int, tuple[str, ...]]) -> SampleShape:
+        """Return the fields with the columns that are known by name for these."""
+        places = set(self.by_name) & columns.keys()
+        named = (
+            changed(one, columns=ColumnNames(columns[k])) if k in places and isinstance(one, Field) else one
+            for k, one in enumerate(self.fields)
+        )
+        return replace(self, fields=tuple(named))
+
+    def assemble(self, values: Sequence[Any]) -> Any:
+        """Put one value for each entry into the user's structure."""
+        if self.kind == "one":
+            return values[0]
+        if self.kind == "tuple":
+            return tuple(values)
+        return dict(zip(self.keys, values, strict=True))
+
+
+def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike]) -> SampleShape:
+    """Read what the user gave as ``fields``."""
+    kind, given = "tuple", cast(Any, fields)
+    if isinstance(fields, (str, Field, *FROM_NO_FILE)) or named_by(fields) is not None:
+        kind, given = "one", [fields]
+    elif isinstance(fields, Mapping):
+        kind, given = "dict", [*fields.values()]
+    elif not isinstance(given, Iterable) and not _is_array(given):
+        raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
+    else:
+        given = names_in("fields=", given)
+    entries = tuple(Field(one) if isinstance(one, str) or named_by(one) else one for one in given)
+    if wrong := [one for one in entries if not isinstance(one, (Field, *FROM_NO_FILE))]:
+        raise OptionError(f"a field is a name or h5stream.Field(...), not {wrong[0]!r}")
+    if not entries:
+        raise OptionError("fields= is empty; name at least one dataset, or leave it out for all at the file's root")
+    keys = tuple(map(str, fields)) if isinstance(fields, Mapping) else tuple(one.name for one in entries)
+    return SampleShape(kind=kind, keys=keys, fields=entries)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a user asked for."""
+
+    paths: tuple[str, ...]  # the files, in order
+    group: str  # the group in which fields are looked up, and whose datasets they are by default; empty for the root
+    shape: SampleShape | None  # the fields; None for those by default
+    of_pattern: tuple[bool, ...] = ()  # of each file whether a pattern named it
+
+
+def read_request(source: Source, fields: Fields) -> Asked:
+    """Read what the user gave as source and as fields."""
+    given = several(source, "a source")
+    named = [named_by(one) for one in given]
+    every = [(one, known, paths_of(one, known)) for one, known in zip(given, named, strict=True)]
+    paths = [path for *_, some in every for path in some]
+    of_pattern = tuple(known is None and some != [checked_path(one)] for one, known, some in every for _ in some)
+    if not paths:
+        raise SourceNotFoundError("no file was named: the source is empty")
+    (name, is_dataset), *others = {known[1:] if known else ("", False) for known in named}
+    if others or (is_dataset and len(set(paths)) < len(paths)):
+        said = "several h5py objects are a source if they lie at one place, each in a file of its own"
+        raise OptionError(f"{said}; for fields of one file give the file, and fields=[...]")
+    if is_dataset and fields is not None:
+        raise OptionError(f"the source is the dataset {name!r}, so it is the field; leave out fields=, or give a file")
+    if is_dataset:
+        return Asked(paths=tuple(paths), group="", shape=sample_shape(name), of_pattern=of_pattern)
+    shape = None if fields is None else sample_shape(fields)
+    for one in shape.fields if shape else ():
+        of = one._file if isinstance(one, Field) else ""
+        if of and not any(os.path.exists(path) and os.path.samefile(of, path) for path in paths):
+            said = f"the field {one.name!r} is a dataset of {of!r}, which is not among the files that are opened"
+            raise OptionError(f"{said}; all fields come from the source")
+    return Asked(paths=tuple(paths), group=name, shape=shape, of_pattern=of_pattern)
+
+
+# --- what a user names as a source: paths, patterns, and open h5py objects, which stand for their names
+
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_SCHEMES = ("s3", "gs", "az", "https", "hf")
+
+_WRITE_THEM = "For arrays in memory take torch's DataLoader over a TensorDataset, or write them to a file first"
+
+Named = tuple[str, str, bool]
+"""Of an open h5py object its file, its path in there, empty for the file itself, and whether it is a dataset."""
+
+
+def named_by(thing: Any) -> Named | None:
+    """Return what an open h5py file, group or dataset stands for; None for anything else."""
+    if not isinstance(thing, (h5py.Group, h5py.Dataset)):
+        return None
+    if not thing:
+        raise OptionError(f"{thing!r} is closed, so that it no longer says which file it is of; give the file's path")
+    path = _path_of(thing.file)
+    access = thing.file.id.get_access_plist()
+    in_memory = access.get_driver() == h5fd.CORE and bool(thing.file.id.get_intent() & h5f.ACC_RDWR)
+    if not os.path.isfile(path) or (in_memory and not access.get_fapl_core()[1]):  # what is written never leaves it
+        raise OptionError(f"{thing!r} is not of a file on disk, and h5stream reads the file itself; give a path")
+    if thing.name is None or thing.name not in thing.file:
+        raise OptionError(f"{thing!r} has no name in {path!r}, so that it cannot be found there; give it one")
+    return path, thing.name.strip("/"), isinstance(thing, h5py.Dataset)
+
+
+def _path_of(file: Any) -> str:
+    """Return a file's path as it was opened, or where it is now if the working directory has changed since."""
+    path = os.fsdecode(file.filename)
+    if file.id.get_access_plist().get_driver() == h5fd.SEC2:
+        descriptor = file.id.get_vfd_handle()
+        if not os.path.exists(path) or not os.path.samestat(os.stat(path), os.fstat(descriptor)):
+            return os.path.realpath(f"/proc/self/fd/{descriptor}")
+    return path
+
+
+def paths_of(given: Any, known: Named | None) -> list[str]:
+    """Return the paths that one source stands for; those of a pattern sorted by name."""
+    if known is not None:
+        return [known[0]]
+    path = checked_path(given)
+    is_far = is_address(path)
+    if not (glob.has_magic(path) or "\\" in path) or (not is_far and os.path.exists(path)):
+        return [path]
+    every = matches(path) if is_far else sorted(glob.glob(_as_glob(path), recursive=True))
+    if not every and glob.has_magic(as_pattern(path)):
+        raise SourceNotFoundError(f"no {'object' if is_far else 'file'} matches {path!r}", file=path)
+    return every or [path]
+
+
+def _as_glob(path: str) -> str:
+    """Return a pattern of local files for `glob`: a folder in it whose name is there is taken as it is."""
+    done, *steps = path.split("/")
+    is_literal = os.path.lexists(done) if done else True
+    done = glob.escape(done) if is_literal else as_pattern(done)
+    for step in steps:
+        plain, below = f"{done}/{glob.escape(step)}", f"{done}/{as_pattern(step)}"
+        # Names that are no classes of characters match themselves below folders that are not known yet.
+        if plain == below or step in ("", "**"):
+            done = below
+        elif is_literal:
+            is_literal = bool(glob.glob(plain))
+            done = plain if is_literal else below
+        else:
+            done = plain if "[" in step and glob.glob(plain, recursive=True) else below
+    return done
+
+
+def checked_path(given: Any) -> str:
+    """Return a path as text, a leading ``~`` expanded; refuse what is none and say what to do instead."""
+    if isinstance(given, str | bytes | os.PathLike):
+        path = os.fsdecode(given)
+        if is_address(path):
+            inside = f"{path.rstrip('/')}/" if path.rpartition("://")[2] else f"{path}bucket/"
+            if not parts_of(path)[1] or path.endswith("/"):
+                others = "" if path.startswith("http") else f", or a pattern such as '{inside}*.h5'"
+                said = f"{path!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'"
+                raise OptionError(said + others)
+            if {"", ".", ".."} & {*parts_of(path)[1].removeprefix("/").split("/")}:
+                said = (
+                    f"{path!r} has an empty name between its slashes, or '.' or '..', by which obstore reads no object"
+                )
+                raise OptionError(f"{said}; copy it under another key")
+            return path
+        address = _ADDRESS.match(path)
+        if address and not os.path.exists(path):
+            near = re.sub(r"'(\w+)'", r"'\1://'", did_you_mean(address[1], _SCHEMES))
+            others = f"s3://, gs://, az://, https:// and hf:// are.{near}"
+            way_out = "leave out 'file://'" if address[1] == "file" else others
+            raise OptionError(f"{path!r} is an address that h5stream does not read: {way_out}")
+        return os.path.expanduser(path) if path.startswith("~") and not os.path.exists(path) else path
+    kind = f"{type(given).__module__.split('.')[0]}.{type(given).__name__}"
+    if _is_array(given):
+        raise OptionError(f"a source is a path, not {kind}. {_WRITE_THEM}")
+    if callable(getattr(given, "read", None)):
+        raise OptionError(f"a source is a path, not an open stream ({kind}); give the path of the file")
+    raise OptionError(f"a source is a path, a pattern or several of them, not {repr(given)[:200]}")
+
+
+def several(source: Any, what: str) -> list[Any]:
+    """Return the parts of a source: itself, or each of several, those that an array names too."""
+    one = isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset))
+    if _is_array(source) and not one:
+        one = np.asarray(source).dtype.kind not in "OSUT"
+    if one or callable(getattr(source, "read", None)) or not (isinstance(source, Iterable) or _is_array(source)):
+        return [source]
+    if isinstance(source, dict):
+        raise OptionError(f"a source is a path or several of them, not a dict of {len(source)}. {_WRITE_THEM}")
+    return listed(what, source)
+
+
+def _is_array(given: Any) -> bool:
+    return hasattr(given, "__array__") or hasattr(given, "__array_interface__")
+
+
+# --- which options go together, with which kind of field, and with which samples
+
+_RAGGED = ("ragged=", "Ragged(crop=)", "Ragged(pad_value=)")
+_PLACED = tuple(f"Take({name}=)" for name in _TOOK)
+_NAMED = "columns= of names"
+_ARRAYS = f"ragged={ARRAYS!r}"
+_EACH = (_ARRAYS, "a part of an axis", "lookup= of rows", "lookup= of several rows")
+"""What says more of another option than that it is given."""
+
+_TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
+    "sparse": ("rows of a sparse matrix", ("dtype=", "normalise=", "columns=", "ragged=", "file=", "lookup=")),
+    "values": ("values of variable length with ragged=", ("dtype=", "normalise=", "missing=", *_RAGGED)),
+    "images": (
+        "encoded images",
+        ("normalise=", "decode=", "ragged=", "file=", "lookup=", "Take(steps=)", "Take(at=)", "Take(pad=)"),
+    ),
+    "objects": ("whole objects with ragged=", ("dtype=", "normalise=", "missing=", "columns=", _NAMED, *_RAGGED)),
+    "attributes": ("an attribute with ragged=", ("dtype=", "normalise=", *_RAGGED)),
+    "once": ("an attribute or a single value", ("dtype=", "normalise=", "missing=", "take='all'")),
+}
+"""Kinds of field: what each is called, and the options that it takes; all others are refused."""
+
+_CLASHES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    (
+        "decode=",
+        "whole images",
+        ("columns=", _NAMED, "missing=", "take='all'", "dtype="),
+        "; cut or cast in sample_transform=",
+    ),
+    (
+        "decode=",
+        "one image a sample",
+        ("lookup= of several rows",),
+        "; lookup= of row numbers gives each sample an image, and Sequences(..., of=Bounds(...)) several images",
+    ),
+    ("lookup=", "something else for each sample", ("take='all'", *_PLACED), ""),
+    ("take='all'", "the whole dataset", ("columns=", _NAMED), ""),
+    (
+        _ARRAYS,
+        "whole arrays, or one place of some axes, columns=(0, ...)",
+        ("lookup= of rows", "take='all'", "Ragged(crop=)", "a part of an axis", *_PLACED),
+        "",
+    ),
+)
+"""An option, what it takes, those that do not go with it, and the way out."""
+
+
+def is_given(value: Any) -> bool:
+    """Tell whether an option has a value, of its own or of an old name."""
+    return value is not None and value is not False and not (isinstance(value, (str, tuple)) and not value)
+
+
+def given_to(field: Field) -> set[str]:
+    """Return which options a field was given."""
+    ragged, columns = field.ragged, field.columns
+    given = {f"{name}=": getattr(field, name) for name in ("columns", "dtype", "file", "lookup", "ragged", "missing")}
+    given |= {_NAMED: field.members}
+    given |= {"decode=": field.decode, "normalise=": field.normalise, "take='all'": field.repeat}
+    given |= {f"Take({name}=)": getattr(field.take, name) for name in _TOOK}
+    given |= {
+        "a part of an axis": any(
+            isinstance(one, (slice, list)) for one in (columns if isinstance(columns, tuple) else [columns])
+        ),
+        "lookup= of rows": field.lookup is not None and not field.names_objects,
+        "lookup= of several rows": isinstance(field.lookup, Stretches),
+        _ARRAYS: field.has_own_shape,
+        "Ragged(crop=)": ragged and ragged.crop,
+        "Ragged(pad_value=)": ragged is not None and ragged.pad_value != 0,
+    }
+    return {name for name, value in given.items() if is_given(value)}
+
+
+def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
+    """Refuse options that a kind of field does not take, and samples of several rows of what is one row."""
+    (what, taken), where = _TAKEN[kind], f"{path!r}: field {field.name!r}"
+    if wrong := sorted(given_to(field) - {*taken, *_EACH}):
+        said = f"{', '.join(wrong)} is not for {what}, but {', '.join(taken)} are"
+        raise OptionError(f"{where}: {said}; leave it out, and change the batch in batch_transform=")
+    is_one = samples is None or field.is_looked_up or isinstance(samples, (Objects, Rows))
+    is_one = is_one or (isinstance(samples, Table) and samples.length is None and samples.axis is None)
+    if kind in ("sparse", "values") and not is_one:
+        said = f"a sample of {type(samples).__name__}(...) has several rows, and {what} come one a sample"
+        raise OptionError(f"{where}: {said}; samples of one row have them, such as Table(row=...) without length=")

@@ -1,0 +1,318 @@
+"""The byte address, stored size and filter mask of every chunk of a dataset, as NumPy arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import SourceError, TruncatedFileError
+from h5stream.storage.decode.elements import is_readable, type_of
+
+MISSING = -1
+"""The `offset` of a chunk that was never written; its elements are the fill value."""
+
+COMPARED_NBYTES = 256 * 1024 * 1024
+"""The largest chunk that is compared with h5py's; a file must not take gigabytes to be opened."""
+
+READ_TOGETHER_NBYTES = 256 * 1024
+"""Bytes of unchunked data that count as one block.
+
+Small enough that a window holds many blocks, large enough that a read costs more than its system call."""
+
+MOST_OFFSET = int(np.iinfo(np.int64).max)
+
+_NOT_THERE = ("not allocated", "address isn't defined")
+"""What libhdf5 says, by version, of a chunk that was never written."""
+
+
+INDEX_UNREADABLE = (RuntimeError, OSError, OverflowError)
+"""What reading an index raises that libhdf5 has to be left with: the data go through h5py then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkIndex:
+    """Where the chunks of one dataset lie in its file.
+
+    A chunk's number is its place in the grid of chunks, last axis fastest. Contiguous data have blocks of rows.
+    """
+
+    shape: tuple[int, ...]  # shape, chunk_shape: elements along each axis, of the data and of a chunk
+    chunk_shape: tuple[int, ...]
+    numbers: NDArray[np.int64]  # numbers of the chunks that are stored, ascending
+    offset: NDArray[np.int64]  # offset, nbytes: file offset and stored size of each of them, in bytes
+    nbytes: NDArray[np.int64]
+    filter_mask: NDArray[np.uint32]  # bit `i` set: filter `i` of the pipeline was skipped for this chunk
+    # whether any chunk may reach beyond the data, because it is the last of several datasets that lie one behind the
+    # other
+    has_gaps: bool = False
+    grid: tuple[int, ...] = field(init=False)  # chunks along each axis
+
+    def __post_init__(self) -> None:
+        grid = tuple(-(-n // c) if c else 1 for n, c in zip(self.shape, self.chunk_shape, strict=True))
+        object.__setattr__(self, "grid", grid)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks in the grid, stored or not."""
+        return math.prod(self.grid)
+
+    @property
+    def columns(self) -> int:
+        """Chunks that one row of chunks has: the grid without its first axis."""
+        return math.prod(self.grid[1:])
+
+    def find(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the place of each chunk number in the arrays of this index, -1 where none is stored."""
+        if len(self.numbers) == 0:
+            return np.full(len(numbers), MISSING, dtype=np.int64)
+        if len(self.numbers) == self.chunks:  # dense: the number is the place
+            return np.where(numbers < self.chunks, numbers, MISSING)
+        places = np.searchsorted(self.numbers, numbers)
+        places[places == len(self.numbers)] = 0
+        return np.where(self.numbers[places] == numbers, places, MISSING)
+
+    def coordinates(self, number: int) -> tuple[int, ...]:
+        """Return the coordinates of a chunk's first element, as h5py counts them."""
+        where = np.unravel_index(number, self.grid)
+        return tuple(int(i) * c for i, c in zip(where, self.chunk_shape, strict=True))
+
+    def is_edge(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which chunks reach beyond the data on some axis."""
+        edge = np.full(len(numbers), self.has_gaps)
+        for i, n, c in zip(np.unravel_index(numbers, self.grid), self.shape, self.chunk_shape, strict=True):
+            edge |= (i + 1) * c > n
+        return edge
+
+
+def rows_together(row_nbytes: int, rows: int) -> int:
+    """Return how many rows of unchunked data are read together."""
+    return max(1, min(READ_TOGETHER_NBYTES // max(1, row_nbytes), rows))
+
+
+def cut_extent(shape: tuple[int, ...], offset: int | None, element_nbytes: int) -> ChunkIndex:
+    """Make the index of contiguous data, cut into blocks of rows, so that they are read like chunks."""
+    row_nbytes, rows = element_nbytes * math.prod(shape[1:]), shape[0]
+    together = rows_together(row_nbytes, rows)
+    count = -(-rows // together)
+    numbers = np.arange(0 if offset is None else count, dtype=np.int64)
+    return ChunkIndex(
+        shape=shape,
+        chunk_shape=(together, *shape[1:]),
+        numbers=numbers,
+        offset=(offset or 0) + numbers * (together * row_nbytes),
+        nbytes=np.minimum(together, rows - numbers * together) * row_nbytes,
+        filter_mask=np.zeros(len(numbers), dtype=np.uint32),
+    )
+
+
+def build_index(dataset: Any, *, file_size: int, element_nbytes: int | None = None) -> ChunkIndex:
+    """Read the chunk index of an h5py dataset that is chunked or contiguous; addresses count from the user block."""
+    if dataset.chunks is not None:
+        index = _chunked_index(dataset, file_size)
+        check_inside(dataset, index.offset, index.nbytes, file_size)
+        return index
+    element_nbytes = element_nbytes or dataset.id.get_type().get_size()
+    begin, nbytes = offset_of(dataset.id), min(math.prod(dataset.shape) * element_nbytes, MOST_OFFSET)
+    if begin is not None:
+        check_inside(dataset, np.array([begin]), np.array([nbytes]), file_size)
+    return cut_extent(dataset.shape, begin, element_nbytes)
+
+
+def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
+    grid = tuple(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+    # One flat list of numbers is half the cost of a list of tuples; a million chunks take a second or two.
+    found: list[int] = []
+    extend, without = found.extend, list[None]()
+
+    # A damaged tree may lead back into itself and have no end; but there are no more chunks than bytes.
+    most_numbers = (len(grid) + 3) * (file_size + 1)
+
+    def visit(info: Any) -> bool | None:
+        if info.chunk_offset is None:  # listed without an address: libhdf5 reads it as one that was never written
+            without.append(None)
+        else:
+            extend(info.chunk_offset)
+            extend((info.filter_mask, info.byte_offset, info.size))
+        return True if len(found) + len(without) > most_numbers else None
+
+    dataset.id.chunk_iter(visit)
+    if len(found) + len(without) > most_numbers:
+        _refuse(dataset, f"it is damaged: its chunk index names more chunks than the file has bytes ({file_size:,})")
+    table = np.array(found, dtype=np.int64).reshape(-1, len(grid) + 3)
+    numbers = _numbers_in_grid(dataset, table[:, : len(grid)] // np.array(dataset.chunks), table[:, -1], grid)
+    keep = np.flatnonzero(numbers != MISSING)  # chunks left over from a dataset that was shrunk are not part of it
+    keep = keep[np.argsort(numbers[keep], kind="stable")]
+    if (np.diff(numbers[keep]) == 0).any():
+        _refuse(dataset, "its chunk index names a chunk twice, so it is damaged")
+    _check_order(dataset, table[:, : len(grid)])
+    return ChunkIndex(
+        shape=dataset.shape,
+        chunk_shape=dataset.chunks,
+        numbers=numbers[keep],
+        offset=table[keep, -2],
+        nbytes=table[keep, -1],
+        filter_mask=table[keep, -3].astype(np.uint32),
+    )
+
+
+def _check_order(dataset: Any, begins: NDArray[np.int64]) -> None:
+    """Leave an index to libhdf5 that lists chunks out of order: it is damaged, and libhdf5 does not find them all.
+
+    Every kind of index lists chunks by their places, the first axis slowest, or the unlimited one.
+    """
+    unlimited = [axis for axis, most in enumerate(dataset.maxshape) if most is None][:1]
+    for axis in (0, *unlimited):
+        further = np.diff(np.concatenate([begins[:, axis : axis + 1], np.delete(begins, axis, axis=1)], axis=1), axis=0)
+        first = (further != 0).argmax(axis=1)[:, None]
+        if (np.take_along_axis(further, first, axis=1) >= 0).all():
+            return
+    raise RuntimeError("its chunk index does not list chunks in order, so it is damaged")
+
+
+def _numbers_in_grid(
+    dataset: Any, reported: NDArray[np.int64], nbytes: NDArray[np.int64], grid: tuple[int, ...]
+) -> NDArray[np.int64]:
+    """Return the number of each chunk from its place as libhdf5 reports it, `MISSING` outside the grid.
+
+    With exactly one unlimited axis, HDF5 numbers the chunks in its "extensible array" with that axis slowest, and
+    looks them up so. But its iterator counts as though the axes kept their order (HDF5 1.10 to 2.0): axes before
+    the unlimited one are reported as 0, and their count is in that of the unlimited one. Which of the two meanings
+    a dataset has depends on the index that it has and on the version of libhdf5, and neither is told. So one chunk
+    is looked up that is stored by one meaning and not by the other.
+
+    Source: HDF5's ``H5D__earray_idx_get_addr`` and ``H5D__earray_idx_iterate_cb``, in ``H5Dearray.c``.
+    """
+    as_reported = _ravel(reported, grid)
+    meant = _with_unlimited_axis_slowest(dataset, reported)
+    if meant is None:
+        return as_reported
+    undone = _ravel(meant, grid)
+    if (undone == as_reported).all():
+        return as_reported
+    for one, other in ((as_reported, undone), (undone, as_reported)):
+        only_here = np.flatnonzero((one != MISSING) & ~np.isin(one, other))
+        if len(only_here):
+            smallest = only_here[np.argmin(nbytes[only_here])]
+            where = np.unravel_index(int(one[smallest]), grid)
+            start = tuple(int(i) * c for i, c in zip(where, dataset.chunks, strict=True))
+            return one if _is_stored(dataset, start, int(nbytes[smallest])) else other
+    raise RuntimeError(
+        "libhdf5 often reports chunks of its kind in wrong places, and nothing tells whether it does here"
+    )
+
+
+def _ravel(places: NDArray[np.int64], grid: Sequence[int]) -> NDArray[np.int64]:
+    numbers = np.zeros(len(places), dtype=np.int64)
+    inside = np.ones(len(places), dtype=bool)
+    for axis, count in enumerate(grid):
+        inside &= places[:, axis] < count
+        numbers = numbers * count + places[:, axis]
+    return np.where(inside, numbers, MISSING)
+
+
+def _with_unlimited_axis_slowest(dataset: Any, reported: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Read reported places as an extensible array numbers its chunks; None if they cannot be meant like that."""
+    unlimited = [axis for axis, most in enumerate(dataset.maxshape) if most is None]
+    if len(unlimited) != 1 or reported[:, : unlimited[0]].any():
+        return None
+    axis = unlimited[0]
+    meant, rest = reported.copy(), reported[:, axis].copy()
+    for before in reversed(range(axis)):
+        most = min(-(-dataset.maxshape[before] // dataset.chunks[before]), np.iinfo(np.int64).max)
+        rest, meant[:, before] = np.divmod(rest, max(1, most))
+    meant[:, axis] = rest
+    return meant
+
+
+def read_stored_chunk(dataset: Any, start: tuple[int, ...], nbytes: int) -> tuple[int, bytearray] | None:
+    """Read a chunk as it is stored, by the way in which libhdf5 looks chunks up; None if it finds none."""
+    stored = bytearray(nbytes)
+    try:
+        filter_mask, _ = dataset.id.read_direct_chunk(start, out=stored)
+    except (RuntimeError, OSError) as error:
+        if any(text in str(error) for text in _NOT_THERE):
+            return None
+        raise
+    return filter_mask, stored
+
+
+def offset_of(dataset: Any) -> int | None:
+    """Return where contiguous data of a `h5py.h5d.DatasetID` begin; None where they were never written."""
+    where: int | None = dataset.get_offset()
+    if where is not None and where > MOST_OFFSET:  # damaged: beyond the end of every file
+        return MOST_OFFSET
+    # Libhdf5 adds the user block, of 512 bytes, 1024, ..., also to the address that stands for none.
+    if where is not None and where & (where + 1) == 0 and where > 0:
+        return None if h5py.h5i.get_file_id(dataset).get_create_plist().get_userblock() == where + 1 else where
+    return where
+
+
+def found_chunks(dataset: Any) -> NDArray[np.int64]:
+    """Return number, offset, bytes and filter mask of the chunks that libhdf5 finds, of a `h5py.h5d.DatasetID`.
+
+    A damaged tree lists chunks that it does not lead to: they are fill value to h5py.
+    """
+    whole = h5py.Dataset(dataset)
+    index = _chunked_index(whole, h5py.h5i.get_file_id(dataset).get_filesize())
+    there = [_is_found(whole, index.coordinates(number)) for number in index.numbers.tolist()]
+    columns = np.array([index.numbers, index.offset, index.nbytes, index.filter_mask], np.int64)
+    return columns.compress(there, axis=1)
+
+
+def fill_of(dataset: Any) -> tuple[int, int, bytes]:
+    """Return all that says what stands where nothing was ever written, of a `h5py.h5d.DatasetID`."""
+    creation = dataset.get_create_plist()
+    defined = creation.fill_value_defined()
+    dtype, can_ask = type_of(dataset.get_type()), is_readable(dataset.get_type())
+    has_none = dtype.hasobject or not can_ask or defined == h5py.h5d.FILL_VALUE_UNDEFINED
+    base = (dtype.subdtype or (dtype,))[0]  # h5py gives numbers in the machine's byte order
+    value = b"" if has_none else np.asarray(h5py.Dataset(dataset).fillvalue, base).tobytes()
+    return creation.get_fill_time(), defined, value
+
+
+def _is_found(dataset: Any, start: tuple[int, ...]) -> bool:
+    try:
+        return read_stored_chunk(dataset, start, 0) is not None
+    except (ValueError, RuntimeError, OSError):  # it is there, and larger, or damaged
+        return True
+
+
+def _is_stored(dataset: Any, start: tuple[int, ...], nbytes: int) -> bool:
+    # It has to be read: asked for its size only, libhdf5 also gives one for a missing chunk that is in its cache.
+    if nbytes > COMPARED_NBYTES:
+        raise RuntimeError(f"its chunks take {nbytes:,} bytes each, too many to ask h5py where one lies")
+    try:
+        return read_stored_chunk(dataset, start, nbytes) is not None
+    except ValueError:  # it is there, whatever its size
+        return True
+
+
+def _refuse(dataset: Any, why: str) -> NoReturn:
+    file = h5py.h5f.get_name(dataset.file.id).decode(errors="replace")
+    raise SourceError(f"{file!r}, dataset {dataset.name!r}: {why}. Copy it again from its source.", file=file)
+
+
+def beyond_end(offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: Any) -> NDArray[np.int64]:
+    """Return the places of chunks that do not lie inside of their file, of one size or each of its own."""
+    return np.flatnonzero((offset < 0) | (nbytes < 0) | (offset > file_size - nbytes))
+
+
+def check_inside(dataset: Any, offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: int) -> None:
+    """Refuse what is said to lie outside of its file."""
+    beyond = beyond_end(offset, nbytes, file_size)
+    for k in beyond[:1].tolist():
+        file = h5py.h5f.get_name(dataset.file.id).decode(errors="replace")
+        said = f" ({len(beyond)} of {len(offset)} chunks lie beyond its end)" * (dataset.chunks is not None)
+        refuse_beyond(file, dataset.name, int(offset[k]), int(nbytes[k]), file_size, said)
+
+
+def refuse_beyond(file: str, name: str, offset: int, nbytes: int, file_size: int, said: str = "") -> NoReturn:
+    """Refuse a dataset of which something is said to lie outside of its file."""
+    why = f"{file!r}, dataset {name!r}: its data are said to lie at bytes {offset} to {offset + nbytes}, but the file "
+    raise TruncatedFileError(f"{why}has {file_size} bytes{said}. Copy it again from its source.", file=file)

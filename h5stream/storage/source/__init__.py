@@ -1,0 +1,5 @@
+"""Bytes at offsets, and the identity that tells whether they have changed.
+
+A file on a disk here, many files, or an object in a store, with its requests and its cache on disk.
+Imports `base` and `errors`. Start with `identity`, then `local` and `remote`.
+"""
