@@ -154,7 +154,7 @@ def test_its_defaults_are_values_and_not_names_of_constants():
     package = griffe.load(
         "h5stream", search_paths=[ROOT], extensions=griffe.load_extensions(ROOT / "tools/true_defaults.py")
     )
-    assert str(package["loader.H5StreamLoader.__init__"].parameters["batch_size"].default) == "8192"
+    assert str(package["loader.loader.H5StreamLoader.__init__"].parameters["batch_size"].default) == "8192"
 
 
 @for_each([*PAGES, *sorted((ROOT / "examples").glob("*.py")), ROOT / "README.md"])

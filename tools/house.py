@@ -110,7 +110,9 @@ def room_of(path: Path) -> str:
 
 def _room(parts: Sequence[str]) -> str:
     """Return the room of a module, given the steps of its name inside the package."""
-    return "/".join(parts[:2]) if parts[0] == "storage" and len(parts) > 1 and parts[1] != "__init__" else parts[0]
+    if parts[0] != "storage" or len(parts) == 1:
+        return parts[0]
+    return "__init__" if parts[1] == "__init__" else "/".join(parts[:2])
 
 
 @functools.cache

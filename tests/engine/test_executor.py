@@ -134,7 +134,7 @@ def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():
 
 
 def test_readers_are_stopped_before_the_requests_that_they_wait_for():
-    code = "from h5stream.engine import run; from h5stream.storage import stores; one = lambda: None; "
+    code = "from h5stream.engine import run; from h5stream.storage.source import stores; one = lambda: None; "
     code += "one.stop, one.end = lambda _: print('readers'), lambda: print('requests'); run._running.add(one)"
     found = subprocess.check_output([sys.executable, "-c", f"{code}; stores._started.append(one)"], text=True)
     assert found.split() == ["readers", "requests"]
