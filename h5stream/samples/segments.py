@@ -267,7 +267,7 @@ def in_memory(said: Any) -> bool:
 
 def samples_bounded(said: Bounds, numbers: int) -> int:
     """Return how many samples so many bounds are for, if nothing else says how many there are."""
-    return numbers - (said.holds not in ("starts", "ends"))
+    return max(0, numbers - (said.holds not in ("starts", "ends")))
 
 
 def _written(said: Bounds, **options: Any) -> str:
@@ -404,7 +404,7 @@ def stretches_of(
             f"are {rows:,}; {len(wrong):,} of {samples:,} go backwards or beyond the end. Check that these numbers "
             f"belong to this dataset{_and_count_from_0(said)}"
         )
-    if is_alone and isinstance(said, Bounds) and not said.holds:
+    if is_alone and isinstance(said, Bounds) and not said.holds and len(numbers[0]):
         _check_alone(said, bounds, rows)
     return first, count
 

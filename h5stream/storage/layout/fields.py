@@ -15,7 +15,7 @@ import os
 import re
 import reprlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import EllipsisType
@@ -43,7 +43,7 @@ from h5stream.samples.ragged import (
     changed,
     normalisation,
 )
-from h5stream.samples.segments import RowLists, Stretches, as_array, renamed, row_lists
+from h5stream.samples.segments import RowLists, Stretches, as_array, in_memory, renamed, row_lists
 from h5stream.samples.space import fraction_of
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.decode.columns import ColumnNames, Columns, Mask, axes_taken
@@ -467,15 +467,22 @@ def _lookup(name: str, given: Any) -> Any:
     """Check what says which row, which rows or which object each sample has."""
     if given is None or (isinstance(given, str) and not braces_in(name)):
         return given
+    values = given.names[0] if in_memory(given) else given
+    if isinstance(values, Sized) and getattr(values, "ndim", 1) and not len(values):
+        said = (
+            "lookup= is empty and so names no sample, and there is nothing to read: leave this field, or this dataset"
+        )
+        raise OptionError(f"Field({name!r}): {said}, out")
     is_named, why, itself = braces_in(name) > 0, "", r"; \{} is a {} of the name itself"
     if callable(given) or isinstance(given, Stretches):
         if is_named:
-            why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} takes names" + itself
+            what = "a function as" if callable(given) else f"{type(given).__name__}(...) as"
+            why = f"{what} lookup= gives rows of one dataset, and {{}} takes names{itself}"
     elif is_named:
         given = given if isinstance(given, str) else [*names_in(f"Field({name!r}): lookup=", given)]
         wrong = [one for one in given if not isinstance(one, str) or not one]
-        if wrong or not given:
-            why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0] if wrong else 'none'!r}"
+        if wrong:
+            why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0]!r}"
     elif (lists := row_lists(given, f"Field({name!r})")) is not None:
         return lists
     else:
