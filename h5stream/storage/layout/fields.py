@@ -226,7 +226,8 @@ class Field:
         dataset: ``_FillValue``, ``missing_value``, ``valid_min``, ``valid_max``, ``valid_range`` and ``_Unsigned`` say
         which numbers are valid, and these are multiplied by ``scale_factor`` before ``add_offset`` is added. The type
         is then the one that xarray decodes to, float32 or float64, unless `dtype` or `normalise` are given.
-        `normalise` gets the numbers that come of this.
+        `normalise` gets the numbers that come of this. Objects that lack the dataset are NaN with
+        ``Objects(..., missing="fill")``.
     **old
         Arguments of earlier versions, which warn and say what to write.
 

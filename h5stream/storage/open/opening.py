@@ -110,7 +110,8 @@ def open_layout(
     layout = replace(layout, columns=tuple(_columns(layout, files, samples)), lookups=shared(lookups))
     layout = with_rows_of_values(with_named_shapes(layout, looked_up.values()))
     _check_padding(layout)
-    layout = with_packings(_normalised(_with_image_sizes(layout)), [file.packed for file in files])
+    may_lack = isinstance(samples, Objects) and samples.missing == "fill"
+    layout = with_packings(_normalised(_with_image_sizes(layout)), [file.packed for file in files], may_lack=may_lack)
     warn_of_meanings(layout)
     return layout
 
