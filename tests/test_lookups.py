@@ -459,3 +459,25 @@ def test_a_dataset_that_names_no_sample_is_not_said_to_have_no_rows(tmp_path, lo
         file.create_dataset("lists", (0,), h5py.vlen_dtype("i8"))
     with pytest.raises(H5StreamError, match=r"none of the fields 'y' says|zero samples in y, by|has 1 numbers"):
         H5Dataset(path, Field("y", lookup=lookup))
+
+
+@pytest.mark.parametrize("ragged", ["pad", "packed", "nested", "list"])
+@pytest.mark.parametrize("are_named", [False, True])
+def test_values_of_variable_length_of_one_row_a_sample_come_as_a_list_and_are_refused_in_true_words(
+    tmp_path, ragged, are_named
+):
+    rows, lists = np.array([2, 0, 1, 2]), [np.arange(k + 1.0) for k in range(3)]
+    path = write_datasets(tmp_path / "a.h5", y=np.arange(4), rows=rows)
+    with h5py.File(path, "a") as file:
+        values = file.create_dataset("v", (3,), h5py.vlen_dtype("f8"))
+        for k, one in enumerate(lists):
+            values[k] = one
+    lookup = "rows" if are_named else rows
+    with pytest.raises(OptionError, match=f"lookup= names one row for each .* come as a list, not ragged='{ragged}'"):
+        H5Dataset(path, ["y", Field("v", lookup=lookup, ragged=ragged)])
+    plain = H5Dataset(path, ["y", Field("v", lookup=lookup)])
+    assert [one.tolist() for one in plain[:][1]] == [lists[k].tolist() for k in rows]
+    each = H5Dataset(path, ["y", Field("v", lookup=rows[:, None], ragged="list")])
+    assert [[inner.tolist() for inner in one] for one in each[:][1]] == [[lists[k].tolist()] for k in rows]
+    plain.close()
+    each.close()

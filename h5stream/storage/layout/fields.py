@@ -187,9 +187,10 @@ class Field:
         in any order, as one tensor of the shape (batch, k, ...). A list of lists, or a dataset of variable length,
         gives each sample as many rows as its list has, which come as `ragged` says; lists of one length are such an
         array. A dataset of the shape (n, 1) names single rows. With `file`, row numbers count through all of these
-        files. Without it, those of an array count through all files, and those of a dataset from 0 in each file or
-        group. ``Bounds("offsets")``, ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each
-        sample as many consecutive rows as they say. If `name` contains ``{}``, `lookup` is a list of names of objects
+        files. Without it, those of an array count through all files that are read, without those that
+        ``missing="skip"`` leaves out, and those of a dataset from 0 in each file or group. ``Bounds("offsets")``,
+        ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each sample as many consecutive
+        rows as they say. If `name` contains ``{}``, `lookup` is a list of names of objects
         that replace it, one for each sample, or the path of a dataset of names; objects of different lengths need
         `ragged`. ``"hits/{}:energy"`` is a member of each. A
         function ``lookup(samples, epoch, seed)`` gets an array of sample numbers and returns a row for each, in each
@@ -211,7 +212,7 @@ class Field:
         steps, height, width, channels), and such images must have the same size. Pixels keep the type of the image,
         uint8 for JPEG, and grayscale images have no axis of channels. A PNG with a palette, such as a mask of classes,
         comes as the numbers of its colours, (height, width), as PIL gives it; ``"png-rgb"`` and ``"auto-rgb"`` give the
-        palette's colours. For rows that are filled up to one length, pass a
+        palette's colours, (height, width, 3), without transparency. For rows that are filled up to one length, pass a
         pair: the format, and the dataset that says how many bytes of each row are the image. Not with `dtype` or
         `columns`; `normalise` makes numbers of pixels.
     normalise : dict, optional, keyword-only
@@ -469,7 +470,7 @@ def _lookup(name: str, given: Any) -> Any:
     if given is None or (isinstance(given, str) and not braces_in(name)):
         return given
     values = given.names[0] if in_memory(given) else given
-    if isinstance(values, Sized) and getattr(values, "ndim", 1) and not len(values):
+    if isinstance(values, Sized) and getattr(values, "ndim", None) != 0 and not len(values):
         said = (
             "lookup= is empty and so names no sample, and there is nothing to read: leave this field, or this dataset"
         )

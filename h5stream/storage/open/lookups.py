@@ -40,7 +40,7 @@ def unlike_widths(first: FieldLayout, other: FieldLayout, where: str = "", befor
             return ""
         return (
             f"field {names[1]} is a sparse matrix whose columns are {other.dtype}{where}, and those of {name}"
-            f"{before or ' before it'} are {first.dtype}; matrices that are read as one have columns of one type: write "
+            f"{before or ' before it'} are {first.dtype}; matrices that are read as one have one type: write "
             "their indices with one, such as indices.astype('int64'), or make each a dataset of its own"
         )
     has = f"with {widths[1]:,} columns{where}, and {name}{before or ' before it'} has {widths[0]:,}"
