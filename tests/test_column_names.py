@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Mixture, Objects, Rows, Sequences, Table
-from h5stream.errors import FieldLengthError, OptionError
+from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError
 
 GENES = ["A", "B", "C", "D"]
 ORDERS = [GENES, ["C", "A", "D", "B"], ["D", "C", "B", "A"]]
@@ -359,3 +359,21 @@ def test_names_of_columns_are_taken_beside_samples_along_a_third_axis(tmp_path):
         assert len(dataset) == 4
         for k in range(4):
             np.testing.assert_array_equal(dataset[k], values[:, [3, 0], k : k + length])
+
+
+def test_names_of_columns_are_refused_of_objects_that_a_lookup_names(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["names"] = np.array([b"a", b"b", b"c"])
+        file["names"].make_scale("names")
+        for name in "pq":
+            file[f"o/{name}/x"] = np.arange(6.0).reshape(2, 3)
+            file[f"o/{name}/x"].dims[1].attach_scale(file["names"])
+    with pytest.raises(FieldNotFoundError, match=r"and not of objects that lookup= names"):
+        H5Dataset(path, Field("o/{}/x", lookup=["p", "q"], columns=["c", "a"]))
+    of_objects = H5Dataset(path, Field("x", columns=["c", "a"], ragged="list"), samples=Objects("o/*"))
+    by_number = H5Dataset(path, Field("o/{}/x", lookup=["p", "q"], columns=[2, 0], ragged="list"))
+    assert [one.tolist() for one in by_number[:]] == [one.tolist() for one in of_objects[:]]
+    assert by_number[0].tolist() == [[2, 0], [5, 3]]
+    of_objects.close()
+    by_number.close()

@@ -291,9 +291,19 @@ def test_transparency_of_a_palette_does_not_change_its_numbers(tmp_path):
     encoded, colours = palette_png(numbers, 2, transparent=b"\0\x80")
     write_encoded(tmp_path / "a.h5", [encoded] * 2)
     assert np.array_equal(H5Dataset(tmp_path / "a.h5", Field("mask", decode="png"))[1].numpy(), numbers)
-    alpha = np.array([0, 128, 255, 255], "u1")
-    want = np.concatenate([colours, alpha[:, None]], axis=1)[numbers]
-    assert np.array_equal(H5Dataset(tmp_path / "a.h5", Field("mask", decode="png-rgb"))[1].numpy(), want)
+    assert np.array_equal(H5Dataset(tmp_path / "a.h5", Field("mask", decode="png-rgb"))[1].numpy(), colours[numbers])
+    opaque, others = palette_png(numbers, 4)
+    write_encoded(tmp_path / "b.h5", [encoded, opaque])
+    both = H5Dataset(tmp_path / "b.h5", Field("mask", decode="auto-rgb"))[:].numpy()
+    assert np.array_equal(both, [colours[numbers], others[numbers]])
+
+
+@pytest.mark.parametrize("end", [30, 60, 400])
+def test_a_palette_png_that_is_cut_off_is_an_error_in_colours_too(tmp_path, end):
+    encoded, _ = palette_png(np.arange(64, dtype="u1").reshape(8, 8) % 4, 8, transparent=b"\0")
+    write_encoded(tmp_path / "a.h5", [encoded, encoded[:-end]])
+    with pytest.raises(errors.CorruptChunkError, match="the image of row 1"):
+        H5Dataset(tmp_path / "a.h5", Field("mask", decode="png-rgb"))[1]
 
 
 def test_palettes_beside_colours_are_refused_and_beside_gray_levels_are_not(tmp_path):

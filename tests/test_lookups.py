@@ -22,7 +22,7 @@ from h5stream import (
     Sequences,
     Table,
 )
-from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError, UnsupportedFieldError
+from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError, UnsupportedFieldError
 from h5stream.results import Packed
 from h5stream.structure import sample_of
 
@@ -426,3 +426,58 @@ def test_other_samples_list_rows_as_well(listed):
         np.testing.assert_array_equal(one["z"], rows[lists["even"][k]])
     (one,) = H5Dataset(path, {"x": "x", "y": Field("packed", lookup="even")}, samples=Table(row=[5]))
     np.testing.assert_array_equal(one["y"], rows[lists["even"][5]])
+
+
+@pytest.mark.parametrize("base", [0, 1])
+@pytest.mark.parametrize("holds", [None, "starts", "ends", "bounds"])
+@pytest.mark.parametrize("ragged", [None, "pad"])
+def test_bounds_of_no_sample_are_refused(tmp_path, base, holds, ragged):
+    path = write_datasets(tmp_path / "a.h5", y=np.arange(9), none=np.zeros(0, "i8"))
+    with pytest.raises(OptionError, match=r"Field\('y'\): lookup= is empty"):
+        Field("y", lookup=Bounds([], holds=holds, base=base), ragged=ragged)
+    named = Field("y", lookup=Bounds("none", holds=holds, base=base), ragged=ragged)
+    says = "has 0 bounds, and 0 samples need 1" if holds == "bounds" else "has zero samples in y, by what lookup= names"
+    with pytest.raises(H5StreamError, match=says):
+        H5Dataset(path, named)
+
+
+@pytest.mark.parametrize(
+    "lookup", [[], (), np.zeros(0, int), np.zeros((0, 2), int), torch.zeros(0), Lengths([]), Between([], [])], ids=str
+)
+@pytest.mark.parametrize("name", ["y", "h/{}/y"])
+def test_a_lookup_that_is_empty_is_refused(lookup, name):
+    with pytest.raises(OptionError, match="lookup= is empty and so names no sample"):
+        Field(name, lookup=lookup)
+
+
+@pytest.mark.parametrize("lookup", ["none", "pairs", "lists", Lengths("none"), Between("none", "none"), Bounds("one")])
+def test_a_dataset_that_names_no_sample_is_not_said_to_have_no_rows(tmp_path, lookup):
+    path = write_datasets(
+        tmp_path / "a.h5", y=np.arange(9), none=np.zeros(0, "i8"), pairs=np.zeros((0, 2), "i8"), one=np.zeros(1, "i8")
+    )
+    with h5py.File(path, "a") as file:
+        file.create_dataset("lists", (0,), h5py.vlen_dtype("i8"))
+    with pytest.raises(H5StreamError, match=r"none of the fields 'y' says|zero samples in y, by|has 1 numbers"):
+        H5Dataset(path, Field("y", lookup=lookup))
+
+
+@pytest.mark.parametrize("ragged", ["pad", "packed", "nested", "list"])
+@pytest.mark.parametrize("are_named", [False, True])
+def test_values_of_variable_length_of_one_row_a_sample_come_as_a_list_and_are_refused_in_true_words(
+    tmp_path, ragged, are_named
+):
+    rows, lists = np.array([2, 0, 1, 2]), [np.arange(k + 1.0) for k in range(3)]
+    path = write_datasets(tmp_path / "a.h5", y=np.arange(4), rows=rows)
+    with h5py.File(path, "a") as file:
+        values = file.create_dataset("v", (3,), h5py.vlen_dtype("f8"))
+        for k, one in enumerate(lists):
+            values[k] = one
+    lookup = "rows" if are_named else rows
+    with pytest.raises(OptionError, match=f"lookup= names one row for each .* come as a list, not ragged='{ragged}'"):
+        H5Dataset(path, ["y", Field("v", lookup=lookup, ragged=ragged)])
+    plain = H5Dataset(path, ["y", Field("v", lookup=lookup)])
+    assert [one.tolist() for one in plain[:][1]] == [lists[k].tolist() for k in rows]
+    each = H5Dataset(path, ["y", Field("v", lookup=rows[:, None], ragged="list")])
+    assert [[inner.tolist() for inner in one] for one in each[:][1]] == [[lists[k].tolist()] for k in rows]
+    plain.close()
+    each.close()

@@ -1,11 +1,13 @@
 """Missing and packed numbers: `missing=` gives what the rules of xarray and of CF conventions give, on every path."""
 
 import itertools
+import pickle
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from making import write_datasets
 from torch.utils.data import ConcatDataset
 
 from h5stream import (
@@ -411,5 +413,63 @@ def test_filled_objects_do_not_shift_the_packings_of_others(tmp_path):
     dataset = H5Dataset(
         tmp_path / "o.h5", {"t": Field("t", missing="netcdf"), "w": "w"}, samples=Objects("o/*", missing="fill")
     )
-    for k in range(1, 5):
-        np.testing.assert_array_equal(dataset[k]["t"], [np.nan, 7 * k])
+    for k in range(5):
+        np.testing.assert_array_equal(dataset[k]["t"], [np.nan, 7 * k if k else np.nan])
+
+
+@pytest.mark.parametrize("missing", ["netcdf", "fill", -9, ["netcdf", 2], np.nan])
+@pytest.mark.parametrize("are_files", [False, True])
+@pytest.mark.parametrize("which", [{0}, {1, 4}])
+@pytest.mark.parametrize("dtype", ["i2", "f4"])
+def test_an_object_that_lacks_a_dataset_is_missing_as_a_whole(tmp_path, missing, are_files, which, dtype):
+    stored = {k: np.array([k + 1, 7, k + 20], dtype) for k in range(5) if k not in which}
+    paths = [tmp_path / (f"{k}.h5" if are_files else "a.h5") for k in range(5)]
+    for k, path in enumerate(paths):
+        with h5py.File(path, "a") as file:
+            group = file if are_files else file.create_group(f"o/{k}")
+            group["w"] = [k, k]
+            if k in stored:
+                group.create_dataset("x", data=stored[k], fillvalue=5)
+                group["x"].attrs["scale_factor"], group["x"].attrs["add_offset"] = np.float64(k + 2), np.float64(10)
+    samples = Objects("files" if are_files else "o/*", missing="fill")
+    source = [*paths] if are_files else paths[0]
+    if dtype[-2] != "f" and missing is np.nan:
+        with pytest.raises(OptionError, match="are never that"):
+            H5Dataset(source, Field("x", missing=missing), samples=samples)
+        return
+    dataset = H5Dataset(source, {"x": Field("x", missing=missing), "w": "w"}, samples=samples)
+    loader = H5StreamLoader(dataset, 2, shuffle=False)
+    batches = [*loader]
+    loader.close()
+    whole = dataset[:]["x"]
+    assert torch.equal(torch.cat([one["x"] for one in batches]).nan_to_num(-1), whole.nan_to_num(-1))
+    assert dataset.statistics("x")["x"].nan >= 3 * len(which)
+    for k in range(5):
+        if k in which:
+            assert whole[k].isnan().all()
+            assert dataset[k]["x"].isnan().all()
+            continue
+        is_packed = "netcdf" in missing if isinstance(missing, list) else missing == "netcdf"
+        values = stored[k].astype("f8") * (k + 2) + 10 if is_packed else stored[k].astype("f8")
+        values[np.isin(stored[k], {"netcdf": [], "fill": [5]}.get(str(missing), [2] if is_packed else [missing]))] = (
+            np.nan
+        )
+        np.testing.assert_array_equal(whole[k].double(), values)
+    dataset.close()
+
+
+def test_members_of_a_compound_that_an_object_lacks_are_missing(tmp_path):
+    pairs = np.array([(1, 2.0), (3, 4.0)], [("a", "i2"), ("b", "f4")])
+    path = write_datasets(tmp_path / "a.h5", **{"o/0/w": 1, "o/1/w": 2, "o/1/x": pairs})
+    samples = Objects("o/*", missing="fill")
+    dataset = H5Dataset(path, {"x": Field("x", missing=1), "w": "w"}, samples=samples)
+    assert dataset[0]["x"]["a"].isnan().all()
+    assert dataset[0]["x"]["b"].isnan().all()
+    np.testing.assert_array_equal(dataset[1]["x"]["a"], [np.nan, 3])
+    np.testing.assert_array_equal(dataset[1]["x"]["b"], [2, 4])
+    both = H5Dataset([dataset, dataset])
+    assert both[2]["x"]["b"].isnan().all()
+    copied = pickle.loads(pickle.dumps(dataset))
+    assert copied[0]["x"]["a"].isnan().all()
+    for one in (dataset, both, copied):
+        one.close()

@@ -1,5 +1,6 @@
 """Objects: a group, a dataset or a file a sample, of one shape or each of its own, beside h5py."""
 
+import itertools
 import os
 
 import h5py
@@ -345,3 +346,28 @@ def test_what_makes_no_rows_is_refused_in_words(walks, fields, samples, kind, sa
             file[f"odd/{2 * t}"], file[f"unlike/{t}"], file[f"texts/{t}"] = np.zeros(2), np.zeros(2 + t % 2), ["a", "b"]
     with pytest.raises(kind, match=says):
         H5Dataset(walks, fields, samples=samples)
+
+
+@pytest.mark.parametrize("names", [["/"], ["."], ["//"], [b"/"], np.array(["/"]), ["/", "d"], ["d", "/"]], ids=str)
+def test_a_file_or_group_itself_is_an_object_whose_name_is_a_slash(tmp_path, names):
+    held = {"y": np.arange(6), "d/y": np.arange(6) * 2, "g/y": np.arange(4), "g/d/y": np.arange(4) * 3}
+    path = write_datasets(tmp_path / "a.h5", **held)
+    wanted = ["d/y" if one == "d" else "y" for one in names]
+    with h5py.File(path) as file:
+        file_and_group = [(path, [held[one] for one in wanted]), (file["g"], [held[f"g/{one}"] for one in wanted])]
+        for source, values in file_and_group:
+            whole = H5Dataset(source, "y", samples=Objects(names))
+            assert whole[:].tolist() == np.array(values).tolist()
+            rows = H5Dataset(source, "y", samples=Rows(of=names))
+            assert rows[:].tolist() == np.concatenate(values).tolist()
+            pairs = H5Dataset(source, "y", samples=Sequences(2, of=names))
+            assert pairs[:].tolist() == [[*pair] for one in values for pair in itertools.pairwise(one.tolist())]
+            for one in (whole, rows, pairs):
+                one.close()
+
+
+@pytest.mark.parametrize("kind", [Objects, lambda of: Rows(of=of), lambda of: Sequences(2, of=of)])
+def test_a_name_that_is_empty_is_refused(tmp_path, kind):
+    path = write_datasets(tmp_path / "a.h5", y=np.arange(6))
+    with pytest.raises(errors.OptionError, match=r"takes a pattern, or names of groups .*, not ''"):
+        H5Dataset(path, "y", samples=kind([""]))

@@ -237,3 +237,25 @@ def test_batches_are_cut_by_the_values_of_the_matrix_that_is_named(tmp_path):
     assert sum(sizes) == np.count_nonzero(some_matrix(50, 10))
     with pytest.raises(errors.OptionError, match="'number', which is no ragged field; those are 'x', 'y'"):
         H5StreamLoader(tmp_path / "a.h5", 50, shuffle=True, fields=fields, draw=Sized(30, "number"))
+
+
+@pytest.mark.parametrize("ragged", ["dense", "packed"])
+def test_matrices_whose_columns_are_of_other_types_are_refused_with_both_types(tmp_path, ragged):
+    paths, field = [tmp_path / "a.h5", tmp_path / "b.h5"], Field("X", ragged=ragged)
+    for path, kind in zip(paths, ("<i4", "<i8"), strict=True):
+        for where, name in ((path, "X"), (tmp_path / "groups.h5", f"s/{kind[1:]}/X")):
+            write(where, some_matrix(5, 3), named=name)
+            with h5py.File(where, "a") as file:
+                indices = file[name]["indices"][:]
+                del file[name]["indices"]
+                file[name]["indices"] = indices.astype(kind)
+    says = r"'(s/i8/)?X' is a sparse matrix whose columns are int64.* are int32; .* write their indices with one"
+    for opened in (
+        lambda: H5Dataset(paths, {"x": field}),
+        lambda: H5Dataset([H5Dataset(path, field) for path in paths]),
+        lambda: H5Dataset(tmp_path / "groups.h5", field, samples=Rows(of="s/*")),
+        lambda: H5Dataset(tmp_path / "groups.h5", Field("X", ragged=ragged, file=paths, lookup=[0, 9])),
+        lambda: H5StreamLoader(paths, 2, fields=field),
+    ):
+        with pytest.raises(errors.FieldLengthError, match=says):
+            opened()

@@ -12,7 +12,20 @@ from hypothesis import strategies as st
 from making import read_with_h5py, write_datasets
 from torch.utils.data import Subset
 
-from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Rows, Sequences, Values
+from h5stream import (
+    Balanced,
+    Boxes,
+    Ends,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Lengths,
+    Objects,
+    Rows,
+    Sequences,
+    Values,
+    Weighted,
+)
 from h5stream.dataset.splits import part_sizes, parts_of, split_by_groups, split_by_strata, split_plainly
 from h5stream.errors import H5StreamError, LeakWarning, OptionError
 
@@ -259,3 +272,42 @@ def test_a_file_or_an_object_a_sample_is_a_file_and_a_segment_of_its_own(tmp_pat
 def test_what_cannot_be_split_so_says_why(path, shares, given, rule):
     with pytest.raises(H5StreamError, match=rule):
         H5Dataset(path, "x").split(*shares, **given)
+
+
+@pytest.mark.parametrize("use", ["by", "stratify", "Balanced", "Weighted"])
+@pytest.mark.parametrize("name", ["values", "pairs", "in lists", "in objects", "padded", "nested"])
+def test_several_values_are_no_number_and_no_label_of_a_sample(tmp_path, use, name):
+    lists = [np.arange(k % 3) for k in range(12)]
+    with h5py.File(write_datasets(tmp_path / "a.h5", x=np.arange(12)), "a") as file:
+        for key, some in (("values", lists), ("pairs", [[k, 1] for k in range(12)])):
+            values = file.create_dataset(key, 12, h5py.vlen_dtype("i4"))
+            for k, one in enumerate(some):
+                values[k] = one
+    given: object = {"in lists": [one.tolist() for one in lists], "in objects": np.array([*lists, 0], object)[:-1]}.get(
+        name, name
+    )
+    data = H5Dataset(tmp_path / "a.h5", "x")
+    if name in ("padded", "nested"):
+        if use in ("Balanced", "Weighted"):
+            given = "r"
+            data = data.with_fields({"x": "x", "r": Field("values", ragged=name.removesuffix("ded"))})
+        else:
+            given = Field("values", ragged=name.removesuffix("ded"))
+    uses = {
+        "by": lambda: data.split(0.5, by=given),
+        "stratify": lambda: data.split(0.5, stratify=given),
+        "Balanced": lambda: H5StreamLoader(data, 3, draw=Balanced(given)),
+        "Weighted": lambda: H5StreamLoader(data, 3, draw=Weighted(given)),
+    }
+    with pytest.raises(OptionError, match=r"one value|takes numbers|one number or text|each entry of the same shape"):
+        uses[use]()
+    data.close()
+
+
+def test_texts_of_the_first_step_are_what_sequences_are_split_by(tmp_path):
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(12), who=np.array([b"a", b"b", b"c"] * 4, dtype=object))
+    data = H5Dataset(path, ["x", "who"], samples=Sequences(2, stride=2))
+    first = [{who[0] for _, who in part} for part in data.split(0.5, by="who")]
+    data.close()
+    assert first[0].isdisjoint(first[1])
+    assert set.union(*first) == {b"a", b"b", b"c"}

@@ -5,6 +5,7 @@ import itertools
 import h5py
 import numpy as np
 import pytest
+import torch
 from making import write_datasets
 from test_gallery import flat
 
@@ -86,6 +87,21 @@ def test_nanoseconds_are_told_apart_whatever_their_types(types, piece, monkeypat
 def test_what_does_not_ascend_is_refused(values, says):
     with pytest.raises(errors.OptionError, match=f"one number a row, in ascending order; .* {says}"):
         searchsorted(np.array(values), [2])
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted", "says"),
+    [
+        ([1, 2], [[1], [2, 3]], "each entry of the same shape"),
+        ([1, 2], np.zeros(2, "V3"), "which have an order, not .V3"),
+        ([1j, 2], [1], "which have an order, not complex128"),
+        ([1, 2], ["a"], "cannot compare int64 with"),
+        ([1, 2], torch.ones(2, dtype=torch.bfloat16), "a tensor of another type"),
+    ],
+)
+def test_what_has_no_order_is_refused(values, wanted, says):
+    with pytest.raises(errors.OptionError, match=says):
+        searchsorted(np.array(values), wanted)
 
 
 @pytest.mark.parametrize(

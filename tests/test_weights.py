@@ -126,6 +126,7 @@ def test_large_numbers_are_classes_of_their_own(tmp_path, numbers):
         (np.array([b"", b"x"]).repeat(ROWS // 2).astype("V1"), "type |V1"),
         (np.arange(ROWS) % 3 * 1j, "type complex128"),
         (np.array(["2020", "NaT"], "M8[s]").repeat(ROWS // 2), f"sample {ROWS // 2:,} is NaT, which is no class"),
+        ([[1], [2, 3]] * (ROWS // 2), "each entry of the same shape"),
         (np.where(np.arange(ROWS) == 7, np.nan, 1.0), "sample 7 is NaN, which is no class"),
     ],
 )

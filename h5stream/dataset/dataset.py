@@ -658,7 +658,7 @@ def values_of(
     def pieces() -> Iterator[tuple[int, Any]]:
         for first in range(0, len(alone), step):
             found = alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
-            if isinstance(found, torch.Tensor):
+            if isinstance(found, torch.Tensor) and not found.is_nested:
                 values = (found[:, 0] if is_stepped else found).numpy().reshape(len(found), -1)
                 if values.shape[1] == 0 or (values[:, 1:] != values[:, :1]).any():
                     raise OptionError(
@@ -666,11 +666,28 @@ def values_of(
                         f"{values.shape[1]} that differ; pass an array with one value a sample"
                     )
                 found = values[:, 0]
-            elif not isinstance(found, list):
-                raise OptionError(f"{what} takes a field with one value a sample")
+            else:
+                found = _one_of_each([one[0] for one in found] if is_stepped else found, field, first, what)
             yield first, found
 
     return field, pieces()
+
+
+def _one_of_each(values: Any, field: FieldLayout, first: int, what: str) -> list[Any]:
+    """Return values that are no tensor, one text or object a sample; refuse samples of several, also of one each."""
+    several: Any = (torch.Tensor, np.ndarray, list, tuple)
+    is_list = isinstance(values, list)
+    sample = next((k for k, one in enumerate(values) if isinstance(one, several)), None) if is_list else 0
+    if sample is None:
+        return cast("list[Any]", values)
+    has = (
+        f"sample {first + sample:,} has {len(values[sample]):,} of {field.name!r}" if is_list else f"{field.name!r} has"
+    )
+    has += "" if is_list else " another number of them in each"
+    raise OptionError(
+        f"{what} takes a field of one value a sample, and {has}; pass an array with one value a sample, such as the "
+        "first or the mean of each"
+    )
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}

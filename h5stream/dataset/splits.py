@@ -164,6 +164,9 @@ def codes_of(values: Any, total: int, what: str) -> Ints:
     """Give whole numbers from 0 for values, one a sample: equal ones for equal values, in the values' order."""
     found = as_array(values)
     if found.dtype.kind == "O":
+        lists = [k for k, value in enumerate(found.reshape(-1).tolist()) if np.ndim(value)]
+        if lists:
+            raise OptionError(f"split: {what} takes one value a sample, and sample {lists[0]:,} has several")
         found = np.array([str(value) if isinstance(value, str) else value for value in found.tolist()], dtype=object)
     if found.shape != (total,):
         raise OptionError(

@@ -174,6 +174,8 @@ def _checked_weights(dataset: H5Dataset, given: Any, total: int) -> NDArray[np.f
 
 def _as_floats(values: Any) -> NDArray[np.float64]:
     try:
+        if np.iscomplexobj(values):
+            raise TypeError
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         said = reprlib.repr(values.tolist() if isinstance(values, np.ndarray) else values)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from h5stream.base.texts import check_ordered
 from h5stream.errors import OptionError
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
-from h5stream.samples.segments import Ints
+from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Grid, Space, scaled
 from h5stream.storage.layout.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Lookup, SampleLayout
 
@@ -179,9 +179,9 @@ def numbers(index: Any, count: int, *, axis: int) -> Ints:
     if isinstance(index, slice):
         return np.arange(*index.indices(count), dtype=np.int64)
     try:
-        chosen = np.asarray(index)
-    except ValueError as error:  # lists of unlike lengths
-        raise OptionError(f"{what} named by integers, a slice or a mask, not {index!r}: {error}") from None
+        chosen = as_array(index)
+    except OptionError as error:
+        raise OptionError(f"{what} named by integers, a slice or a mask, not {index!r:.200}: {error}") from None
     if chosen.dtype == bool:
         if chosen.shape != (count,):
             unit, units = ("row", "rows") if axis == 0 else (f"place on axis {axis}", "places")
@@ -196,7 +196,7 @@ def numbers(index: Any, count: int, *, axis: int) -> Ints:
 def row_numbers(selection: Any, total: int) -> Ints:
     """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named."""
     check_ordered("the selection of rows", selection)
-    chosen: Any = selection if isinstance(selection, slice) else np.asarray(selection)
+    chosen: Any = selection if isinstance(selection, slice) else as_array(selection)
     is_list = not isinstance(selection, slice) and chosen.dtype != bool
     rows = numbers(chosen.reshape(-1) if is_list else chosen, total, axis=0)
     if len(rows) == 0:

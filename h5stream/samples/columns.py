@@ -157,6 +157,8 @@ def _in_memory(values: Any) -> Any:
     try:
         found = as_array(values)
     except ValueError:  # lists of unlike length
+        if hasattr(values, "detach"):
+            raise
         return list(values)
     if found.ndim == 0:
         raise OptionError(f"Values takes an array, a tensor or a list with a value for each sample, not {values!r}")

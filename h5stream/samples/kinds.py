@@ -175,8 +175,8 @@ class Objects:
     missing : str, keyword-only
         What to do with an object that lacks a field. ``"error"`` raises an error. ``"skip"`` leaves the object out;
         ``print(dataset)`` says how many. ``"fill"`` gives it the fill value (0, unless the file says otherwise) of the
-        first object that has all fields, or no rows of a ragged field. Attributes and single values have no fill value:
-        without one, an object is an error with ``"fill"``, too.
+        first object that has all fields, NaN if the field has ``missing=``, or no rows of a ragged field. Attributes
+        and single values have no fill value: without one, an object is an error with ``"fill"``, too.
 
     Raises
     ------

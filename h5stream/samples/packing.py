@@ -91,6 +91,11 @@ def packing(
     )
 
 
+def all_missing(like: Packing) -> Packing:
+    """Return a packing by which whatever is stored is missing, beside another one."""
+    return Packing(scale=0.0, scaled_least=math.inf, stored=like.stored, dtype=like.dtype)
+
+
 def as_stored(number: Number, dtype: np.dtype[Any]) -> Number | None:
     """Return a number as a type holds it; None where it does not."""
     if dtype.kind in "iu":

@@ -25,7 +25,13 @@ Edges = Ints
 def as_array(values: Any) -> NDArray[Any]:
     """Return an array of what a user gave: this room knows no torch, but tensors come here, from any device."""
     check_ordered("an array of values", values)
-    found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    try:
+        found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of unlike lengths, and tensors of torch's own types
+        raise OptionError(
+            f"an array of values takes what NumPy can hold, each entry of the same shape, and not "
+            f"{reprlib.repr(values)} ({error}); give one value for each, or a tensor of another type or layout"
+        ) from None
     is_listed = found.dtype.kind == "f" and isinstance(values, list | tuple) and bool(values)
     if is_listed and all(isinstance(one, int) for one in values):
         return np.array(values, dtype=object)  # on both sides of 2**63: as floats several would be one
@@ -261,7 +267,7 @@ def in_memory(said: Any) -> bool:
 
 def samples_bounded(said: Bounds, numbers: int) -> int:
     """Return how many samples so many bounds are for, if nothing else says how many there are."""
-    return numbers - (said.holds not in ("starts", "ends"))
+    return max(0, numbers - (said.holds not in ("starts", "ends")))
 
 
 def _written(said: Bounds, **options: Any) -> str:
@@ -398,7 +404,7 @@ def stretches_of(
             f"are {rows:,}; {len(wrong):,} of {samples:,} go backwards or beyond the end. Check that these numbers "
             f"belong to this dataset{_and_count_from_0(said)}"
         )
-    if is_alone and isinstance(said, Bounds) and not said.holds:
+    if is_alone and isinstance(said, Bounds) and not said.holds and len(numbers[0]):
         _check_alone(said, bounds, rows)
     return first, count
 
@@ -529,12 +535,19 @@ def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "le
             raise OptionError(
                 f"searchsorted takes a dataset of one number a row, in ascending order; rows {low:,} to {high:,} {what}"
             )
-        found[which] = low + np.searchsorted(piece, flat[which], side)
+        try:
+            np.less(piece[:1], flat[:1])  # searchsorted itself would take a number for a text
+            found[which] = low + np.searchsorted(piece, flat[which], side)
+        except TypeError:
+            raise OptionError(f"searchsorted cannot compare {piece.dtype} with {flat.dtype}") from None
     return found.reshape(wanted.shape)
 
 
 def _signed(values: Any) -> NDArray[Any]:
     """Return numbers as NumPy compares them exactly: beside others it would make floats of large unsigned ones."""
-    found = np.asarray(values)
+    found = as_array(values)
+    texts = found.dtype.kind == "O" and all(isinstance(one, (str, bytes)) for one in found.reshape(-1).tolist())
+    if found.dtype.kind not in "biufmMSUT" and not texts:
+        raise OptionError(f"searchsorted takes numbers, times or texts, which have an order, not {found.dtype}")
     fits = found.dtype == np.uint64 and not (found > np.iinfo(np.int64).max).any()
     return found.astype(np.int64) if fits else found

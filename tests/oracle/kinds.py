@@ -44,6 +44,8 @@ def _put_beside(draft: Draft, of: Any) -> None:
     if of == "*/*" or not plain or (isinstance(of, str) and "*" not in of) or rng.random() > 0.3:
         return
     name = rng.choice(plain)
+    if any(isinstance(tree, str) and tree.startswith(f"{name}@") for tree in draft.fields.values()):
+        return  # an attribute of it would move, too
     for place in draft.places:
         for node in place.file["nodes"]:
             if node["path"] == place.name(name):
@@ -432,7 +434,8 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     if "tiny or huge" in found["marks"] and rng.random() < 0.5:
         found["forms"].append(form_of(rng, "measured"))
     if any(reallocates(node) for file in draft.files for node in file["nodes"]):
-        found["forms"].append(form_of(rng, "repacked"))
+        copied = form_of(rng, "repacked")  # drawn for damaged files, too, so that what follows stays what it is
+        found["forms"] += [copied] if all(form["form"] != "damaged" for form in found["forms"]) else []
     has_columns = any(node["path"].endswith("indices") for file in draft.files for node in file["nodes"])
     if rng.random() < (0.9 if has_columns else 0.5 if kind == "objects" else 0.25) and "damaged" not in [
         form["form"] for form in found["forms"]

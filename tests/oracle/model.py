@@ -74,7 +74,10 @@ class Model:
         name, options = (tree, {}) if isinstance(tree, str) else (tree["args"][0], tree["options"])
         found = self._aligned(name, self._stored(name, options, sample, number, tree), sample.part)
         if options.get("missing") is not None:
-            found = self._unpacked(found, options, sample.part.find(name)[0])
+            is_there = has(sample.part, name)
+            part = sample.part if is_there else self._first_with(name)
+            found = self._unpacked(found, options, part.find(name)[0])
+            found = found if is_there else np.full_like(found, np.nan)
         if options.get("ragged") or "crop" in options or options.get("max_length"):
             found = self._cropped(found, options)
         return self._arithmetic(found, options)

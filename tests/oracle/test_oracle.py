@@ -11,7 +11,8 @@ import pytest
 from tools.fuzz_workers import Worker
 
 from .kinds import KINDS, case_of
-from .run import run
+from .reading import Reading
+from .run import run, write
 
 SEEDS = {"rows": 70, "group_rows": 44, "axis_rows": 30, "sequences": 70, "table": 44, "objects": 64, "boxes": 36}
 SEEDS |= {"unlike": 64}
@@ -63,3 +64,15 @@ def test_every_case_is_what_h5py_says_or_refused_in_words(kind, seeds, worker):
 def test_a_case_is_the_same_whenever_it_is_drawn():
     for kind in KINDS:
         assert case_of(3, kind) == case_of(3, kind)
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("group_rows", 7300066), ("objects", 7200296), ("objects", 7200183)])
+def test_a_case_of_rare_draws_can_be_written_and_has_a_model(kind, seed, tmp_path):
+    case = case_of(seed, kind)
+    write(case, tmp_path)
+    reading = Reading(case, tmp_path)
+    assert list(reading.model.sample(0)) == list(case["fields"])
+
+
+def test_a_damaged_case_is_read_in_one_way_alone():
+    assert [form["form"] for form in case_of(7300329, "sequences")["forms"]] == ["damaged"]

@@ -188,7 +188,8 @@ def add_dataset(file, node, folder):
         if node.get("power"):  # tiny or huge numbers
             values = (values * 10.0 ** node["power"]).astype(base)
     if layout == "virtual":
-        source = file.create_dataset(f"behind_{path.replace('/', '_')}", shape, dtype=dtype)
+        name = path.replace("/", "_").replace("%", "percent")  # libhdf5 takes a % for the number of a block
+        source = file.create_dataset(f"behind_{name}", shape, dtype=dtype)
         source[...] = values
         where = h5py.VirtualLayout(shape, dtype)
         where[...] = h5py.VirtualSource(source)

@@ -68,10 +68,10 @@ def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
             raise DecodeError("it has no pixels")
         if height * width * 8 > MOST_NBYTES:
             raise DecodeError(f"it claims {height:,} x {width:,} pixels, more than are decoded")
-    depth = 0 if wanted.endswith(COLOURS) else palette_bits(data)
+    depth, in_colours = palette_bits(data), wanted.endswith(COLOURS)
     try:
-        image: NDArray[Any] = _DECODERS[found](_without_palette(data) if depth else data, out=out)
-        if depth in _EXPANDED:
+        image: NDArray[Any] = _DECODERS[found](_plain_png(data, in_colours=in_colours) if depth else data, out=out)
+        if depth in _EXPANDED and not in_colours:
             np.floor_divide(image, _EXPANDED[depth], out=image)
     except ValueError:
         if out is None:
@@ -94,14 +94,14 @@ def palette_bits(data: Bytes) -> int:
     return head[24] if is_sound and head[24] in (1, 2, 4, 8) else 0
 
 
-def _without_palette(data: Bytes) -> NDArray[np.uint8]:
-    """Return a palette PNG as one of gray levels, which are stored in the same way: the numbers of its colours."""
+def _plain_png(data: Bytes, *, in_colours: bool) -> NDArray[np.uint8]:
+    """Return a palette PNG without transparency; or as one of gray levels, stored alike: the numbers of its colours."""
     text = data.tobytes()
-    header = text[12:25] + b"\0" + text[26:29]  # the colour type of gray levels
+    header = text[12:25] + (text[25:26] if in_colours else b"\0") + text[26:29]  # 0: the colour type of gray levels
     pieces, at = [text[:12], header, zlib.crc32(header).to_bytes(4, "big")], 33
     while at + 12 <= len(text):
         size, kind = int.from_bytes(text[at : at + 4], "big"), text[at + 4 : at + 8]
-        if kind in (b"IDAT", b"IEND"):
+        if kind in (b"IDAT", b"IEND") or (in_colours and kind != b"tRNS"):
             pieces.append(text[at : at + 12 + size])
         at += 12 + size
         if kind == b"IEND":

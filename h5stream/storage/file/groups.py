@@ -180,7 +180,7 @@ def groups_of(
                 why = f": {said.format(repr(of))} matches no {what}.{_instead(root, of, path, kind, raw)}"
                 raise refusal(path, of, why, FieldNotFoundError)
             return found
-        names = Names.of(above + _checked_name(name, said).strip("/") for name in of)
+        names = Names.of(above + _checked_name(name, said) for name in of)
         if not names:
             said = said.format("[]")
             raise OptionError(f"{said} names no group; give a pattern such as 'data/*', names of groups, or 'files'")
@@ -209,10 +209,12 @@ def _without_quotes(names: Names, raw: RawFile, path: str) -> Names:
 
 
 def _checked_name(name: Any, said: str) -> str:
+    """Return a name as its path from the group that it is looked up in; that group itself is "/" as well as "."."""
     text = as_text(name)
-    if not isinstance(text, str):
-        raise OptionError(f"{said.format('...')} takes a pattern, or names of groups, not {name!r}")
-    return text
+    if not isinstance(text, str) or not text:
+        rule = "takes a pattern, or names of groups ('/' is the file, or group, itself)"
+        raise OptionError(f"{said.format('[...]')} {rule}, not {name!r}")
+    return text.strip("/") or "."
 
 
 def _not_there(file: Any, name: str, said: str, kind: Any) -> str:

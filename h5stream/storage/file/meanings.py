@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import MeaningWarning, OptionError
 from h5stream.samples.columns import Column
-from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, as_stored, packing
+from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, all_missing, as_stored, packing
 from h5stream.samples.table import ROW
 from h5stream.storage.file.discovery import thing_at
 from h5stream.storage.file.stored import open_hdf5
@@ -131,8 +131,11 @@ def check_is_number(field: FieldLayout) -> None:
 # --- of a whole layout: each dataset's own, and which of them each sample has
 
 
-def with_packings(layout: SampleLayout, packed: Sequence[Packed]) -> SampleLayout:
-    """Note how the numbers of fields with missing= become floats; `packed` says it of what each part has once."""
+def with_packings(layout: SampleLayout, packed: Sequence[Packed], *, may_lack: bool = False) -> SampleLayout:
+    """Note how the numbers of fields with missing= become floats; `packed` says it of what each part has once.
+
+    If objects may lack a dataset, and are filled, all of what stands for it is missing.
+    """
     once = {number for number, _ in packed[0]}
     for asked, entry in zip(layout.shape.fields, layout.entries, strict=True):
         if not isinstance(asked, Field) or not asked.missing:
@@ -144,7 +147,7 @@ def with_packings(layout: SampleLayout, packed: Sequence[Packed]) -> SampleLayou
                 of = [np.array([dict(one)[number]], dtype=object) for one in packed]
                 layout = _with(layout, number, of, None)
             else:
-                layout = _with_own(layout, number, asked.missing)
+                layout = _with_own(layout, number, asked.missing, may_lack=may_lack)
     return layout
 
 
@@ -160,7 +163,7 @@ def _check_fit(asked: Field, fields: Sequence[FieldLayout]) -> None:
             raise OptionError(f"Field({asked.name!r}): {said}; give the number as it is stored")
 
 
-def _with_own(layout: SampleLayout, number: int, asked: Asked) -> SampleLayout:
+def _with_own(layout: SampleLayout, number: int, asked: Asked, *, may_lack: bool) -> SampleLayout:
     """Note how a field's numbers become floats, by each of the datasets that they are read from."""
     pairs = ((n, one) for n, parts in enumerate(layout.datasets) for one in parts[0].targets if one.field == number)
     dataset, _ = next(pairs)
@@ -169,7 +172,7 @@ def _with_own(layout: SampleLayout, number: int, asked: Asked) -> SampleLayout:
         files = _Files(layout, opened)
         for part in layout.datasets[dataset]:
             target = next(one for one in part.targets if one.field == number)
-            of.append(_of_part(files, part, target, layout.fields[number], asked))
+            of.append(_of_part(files, part, target, layout.fields[number], asked, may_lack=may_lack))
     return _with(layout, number, of, dataset)
 
 
@@ -220,19 +223,29 @@ def _file_of_each(part: DatasetPart, identity: FilesIdentity) -> NDArray[np.int6
     return numbers
 
 
-def _of_part(files: _Files, part: DatasetPart, target: Target, field: FieldLayout, asked: Asked) -> NDArray[np.object_]:
+def _of_part(
+    files: _Files, part: DatasetPart, target: Target, field: FieldLayout, asked: Asked, *, may_lack: bool
+) -> NDArray[np.object_]:
     """Return how the numbers of a part become floats: one for all, or one for each of its objects."""
-    if all(not isinstance(one, str) for one in asked):
-        return np.array([packing(asked, field.dtype, {})], dtype=object)
-    packings = np.empty(max(1, len(part.objects)), dtype=object)
-    for k in range(len(packings)):
+    follows, plain = any(isinstance(one, str) for one in asked), packing(asked, field.dtype, {})
+    packings = np.full(max(1, len(part.objects)), None if follows else plain, dtype=object)
+    lacking = np.zeros(len(packings), dtype=bool)
+    for k in range(len(packings)) if follows else _unwritten(part).tolist() if may_lack else ():
         dataset, path = files.dataset(part, k)
-        if isinstance(dataset, h5py.Dataset):  # else an object that lacks it, and is filled
+        lacking[k] = not isinstance(dataset, h5py.Dataset)
+        if not lacking[k]:
             packings[k] = packing_of(dataset, target.member, field.dtype, asked, path, target.stacked)
-    every = [one for one in packings.tolist() if one is not None]
-    if len({*every}) == 1:
-        return np.array(every[:1], dtype=object)
-    return np.array([every[0] if one is None else one for one in packings.tolist()], dtype=object)
+    if lacking.any():
+        packings[lacking] = all_missing(packings[~lacking][0] if not lacking.all() else plain)
+    every = packings.tolist()
+    return np.array(every[:1] if len({*every}) == 1 else every, dtype=object)
+
+
+def _unwritten(part: DatasetPart) -> NDArray[np.int64]:
+    """Return the numbers of the objects of which nothing is stored, if each is a row."""
+    if part.index is None or not len(part.objects) or part.object_edges is not None:
+        return np.zeros(0, dtype=np.int64)
+    return np.setdiff1d(np.arange(len(part.objects)), part.index.numbers // part.index.columns)
 
 
 def _with(layout: SampleLayout, number: int, of: Sequence[NDArray[np.object_]], dataset: int | None) -> SampleLayout:

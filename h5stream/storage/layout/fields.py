@@ -15,7 +15,7 @@ import os
 import re
 import reprlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import EllipsisType
@@ -43,7 +43,7 @@ from h5stream.samples.ragged import (
     changed,
     normalisation,
 )
-from h5stream.samples.segments import RowLists, Stretches, as_array, renamed, row_lists
+from h5stream.samples.segments import RowLists, Stretches, as_array, in_memory, renamed, row_lists
 from h5stream.samples.space import fraction_of
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.decode.columns import ColumnNames, Columns, Mask, axes_taken
@@ -187,9 +187,10 @@ class Field:
         in any order, as one tensor of the shape (batch, k, ...). A list of lists, or a dataset of variable length,
         gives each sample as many rows as its list has, which come as `ragged` says; lists of one length are such an
         array. A dataset of the shape (n, 1) names single rows. With `file`, row numbers count through all of these
-        files. Without it, those of an array count through all files, and those of a dataset from 0 in each file or
-        group. ``Bounds("offsets")``, ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each
-        sample as many consecutive rows as they say. If `name` contains ``{}``, `lookup` is a list of names of objects
+        files. Without it, those of an array count through all files that are read, without those that
+        ``missing="skip"`` leaves out, and those of a dataset from 0 in each file or group. ``Bounds("offsets")``,
+        ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each sample as many consecutive
+        rows as they say. If `name` contains ``{}``, `lookup` is a list of names of objects
         that replace it, one for each sample, or the path of a dataset of names; objects of different lengths need
         `ragged`. ``"hits/{}:energy"`` is a member of each. A
         function ``lookup(samples, epoch, seed)`` gets an array of sample numbers and returns a row for each, in each
@@ -211,7 +212,7 @@ class Field:
         steps, height, width, channels), and such images must have the same size. Pixels keep the type of the image,
         uint8 for JPEG, and grayscale images have no axis of channels. A PNG with a palette, such as a mask of classes,
         comes as the numbers of its colours, (height, width), as PIL gives it; ``"png-rgb"`` and ``"auto-rgb"`` give the
-        palette's colours. For rows that are filled up to one length, pass a
+        palette's colours, (height, width, 3), without transparency. For rows that are filled up to one length, pass a
         pair: the format, and the dataset that says how many bytes of each row are the image. Not with `dtype` or
         `columns`; `normalise` makes numbers of pixels.
     normalise : dict, optional, keyword-only
@@ -226,7 +227,8 @@ class Field:
         dataset: ``_FillValue``, ``missing_value``, ``valid_min``, ``valid_max``, ``valid_range`` and ``_Unsigned`` say
         which numbers are valid, and these are multiplied by ``scale_factor`` before ``add_offset`` is added. The type
         is then the one that xarray decodes to, float32 or float64, unless `dtype` or `normalise` are given.
-        `normalise` gets the numbers that come of this.
+        `normalise` gets the numbers that come of this. Objects that lack the dataset are NaN with
+        ``Objects(..., missing="fill")``.
     **old
         Arguments of earlier versions, which warn and say what to write.
 
@@ -467,15 +469,22 @@ def _lookup(name: str, given: Any) -> Any:
     """Check what says which row, which rows or which object each sample has."""
     if given is None or (isinstance(given, str) and not braces_in(name)):
         return given
+    values = given.names[0] if in_memory(given) else given
+    if isinstance(values, Sized) and getattr(values, "ndim", None) != 0 and not len(values):
+        said = (
+            "lookup= is empty and so names no sample, and there is nothing to read: leave this field, or this dataset"
+        )
+        raise OptionError(f"Field({name!r}): {said}, out")
     is_named, why, itself = braces_in(name) > 0, "", r"; \{} is a {} of the name itself"
     if callable(given) or isinstance(given, Stretches):
         if is_named:
-            why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} takes names" + itself
+            what = "a function as" if callable(given) else f"{type(given).__name__}(...) as"
+            why = f"{what} lookup= gives rows of one dataset, and {{}} takes names{itself}"
     elif is_named:
         given = given if isinstance(given, str) else [*names_in(f"Field({name!r}): lookup=", given)]
         wrong = [one for one in given if not isinstance(one, str) or not one]
-        if wrong or not given:
-            why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0] if wrong else 'none'!r}"
+        if wrong:
+            why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0]!r}"
     elif (lists := row_lists(given, f"Field({name!r})")) is not None:
         return lists
     else:

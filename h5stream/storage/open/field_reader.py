@@ -587,7 +587,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
     is_first = not known.parts
     before = 0 if asked.file else sum(len(one) for one, *_ in known.tables) if indptr else known.rows
     if asked.ragged is not None and lists is None and not (indptr or asked.decode or isinstance(said, Stretches)):
-        raise not_ragged(asked.name)
+        raise _of_one_row(found, asked)
     if not asked.file or said is None or is_first:
         for there in _sources(found, asked):
             first = known.rows
@@ -617,6 +617,19 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
         found.named = found.named or {known.name: known.count}
         found.bearers.append((1, known.parts[0]))
     return known.entry
+
+
+def _of_one_row(found: _Found, asked: Field) -> H5StreamError:
+    """Return the error for options of ragged fields that a field has of which each sample has one row."""
+    there = next(iter(_sources(found, asked)))
+    if elements.vlen_base(_inner_dtype(_thing(there, asked.name))) is None:
+        return not_ragged(asked.name)
+    assert asked.ragged is not None
+    why = ": lookup= names one row for each sample, whose values of variable length come as a list, not ragged="
+    why += (
+        f"{asked.ragged.form!r}; leave ragged= out, or write lookup=rows[:, None] and ragged='list' for lists of them"
+    )
+    return _refused(there, asked, why, OptionError)
 
 
 def _with_lists(found: _Found, asked: Field, named: Any, *, is_matrix: bool) -> tuple[Field, RowLists | None]:
@@ -1024,7 +1037,7 @@ def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[st
         return "ragged='dense' is for sparse matrices"
     if asked.ragged is None or kind == "ragged":
         return ""
-    return "ragged rows are of numbers, or with ragged='list' of texts"
+    return "ragged rows are of numbers, or with ragged='list' of texts and of values of variable length"
 
 
 def _bytes_of_image(found: _Found, asked: Field, thing: Thing, dtype: np.dtype[Any]) -> elements.Leaf | None:
@@ -1055,10 +1068,12 @@ def _image(
 def _check_names(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
     """Decide what names in columns= stand for, members of a compound; refuse others, and such as make no matrix."""
     if dtype.names is None:
-        why = (
-            f": columns={[*asked.members]!r} names members of a compound, and its elements are {dtype}, no compounds; "
-        )
-        raise _refused(found.opened, asked, f"{why}columns of an array are numbers", FieldNotFoundError)
+        why = f": columns={[*asked.members]!r} names members of a compound, and its elements are {dtype}, no compounds"
+        why += "; columns of an array are numbers"
+        if asked.names_objects:
+            why += " here, as in columns=[0, 1]: names from a dimension scale are taken of objects that samples="
+            why += "Objects(...) names, and of one dataset, and not of objects that lookup= names"
+        raise _refused(found.opened, asked, why, FieldNotFoundError)
     if lacking := next((name for name in asked.members if name not in dtype.names), ""):
         has = f"it has {', '.join(map(repr, dtype.names))}{did_you_mean(lacking, list(dtype.names))}"
         raise _refused(

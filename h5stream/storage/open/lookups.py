@@ -29,12 +29,20 @@ Key = tuple[int, str]
 
 
 def unlike_widths(first: FieldLayout, other: FieldLayout, where: str = "", before: str = "") -> str:
-    """Say that two sparse matrices have other numbers of columns; nothing if they have as many, or are none."""
+    """Say that two sparse matrices have other numbers of columns, or types of these; nothing if they are alike."""
     widths = [0 if one.ragged is None else one.ragged.matrix_width for one in (first, other)]
-    if not all(widths) or widths[0] == widths[1]:
-        return ""
     names = [repr(one.name.removesuffix("/indices")) for one in (first, other)]
     name = "the one" if names[0] == names[1] else names[0]
+    if not all(widths):
+        return ""
+    if widths[0] == widths[1]:
+        if first.dtype == other.dtype or other.ragged is None or other.ragged.places is not None:
+            return ""
+        return (
+            f"field {names[1]} is a sparse matrix whose columns are {other.dtype}{where}, and those of {name}"
+            f"{before or ' before it'} are {first.dtype}; matrices that are read as one have one type: write "
+            "their indices with one, such as indices.astype('int64'), or make each a dataset of its own"
+        )
     has = f"with {widths[1]:,} columns{where}, and {name}{before or ' before it'} has {widths[0]:,}"
     return (
         f"field {names[1]} is a sparse matrix {has}; matrices that are read as one have the same columns in the same "

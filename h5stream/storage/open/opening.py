@@ -87,7 +87,9 @@ def open_layout(
     check_alike(files, paths, parts.labels)
     files = with_like_strings(with_all_meanings(files, paths, parts.labels))
     if parts.rows == 0:
-        why = f"has zero rows in {', '.join(shape.keys)}; there is nothing to stream"
+        named = any(isinstance(one, Field) and one.lookup is not None for one in shape.fields)
+        why = f"has zero {'samples' if named else 'rows'} in {', '.join(shape.keys)}"
+        why += ", by what lookup= names; there is nothing to stream" if named else "; there is nothing to stream"
         raise FieldLengthError(f"{_named(asked.paths)} {why}", file=asked.paths[0])
     layout = SampleLayout(
         files=tuple(every.identities),
@@ -108,7 +110,8 @@ def open_layout(
     layout = replace(layout, columns=tuple(_columns(layout, files, samples)), lookups=shared(lookups))
     layout = with_rows_of_values(with_named_shapes(layout, looked_up.values()))
     _check_padding(layout)
-    layout = with_packings(_normalised(_with_image_sizes(layout)), [file.packed for file in files])
+    may_lack = isinstance(samples, Objects) and samples.missing == "fill"
+    layout = with_packings(_normalised(_with_image_sizes(layout)), [file.packed for file in files], may_lack=may_lack)
     warn_of_meanings(layout)
     return layout
 
