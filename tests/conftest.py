@@ -74,6 +74,12 @@ def pytest_collection():
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Look for examples in docstrings of the package alone: tests have none, and each process would look for them."""
+    return [one for one in (yield) if isinstance(one, pytest.Module)]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Let `-m slow` run every property too, with all of its examples: see `amounts.examples`."""
