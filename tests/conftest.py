@@ -5,14 +5,18 @@ import gc
 import logging
 import os
 import signal
+import sys
+import time
 
 import hypothesis
 import pytest
-import torch
 import typer.main
 from amounts import FULL
-from inner import stream_all
-from sample_files import write_sample
+
+# What is compiled is kept, also where a container's environment says otherwise: hundreds of processes begin in a run,
+# and each would compile the package anew, in a second.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Typer would build all commands anew for each that a test runs, in a tenth of a second. `typer.testing` takes what is
 # here when a test first imports it.
@@ -70,6 +74,12 @@ def pytest_collection():
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Look for examples in docstrings of the package alone: tests have none, and each process would look for them."""
+    return [one for one in (yield) if isinstance(one, pytest.Module)]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Let `-m slow` run every property too, with all of its examples: see `amounts.examples`."""
@@ -78,31 +88,52 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("slow")
 
 
+SLOW_S = 0.03
+"""A collection that takes longer walks through more than what a test can leave."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def quick_collections():
-    """What is there before a file's tests stays: every `gc.collect()` in one would walk through millions of objects."""
+    """What is there before a file's tests stays: every `gc.collect()` in one would walk through millions of objects.
+
+    So does what a test imports, and what was set free by a collection in a thread that fetches from a store. The list
+    has an entry for each time that this was kept too: what is garbage by then is collected after the file's last test.
+    """
     gc.collect()
     gc.freeze()
-    yield
+    late = []
+    yield late
+    if late:
+        gc.unfreeze()
     gc.collect()  # garbage of this file's own fixtures
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def own_garbage():
+def own_garbage(quick_collections):
     """Collect a test's garbage at its end: what it left open is then its own failure, and not that of a later test."""
     yield
+    start = time.process_time()
     gc.collect()
+    if time.process_time() - start > SLOW_S:
+        gc.freeze()
+        quick_collections.append("more was frozen")
 
 
 @pytest.fixture(autouse=True)
 def seeded():
     """Begin each test with torch's generator in one state: a loader without ``seed=`` draws its seed from it."""
+    import torch  # here, since the process that shares the tests among others has no use for it
+
     torch.manual_seed(0)
 
 
 @pytest.fixture
 def sample(tmp_path, monkeypatch):
     """A file of a thousand rows that are streamed, and not kept in memory as small ones are."""
+    from inner import stream_all
+    from sample_files import write_sample
+
     stream_all(monkeypatch)
     return write_sample(tmp_path)
 
@@ -110,6 +141,8 @@ def sample(tmp_path, monkeypatch):
 @pytest.fixture(params=["kept", "streamed"])
 def either_way(request, monkeypatch):
     """Run a test with small datasets kept in memory, and with all of them streamed."""
+    from inner import stream_all
+
     if request.param == "streamed":
         stream_all(monkeypatch)
 

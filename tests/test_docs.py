@@ -9,6 +9,7 @@ import ast
 import builtins
 import importlib
 import inspect
+import multiprocessing
 import re
 import runpy
 import shlex
@@ -22,6 +23,7 @@ import pytest
 import typer
 from commands import printed
 from each import for_each
+from forking import SERVED
 from making import write_datasets
 from torch.utils.data import DataLoader
 
@@ -75,6 +77,7 @@ def test_what_a_page_shows_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     script = types.ModuleType("__main__")
     script.__file__ = str(tmp_path / "page.py")  # which workers import to find a function
     monkeypatch.setitem(sys.modules, "__main__", script)
+    monkeypatch.setitem(multiprocessing.context._concrete_contexts, "spawn", SERVED)  # its start takes no seconds
     only_seen = set()
     for language, title, code in all_blocks(page):
         assert language in LANGUAGES, code

@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import gc
-import multiprocessing
 import os
 import pickle
 import random
@@ -12,12 +11,12 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import weakref
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 
+import forking
 import h5py
 import imagecodecs
 import numpy as np
@@ -433,7 +432,7 @@ def test_a_list_is_rewritten_with_its_options_by_an_executor(server, tmp_path):
     for path in (*(one.target for one in results), *staged.paths):
         assert H5Dataset(path, "x")[:].tolist() == list(range(100))
     staged.release()
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+    with ProcessPoolExecutor(1, SERVED) as processes:
         for call in (
             lambda: repack(sources, tmp_path, storage_options=token, executor=processes, overwrite=True),
             lambda: stage(sources, to=tmp_path / "new", repack={}, storage_options=token, executor=processes),
@@ -501,7 +500,7 @@ def test_a_process_whose_reads_were_refused_ends_as_any_other(server):
     server.fault = lambda *request: 403 if "GET" in str(request) else None
     addresses = [f"{server.url}/{name}" for name in ("a.h5", "none.h5")]
     for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", KEPT, *addresses], capture_output=True, text=True)
+        done = forking.run(KEPT, *addresses, whole_end=True)
         assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 

@@ -6,9 +6,14 @@ api = pytest.importorskip("mypy.api")
 
 CONFIG = """
 [mypy]
-[mypy-torch.*,numpy.*,h5py.*,PIL.*,pandas.*,scipy.*]
+[mypy-torch.*,numpy.*,h5py.*,PIL.*,pandas.*,scipy.*,rich.*,typer.*,concurrent.*,asyncio.*,multiprocessing.*]
 follow_imports = skip
+follow_imports_for_stubs = True
 ignore_missing_imports = True
+
+[mypy-h5stream.*]
+# What they give is looked at, not how they come by it.
+ignore_errors = True
 """
 
 ARGUMENTS = {

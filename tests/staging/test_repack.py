@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import h5py
 import hdf5plugin
 import numpy as np
@@ -652,7 +653,8 @@ def test_values_of_variable_length_behind_a_filter_are_copied(tmp_path, folder):
                 file.attrs.create(kind, data[:9], dtype=dtype)
     sources = sorted(tmp_path.glob("*.h5"))
     code = "import h5stream, sys; h5stream.repack(sys.argv[2:], sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, folder, *sources], check=True)
+    ended = forking.run(code, folder, *sources)
+    assert ended.returncode == 0, ended.stderr
     for source in sources:
         assert_same_tree(source, folder / source.name)
 
@@ -668,9 +670,7 @@ def test_values_of_variable_length_leave_no_memory_behind(tmp_path):
         "for k in range(3): h5stream.repack(sys.argv[1], sys.argv[2], overwrite=True)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "a.h5", tmp_path / "b.h5"], check=True, capture_output=True, text=True
-    )
+    done = forking.run(code, tmp_path / "a.h5", tmp_path / "b.h5")
     assert int(done.stdout) < 8_000  # KiB, where the values of one pass alone are 10,000
 
 
