@@ -106,16 +106,20 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
         """Return where the headers of objects lie that have one path inside of others, as for `addresses`."""
         found, steps = looked_up(self.raw, self.addresses(names), path), path.strip("/").split("/")
         for k in np.flatnonzero(found == ASK).tolist():
-            found[k], name = NOWHERE, names[k]
-            group = dataset_at(self.file, name, self.file.filename, "group")
-            for step in steps[:-1]:
-                if self._address(group, name, step) == NOWHERE:
+            found[k], above = NOWHERE, names[k]
+            for step in steps:
+                group = dataset_at(self.file, above, self.file.filename, "group")
+                # A link may lead to a group of another file, whose hard links say nothing of this one.
+                if not self.holds(group) or (address := self._address(group, above, step)) == NOWHERE:
                     break
-                name = f"{name}/{step}"
-                group = dataset_at(self.file, name, self.file.filename, "group")
+                above = f"{above}/{step}"
             else:
-                found[k] = self._address(group, name, steps[-1])
+                found[k] = address
         return found
+
+    def holds(self, opened: Any) -> bool:
+        """Tell whether an open object, by its h5py ID, is in this file."""
+        return bool(h5py.h5o.get_info(opened).fileno == self.fileno)
 
     def behind(self, path: str) -> int:
         """Return where the header of an object lies, whatever links lead to it; `NOWHERE` if not in this file."""
@@ -306,7 +310,7 @@ def _linked(
             continue
         found = links.only(which)
         assert found.addresses is not None
-        if h5py.h5o.get_info(group.id).fileno != raw.fileno:
+        if not raw.holds(group.id):
             found.addresses[:] = NOWHERE
         for k in np.flatnonzero(found.addresses == NOWHERE).tolist():
             found.addresses[k] = raw.behind(above + found[k])
