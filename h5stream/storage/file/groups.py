@@ -48,6 +48,9 @@ FILES = "files"
 MOST_ADDRESS = (1 << 63) - 1
 """The largest address that is taken; a damaged file may name larger ones."""
 
+ELSEWHERE = -3
+"""Stands for the address of what is in another file, or would be if it is not there."""
+
 MANY = 2000
 """Objects from which on what was found of them is kept for the next time: fewer are found in a tenth of a second."""
 
@@ -91,30 +94,31 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
         return self._read[2]
 
     def addresses(self, names: Sequence[str]) -> Ints:
-        """Return where the headers of some objects lie, by their paths; `NOWHERE` for what is not in this file."""
-        found, last, group = np.full(len(names), NOWHERE), None, None
+        """Return where the headers of some objects lie, by their paths; `ELSEWHERE` or `NOWHERE` for others."""
+        found, last, group, where = np.full(len(names), NOWHERE), None, None, NOWHERE
         for k, name in enumerate(names):
             above, _, leaf = name.rpartition("/")
             if above != last:
-                is_here = not above or self.behind(above) != NOWHERE
-                last, group = above, self.file.get(above or "/") if is_here else None
+                where = self.behind(above) if above else NOWHERE
+                last, group = above, self.file.get(above or "/") if not above or where >= 0 else None
             if isinstance(group, h5py.Group):
                 found[k] = self._address(group.id, above, leaf)
+            elif where == ELSEWHERE:
+                found[k] = ELSEWHERE
         return found
 
     def inside(self, names: Sequence[str], path: str) -> Ints:
         """Return where the headers of objects lie that have one path inside of others, as for `addresses`."""
         found, steps = looked_up(self.raw, self.addresses(names), path), path.strip("/").split("/")
         for k in np.flatnonzero(found == ASK).tolist():
-            found[k], above = NOWHERE, names[k]
+            above = names[k]
             for step in steps:
                 group = dataset_at(self.file, above, self.file.filename, "group")
                 # A link may lead to a group of another file, whose hard links say nothing of this one.
-                if not self.holds(group) or (address := self._address(group, above, step)) == NOWHERE:
+                found[k] = self._address(group, above, step) if self.holds(group) else ELSEWHERE
+                if found[k] < 0:
                     break
                 above = f"{above}/{step}"
-            else:
-                found[k] = address
         return found
 
     def holds(self, opened: Any) -> bool:
@@ -122,13 +126,15 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
         return bool(h5py.h5o.get_info(opened).fileno == self.fileno)
 
     def behind(self, path: str) -> int:
-        """Return where the header of an object lies, whatever links lead to it; `NOWHERE` if not in this file."""
+        """Return where the header of an object lies, whatever links lead to it; see `addresses`."""
         self.guard.check_links(self.file, path, self.file.filename)
         try:
             info = h5py.h5o.get_info(self.file.id, path.encode("utf-8", "surrogateescape"))
         except DAMAGE:
             return NOWHERE
-        return int(info.addr) if info.fileno == self.fileno and info.addr <= MOST_ADDRESS else NOWHERE
+        if info.fileno != self.fileno:
+            return ELSEWHERE
+        return int(info.addr) if info.addr <= MOST_ADDRESS else NOWHERE
 
     def _address(self, group: Any, above: str, name: str) -> int:
         try:
