@@ -259,3 +259,12 @@ def test_a_file_or_an_object_a_sample_is_a_file_and_a_segment_of_its_own(tmp_pat
 def test_what_cannot_be_split_so_says_why(path, shares, given, rule):
     with pytest.raises(H5StreamError, match=rule):
         H5Dataset(path, "x").split(*shares, **given)
+
+
+@pytest.mark.parametrize("argument", ["by", "stratify"])
+def test_values_in_memory_split_as_their_array_does(path, argument):
+    dataset = H5Dataset(path, "x")
+    array = np.arange(len(dataset)) % 3
+    parts, others = (dataset.split(1 / 3, 2 / 3, **{argument: values}) for values in (Values(array), array))
+    assert [part.rows.tolist() for part in parts] == [part.rows.tolist() for part in others]
+    assert sum(len(part) for part in parts) == len(array)

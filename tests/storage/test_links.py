@@ -259,14 +259,13 @@ def as_lists(values):
     return [value.tolist() for value in values]
 
 
-@pytest.mark.parametrize("of", ["g*", GROUPS], ids=["pattern", "names"])
-def test_objects_some_of_which_are_in_other_files_have_the_values_of_these(partly_linked, of):
-    for name in ("x", "s", "in/z", "@a", "in@a"):
+def test_objects_some_of_which_are_in_other_files_have_the_values_of_these(partly_linked):
+    for name, of in zip(("x", "s", "in/z", "@a", "in@a"), ("g*", GROUPS, GROUPS, "g*", GROUPS), strict=True):
         dataset = H5Dataset(partly_linked, name, samples=Objects(of), allow_external=True)
         assert as_lists(dataset) == as_lists(by_h5py(partly_linked, name)), name
     for form in ("packed", "pad", "list", "arrays"):
         field = Field("in/r", ragged=form)
-        dataset = H5Dataset(partly_linked, field, samples=Objects(of), allow_external=True)
+        dataset = H5Dataset(partly_linked, field, samples=Objects("g*"), allow_external=True)
         assert as_lists(dataset) == as_lists(by_h5py(partly_linked, "in/r")), form
 
 

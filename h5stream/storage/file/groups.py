@@ -190,7 +190,7 @@ def groups_of(
                 why = f": {said.format(repr(of))} matches no {what}.{_instead(root, of, path, kind, raw)}"
                 raise refusal(path, of, why, FieldNotFoundError)
             return found
-        names = Names.of(above + _checked_name(name, said).strip("/") for name in of)
+        names = Names.of(above + (_checked_name(name, said).strip("/") or ".") for name in of)  # "/" is the root
         if not names:
             said = said.format("[]")
             raise OptionError(f"{said} names no group; give a pattern such as 'data/*', names of groups, or 'files'")
@@ -220,7 +220,7 @@ def _without_quotes(names: Names, raw: RawFile, path: str) -> Names:
 
 def _checked_name(name: Any, said: str) -> str:
     text = as_text(name)
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not text:
         raise OptionError(f"{said.format('...')} takes a pattern, or names of groups, not {name!r}")
     return text
 
