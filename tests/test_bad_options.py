@@ -376,15 +376,23 @@ def test_batches_and_scales_of_more_rows_than_arrays_hold_are_refused_and_seeds_
         H5Dataset(path, ["y", Field("h", take=Take(scale=HUGE))], samples=Sequences(2))
     with pytest.raises(FieldLengthError, match="has 60 elements"):
         H5Dataset(path, ["y", Field("h", take=Take(scale=10**9))], samples=Sequences(2))
+    with pytest.raises(OptionError, match=r"columns=1000.* is not there: the rows have 3"):
+        H5Dataset(write_datasets(tmp_path / "b.h5", v=np.zeros((4, 3))), Field("v", columns=[HUGE]))
+    with pytest.raises(OptionError, match="Balanced: the share of 0 is a number of 0 or more"):
+        H5StreamLoader(path, 5, fields="y", draw=Balanced(np.arange(30) % 2, shares={0: 10**400, 1: 1}))
+    with pytest.raises(OptionError, match="rows are named by integers"):
+        H5Dataset(path, "y").__getitems__([0, HUGE])
     with H5StreamLoader(path, 5, fields="y", seed=HUGE) as loader:
         assert sorted(torch.cat(list(loader)).tolist()) == list(range(30))
 
 
-@pytest.mark.parametrize("values", [np.arange(30) + 5j, np.arange(30) * 1j, [1j] * 30], ids=["both", "imaginary", "list"])
+@pytest.mark.parametrize(
+    "values", [np.arange(30) + 5j, np.arange(30) * 1j, [1j] * 30], ids=["both", "imaginary", "list"]
+)
 def test_weights_of_complex_numbers_are_refused(tmp_path, values):
     path = write_datasets(tmp_path / "a.h5", y=np.arange(30), z=np.array(values))
     for draw in (Weighted(values), Weighted("z"), Weighted("z", replacement=False)):
-        with pytest.raises(OptionError, match="Weighted: weights= takes real numbers"):
+        with pytest.raises(OptionError, match="Weighted: weights= takes numbers, one a sample, .* real ones, not"):
             list(H5StreamLoader(path, 5, fields="y", draw=draw))
     with pytest.raises(OptionError, match="Mixture: weights= takes a number of 0 or more"):
         Mixture({"a": path, "b": path}, np.array([1 + 1j, 2]), fields="y")
@@ -396,5 +404,5 @@ def test_weights_of_complex_numbers_are_refused(tmp_path, values):
 def test_sized_names_the_field_of_a_batch(tmp_path, nested):
     path = write_datasets(tmp_path / "a.h5", x=np.zeros((30, 4)), nb=np.zeros((30, 2), int))
     fields = {"x": "x", "near": Field("x", lookup="nb", ragged=nested)}
-    with pytest.raises(OptionError, match="has 2 rows of the field 'near', and 30 of 30"):
+    with pytest.raises(OptionError, match="has 2 rows of 'near', and 30 of 30"):
         list(H5StreamLoader(path, 5, fields=fields, draw=Sized(1)))

@@ -548,7 +548,11 @@ class H5Dataset(Dataset[Any]):
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """
         check_ordered("a batch of indices", indices)
-        return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._numpy)
+        try:
+            rows = np.asarray(indices, dtype=np.int64)
+        except OverflowError:  # of a number that no row has; one that is a row is named like this, too
+            rows = row_numbers(indices, len(self))
+        return Samples(self.read(rows), len(indices), self._numpy)
 
     def _several(self, rows: Any) -> Any:
         """Read rows as one batch; consecutive ones without a plan, where that can be."""

@@ -737,9 +737,7 @@ def _add_some(found: _Found, known: LookedUp, asked: Field, there: OpenFile, nam
     return names
 
 
-def _add_elsewhere(
-    found: _Found, known: LookedUp, asked: Field, there: OpenFile, name: str, path: Within
-) -> None:
+def _add_elsewhere(found: _Found, known: LookedUp, asked: Field, there: OpenFile, name: str, path: Within) -> None:
     """Add the rows of an object that a link of a file leads to, in another file."""
     if asked.decode:
         raise _not_in_file(there, path, "decode=")
