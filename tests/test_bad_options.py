@@ -392,7 +392,7 @@ def test_batches_and_scales_of_more_rows_than_arrays_hold_are_refused_and_seeds_
 def test_weights_of_complex_numbers_are_refused(tmp_path, values):
     path = write_datasets(tmp_path / "a.h5", y=np.arange(30), z=np.array(values))
     for draw in (Weighted(values), Weighted("z"), Weighted("z", replacement=False)):
-        with pytest.raises(OptionError, match="Weighted: weights= takes numbers, one a sample, .* real ones, not"):
+        with pytest.raises(OptionError, match=r"Weighted: weights= takes numbers, one a sample, .* real ones, not"):
             list(H5StreamLoader(path, 5, fields="y", draw=draw))
     with pytest.raises(OptionError, match="Mixture: weights= takes a number of 0 or more"):
         Mixture({"a": path, "b": path}, np.array([1 + 1j, 2]), fields="y")
