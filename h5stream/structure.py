@@ -199,8 +199,15 @@ def with_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def as_numpy(value: Any) -> Any:
-    """Return a structure with NumPy arrays over its tensors' memory; single numbers as NumPy scalars, as h5py does."""
-    return with_tensors(value, lambda tensor: tensor.numpy()[()])
+    """Return a structure with NumPy arrays over its tensors' memory; single numbers as NumPy scalars, as h5py does.
+
+    NumPy has no nested arrays: of a nested tensor come its samples in a list.
+    """
+
+    def array(tensor: torch.Tensor) -> Any:
+        return [array(one) for one in tensor.unbind()] if tensor.is_nested else tensor.numpy()[()]
+
+    return with_tensors(value, array)
 
 
 def copy_batch(batch: Any, static: Any) -> int:

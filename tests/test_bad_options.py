@@ -13,19 +13,22 @@ from torch.utils.data import TensorDataset
 from h5stream import (
     Balanced,
     Bounds,
+    Boxes,
     ChunkBatchSampler,
     Crop,
     Field,
     H5Dataset,
     H5StreamLoader,
+    Mixture,
     Ragged,
     Sequences,
     Sized,
+    Table,
     Take,
     Values,
     Weighted,
 )
-from h5stream.errors import OptionError, SourceNotFoundError
+from h5stream.errors import FieldLengthError, OptionError, SourceNotFoundError
 
 
 @pytest.fixture(scope="module")
@@ -337,3 +340,69 @@ def test_what_is_made_for_batches_is_taken(path):
     of_both = made_by("torchvision.transforms.v2._container", "RandomChoice", transforms=[CUTMIX(), CUTMIX()])
     for transform in (CUTMIX(), of_both(), torch.nn.Sequential(torch.nn.ReLU()), made_by("mine", "Own")()):
         H5StreamLoader(path, batch_transform=transform).close()
+
+
+HUGE = 10**20
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Sequences(HUGE),
+        lambda: Sequences(3, stride=HUGE),
+        lambda: Sequences(3, pad="edge", pad_rows=(HUGE, 0)),
+        lambda: Sequences(3, axis=-HUGE),
+        lambda: Sequences(3, starts="random", per_epoch=HUGE),
+        lambda: Boxes((2, HUGE), at="grid"),
+        lambda: Table(row=[0], length=HUGE),
+        lambda: Crop(HUGE),
+        lambda: Field("y", take=[0, HUGE]),
+        lambda: Field("y", take=Take(axis=HUGE)),
+        lambda: Sized(HUGE),
+        lambda: Weighted([1.0], count=HUGE),
+        lambda: Balanced([1], count=HUGE),
+    ],
+)
+def test_a_whole_number_that_no_array_holds_is_refused(make):
+    with pytest.raises(OptionError, match=r"whole numbers of at most 2\*\*63 - 1, which arrays hold, not -?1000000"):
+        make()
+
+
+def test_batches_and_scales_of_more_rows_than_arrays_hold_are_refused_and_seeds_are_not(tmp_path):
+    path = write_datasets(tmp_path / "a.h5", y=np.arange(30), h=np.arange(60))
+    with pytest.raises(OptionError, match="batch_size= takes whole numbers of at most"):
+        H5StreamLoader(path, HUGE, fields="y")
+    with pytest.raises(OptionError, match="the elements of a sequence takes whole numbers of at most"):
+        H5Dataset(path, ["y", Field("h", take=Take(scale=HUGE))], samples=Sequences(2))
+    with pytest.raises(FieldLengthError, match="has 60 elements"):
+        H5Dataset(path, ["y", Field("h", take=Take(scale=10**9))], samples=Sequences(2))
+    with pytest.raises(OptionError, match=r"columns=1000.* is not there: the rows have 3"):
+        H5Dataset(write_datasets(tmp_path / "b.h5", v=np.zeros((4, 3))), Field("v", columns=[HUGE]))
+    with pytest.raises(OptionError, match="Balanced: the share of 0 is a number of 0 or more"):
+        H5StreamLoader(path, 5, fields="y", draw=Balanced(np.arange(30) % 2, shares={0: 10**400, 1: 1}))
+    with pytest.raises(OptionError, match="rows are named by integers"):
+        H5Dataset(path, "y").__getitems__([0, HUGE])
+    with H5StreamLoader(path, 5, fields="y", seed=HUGE) as loader:
+        assert sorted(torch.cat(list(loader)).tolist()) == list(range(30))
+
+
+@pytest.mark.parametrize(
+    "values", [np.arange(30) + 5j, np.arange(30) * 1j, [1j] * 30], ids=["both", "imaginary", "list"]
+)
+def test_weights_of_complex_numbers_are_refused(tmp_path, values):
+    path = write_datasets(tmp_path / "a.h5", y=np.arange(30), z=np.array(values))
+    for draw in (Weighted(values), Weighted("z"), Weighted("z", replacement=False)):
+        with pytest.raises(OptionError, match=r"Weighted: weights= takes numbers, one a sample, .* real ones, not"):
+            list(H5StreamLoader(path, 5, fields="y", draw=draw))
+    with pytest.raises(OptionError, match="Mixture: weights= takes a number of 0 or more"):
+        Mixture({"a": path, "b": path}, np.array([1 + 1j, 2]), fields="y")
+    with pytest.raises(OptionError, match="Balanced: by= takes the name of a field, or one number or text"):
+        list(H5StreamLoader(path, 5, fields="y", draw=Balanced("z")))
+
+
+@pytest.mark.parametrize("nested", ["nested", "list"])
+def test_sized_names_the_field_of_a_batch(tmp_path, nested):
+    path = write_datasets(tmp_path / "a.h5", x=np.zeros((30, 4)), nb=np.zeros((30, 2), int))
+    fields = {"x": "x", "near": Field("x", lookup="nb", ragged=nested)}
+    with pytest.raises(OptionError, match="has 2 rows of 'near', and 30 of 30"):
+        list(H5StreamLoader(path, 5, fields=fields, draw=Sized(1)))

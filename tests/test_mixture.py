@@ -168,3 +168,19 @@ def test_a_state_of_other_shares_is_refused(paths):
     state = H5StreamLoader(Mixture(paths, [1, 1, 1], fields=FIELDS), 16).state_dict()
     with pytest.raises(errors.StateError, match="what draw= takes"):
         H5StreamLoader(Mixture(paths, [1, 1, 2], fields=FIELDS), 16).load_state_dict(state)
+
+
+@pytest.mark.parametrize("rows", [1, 2_500])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_sources_may_be_objects_of_one_file_that_one_block_holds(tmp_path, rows, interleaved):
+    every = {f"a{k}": np.full((rows + k % 2, 2), 1.0) for k in range(10)}
+    every |= {f"b{k:02}": np.full((rows + k % 2, 2), 2.0) for k in range(30)}
+    names = sorted(every, key=lambda name: name[1:]) if interleaved else list(every)
+    path = write_datasets(tmp_path / "a.h5", **{name: every[name] for name in names})
+    fields = {"x": Field(".", ragged="list"), "source": SourceNumber()}
+    parts = {letter: H5Dataset(path, fields, samples=Objects(f"{letter}*")) for letter in "ab"}
+    with H5StreamLoader(Mixture(parts, {"a": 0.5, "b": 0.5}), 4, seed=1) as loader:
+        for _ in range(2):
+            pairs = [pair for batch in loader for pair in zip(batch["x"], batch["source"].tolist(), strict=True)]
+            assert sorted(source for _, source in pairs) == [0] * 10 + [1] * 10
+            assert all((x == source + 1).all() for x, source in pairs)

@@ -274,3 +274,15 @@ def test_bounds_whose_readings_agree_are_taken(tmp_path, numbers, rows):
 def test_other_ways_to_read_bounds_are_refused(options):
     with pytest.raises(errors.OptionError, match=r"Bounds: (holds|base)="):
         Bounds("at", **options)
+
+
+def test_arrays_of_nested_rows_come_in_a_list(tmp_path):
+    path = write_datasets(tmp_path / "a.h5", hits=np.arange(9), off=[0, 2, 5, 9])
+    dataset = H5Dataset(path, {"h": Field("hits", lookup=Bounds("off"), ragged="nested")}, numpy=True)
+    expected = [[0, 1], [2, 3, 4], [5, 6, 7, 8]]
+    for index in (slice(0, 3), [0, 1, 2], ...):
+        rows = dataset[index]["h"]
+        assert [type(row) for row in rows] == [np.ndarray] * 3
+        assert [row.tolist() for row in rows] == expected
+    assert [one["h"].tolist() for one in dataset.__getitems__([2, 0])] == [expected[2], expected[0]]
+    assert dataset[1]["h"].tolist() == expected[1]

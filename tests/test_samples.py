@@ -553,3 +553,13 @@ def test_a_group_of_many_that_lacks_what_others_have_once_is_named(tmp_path):
         file["g21"].attrs["y"] = 21
     with pytest.raises(errors.FieldLengthError, match=r"g25"):
         H5Dataset(tmp_path / "a.h5", {"x": "x", "y": "@y"}, samples=Rows(of="*"))
+
+
+@pytest.mark.parametrize("kind", [Rows, lambda of: Sequences(1, of=of)], ids=["rows", "sequences"])
+def test_the_root_is_a_group_that_can_be_named(tmp_path, kind):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["y"], file["g/y"] = np.arange(6), np.arange(6) + 10
+    for of, expected in ((["/"], [*range(6)]), (["g", "/"], [*range(10, 16), *range(6)]), (["/g"], [*range(10, 16)])):
+        assert H5Dataset(tmp_path / "a.h5", "y", samples=kind(of=of))[:].reshape(-1).tolist() == expected
+    with pytest.raises(errors.OptionError, match="names of groups, not ''"):
+        H5Dataset(tmp_path / "a.h5", "y", samples=kind(of=[""]))

@@ -311,3 +311,12 @@ def test_texts_of_the_first_step_are_what_sequences_are_split_by(tmp_path):
     data.close()
     assert first[0].isdisjoint(first[1])
     assert set.union(*first) == {b"a", b"b", b"c"}
+
+
+@pytest.mark.parametrize("argument", ["by", "stratify"])
+def test_values_in_memory_split_as_their_array_does(path, argument):
+    dataset = H5Dataset(path, "x")
+    array = np.arange(len(dataset)) % 3
+    parts, others = (dataset.split(1 / 3, 2 / 3, **{argument: values}) for values in (Values(array), array))
+    assert [part.rows.tolist() for part in parts] == [part.rows.tolist() for part in others]
+    assert sum(len(part) for part in parts) == len(array)

@@ -114,10 +114,22 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
-def checked_number(what: str, value: Any, least: int, rule: str) -> int:
-    """Return a whole number that is not below the least; refuse all else: `what` takes `rule`."""
+MOST_WHOLE = (1 << 63) - 1
+"""The largest whole number that arrays of rows, and of other counts, can hold."""
+
+
+def check_holds(what: str, number: int) -> None:
+    """Refuse a whole number that arrays cannot hold, of either sign."""
+    if abs(number) > MOST_WHOLE:
+        raise OptionError(f"{what} takes whole numbers of at most 2**63 - 1, which arrays hold, not {number!r:.200}")
+
+
+def checked_number(what: str, value: Any, least: int, rule: str, *, is_seed: bool = False) -> int:
+    """Return a whole number that is not below the least; refuse all else: `what` takes `rule`. A seed has any size."""
     if (number := whole_number(value)) is None or number < least:
         raise OptionError(f"{what} takes {rule}, not {value!r:.200}")
+    if not is_seed:
+        check_holds(what, number)
     return number
 
 

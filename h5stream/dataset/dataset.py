@@ -34,6 +34,7 @@ from h5stream.order.epoch import Window
 from h5stream.order.places import Places, is_ascending, place_dtype
 from h5stream.order.weights import SourceShares, random_samples, samples_of_segments
 from h5stream.samples.boxes import ROWS
+from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.storage.file.groups import FILES
 from h5stream.storage.layout.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
@@ -334,7 +335,7 @@ class H5Dataset(Dataset[Any]):
         else:
             warn_of_leaks(self.layout, self.rows, stacklevel=3)
             groups = repeated(self.rows)
-        seed = checked_number("split: seed=", seed, 0, "a non-negative integer")
+        seed = checked_number("split: seed=", seed, 0, "a non-negative integer", is_seed=True)
         return tuple(
             self._over_rows(part) for part in parts_of(tuple(shares), total, seed=seed, groups=groups, strata=strata)
         )
@@ -377,6 +378,8 @@ class H5Dataset(Dataset[Any]):
 
     def _values(self, name: Any, what: str) -> Any:
         """Return the value that each sample has of a field, or of a dataset beside the fields; arrays as they are."""
+        if isinstance(name, Values):
+            return name.values
         if not isinstance(name, (str, Field)):
             return name
         pieces = [values for _, values in values_of(self, name, f"split: {what}", of_first_step=True)[1]]
@@ -545,7 +548,11 @@ class H5Dataset(Dataset[Any]):
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """
         check_ordered("a batch of indices", indices)
-        return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._numpy)
+        try:
+            rows = np.asarray(indices, dtype=np.int64)
+        except OverflowError:  # of a number that no row has; one that is a row is named like this, too
+            rows = row_numbers(indices, len(self))
+        return Samples(self.read(rows), len(indices), self._numpy)
 
     def _several(self, rows: Any) -> Any:
         """Read rows as one batch; consecutive ones without a plan, where that can be."""

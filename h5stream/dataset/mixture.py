@@ -128,8 +128,9 @@ def _shares(names: tuple[str, ...], weights: Any) -> tuple[float, ...]:
             )
         weights = [weights[name] for name in names]
     try:
-        given: NDArray[np.float64] = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError):
+        is_complex = np.iscomplexobj(weights)  # whose imaginary parts NumPy would drop
+        given: NDArray[np.float64] = np.zeros(0) if is_complex else np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
         given = np.zeros(0)
     if given.shape != (len(names),) or not (np.isfinite(given) & (given >= 0)).all() or not given.any():
         raise OptionError(

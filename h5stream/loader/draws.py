@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import reprlib
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -174,12 +175,14 @@ def _checked_weights(dataset: H5Dataset, given: Any, total: int) -> NDArray[np.f
 
 def _as_floats(values: Any) -> NDArray[np.float64]:
     try:
-        if np.iscomplexobj(values):
+        if np.iscomplexobj(values):  # whose imaginary parts NumPy would drop
             raise TypeError
         return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         said = reprlib.repr(values.tolist() if isinstance(values, np.ndarray) else values)
-        raise OptionError(f"Weighted: weights= takes numbers, one a sample, or a field of them, not {said}") from None
+        raise OptionError(
+            f"Weighted: weights= takes numbers, one a sample, or a field of them, real ones, not {said}"
+        ) from None
 
 
 # --- classes ------------------------------------------------------------------------------------------------
@@ -274,6 +277,7 @@ def _shares(
             isinstance(share, int | float | np.integer | np.floating)
             and not isinstance(share, bool)
             and 0 <= share < float("inf")
+            and abs(int(share)) <= sys.float_info.max
         )
         if not good:
             raise OptionError(f"Balanced: the share of {shown(value)} is a number of 0 or more, not {share!r}")
@@ -411,7 +415,7 @@ class SizedBatches:
             sample = longest if self._chosen is None else int(self._chosen[longest])
             raise OptionError(
                 f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of "
-                f"{layout.fields[self.field].name!r}, and {len(over):,} of {len(lengths):,} samples have more than "
+                f"{_key_of(layout, self.field)!r}, and {len(over):,} of {len(lengths):,} samples have more than "
                 f"fit. Pass rows={lengths[longest]} or more, Field(..., ragged=Ragged(crop=)) for a part of each, or "
                 "leave the long ones out: H5Dataset(...).subset(indices)"
             )
@@ -436,6 +440,12 @@ class SizedBatches:
         """What an order depends on, for a state."""
         limit = f"{self.limit.rows}, padded={self.limit.padded}, bucket={self.limit.bucketed}"
         return {"batch_limit": limit, "lengths": digest(self.lengths.tobytes())}
+
+
+def _key_of(layout: SampleLayout, number: int) -> str:
+    """Return the name that a batch has for a field."""
+    keys = (key for key, leaf in layout.leaves if number in numbers_of(leaf))
+    return next(keys, layout.fields[number].name)
 
 
 def _field(layout: SampleLayout, name: str | None) -> int:

@@ -301,7 +301,7 @@ def _count(name: str, value: Any) -> int:
     names_fields = isinstance(value, list | tuple | dict) or (isinstance(value, str) and not value.isdigit())
     if name == "batch_size" and names_fields:
         raise OptionError(f"batch_size= takes {rule}, not {value!r:.200}; fields= is given by its name")
-    return checked_number(f"{name}=", value, least, rule)
+    return checked_number(f"{name}=", value, least, rule, is_seed=name == "seed")
 
 
 def _checked_draw(draw: Any) -> Any:

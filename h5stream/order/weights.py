@@ -210,8 +210,9 @@ class SourceShares:
             return numbers
 
         rows = blocks.rows
-        if rows is None:  # by parts already, of which a source has some
-            return replace(blocks, strata=source_of(blocks.edges[:-1]))
+        if rows is None:  # one block may have samples of several sources, such as small objects of one file
+            edges = np.union1d(blocks.edges, self.starts)
+            return replace(blocks, edges=edges, strata=source_of(edges[:-1]))
         if is_ascending(rows):
             cuts = sought(rows, np.array(self.starts))
         else:

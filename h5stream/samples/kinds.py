@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from h5stream.base.texts import as_text, check_ordered, names_in, whole_number
+from h5stream.base.texts import as_text, check_holds, check_ordered, names_in, whole_number
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Said
 
@@ -303,6 +303,7 @@ def integer(value: Any, name: str) -> int:
     """Return an integer of any type as an int; anything else is an `OptionError` that calls it by a name."""
     if (number := whole_number(value)) is None:
         raise OptionError(f"{name} is an integer, not {value!r}")
+    check_holds(name, number)
     return number
 
 
@@ -313,4 +314,6 @@ def checked_counts(what: str, given: Any, least: int, rule: str, length: int | N
     found = tuple(each for each in numbers if each is not None and each >= least)
     if not found or len(found) != (len(numbers) if length is None else length):
         raise OptionError(f"{what} is {rule}, not {given!r}")
+    for number in found:
+        check_holds(what, number)
     return found

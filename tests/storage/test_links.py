@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import warnings
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -15,8 +16,14 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from making import numbers, write_datasets
 
-from h5stream import H5Dataset, H5StreamLoader
-from h5stream.errors import ExternalDataError, FieldNotFoundError, OptionError, SourceChangedError
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences
+from h5stream.errors import (
+    ExternalDataError,
+    FieldNotFoundError,
+    OptionError,
+    SourceChangedError,
+    UnsupportedFieldError,
+)
 
 VALUES = numbers(40, 6)
 
@@ -193,3 +200,108 @@ def test_the_old_name_of_the_loader_still_follows_links(tmp_path):
     loader.close()
     with pytest.raises(OptionError, match="allow_external= takes True or False, not 'yes'"), pytest.deprecated_call():
         H5StreamLoader(path, allow_external="yes")
+
+
+# --- objects and groups, some of which are in other files ---------------------------------------------------------
+
+GROUPS = [f"g{k}" for k in range(10)]
+WAYS = ["group", "renamed group", "inner group", "dataset", "soft link", "chain"]
+
+
+def fill(file, name, number):
+    """Write an object whose values say which it is, and of which file."""
+    rows = abs(number) % 3 + 2
+    file[f"{name}/x"], file[f"{name}/in/r"] = np.arange(4) + number, np.full((rows, 2), number)
+    file.create_dataset(f"{name}/in/z", data=np.arange(8) + number, chunks=(3,), compression="gzip")
+    file[f"{name}/s"], file[f"{name}/in"].attrs["a"], file[name].attrs["a"] = number, number + 1, number + 2
+
+
+@pytest.fixture(params=WAYS)
+def partly_linked(request, tmp_path):
+    """Write a file some of whose objects links lead to, in other files with other values at the same addresses."""
+    way, linked = request.param, (1, 4, 9)
+    with (
+        h5py.File(tmp_path / "main.h5", "w") as main,
+        h5py.File(tmp_path / "other.h5", "w") as other,
+        h5py.File(tmp_path / "third.h5", "w") as third,
+    ):
+        for k, name in enumerate(GROUPS):
+            elsewhere = f"below/{name}/h{k}" if way == "renamed group" else name
+            fill(third if way == "chain" else other, elsewhere, 1000 * (k + 1))
+            if way == "chain":
+                other[name] = h5py.ExternalLink("third.h5", name)
+            if k not in linked or way in ("inner group", "dataset"):
+                fill(main, name, k)
+            if k not in linked:
+                continue
+            if way == "inner group":
+                del main[name]["in"]
+            inner = {"inner group": "/in", "dataset": "/x"}.get(way, "")
+            if way == "dataset":
+                del main[name]["x"]
+            place = f"far/{name}" if way == "soft link" else name + inner
+            main[place] = h5py.ExternalLink("other.h5", elsewhere + inner)
+            if way == "soft link":
+                main[name] = h5py.SoftLink(f"/far/{name}")
+        main["unused"] = np.full(20_000, -1)
+    return str(tmp_path / "main.h5")
+
+
+def by_h5py(path, name):
+    """Read a dataset, or an attribute, of each object."""
+    name, _, attribute = name.partition("@")
+    with h5py.File(path) as file:
+        owners = [file[f"{group}/{name}".rstrip("/")] for group in GROUPS]
+        return [one.attrs[attribute] if attribute else one[()] for one in owners]
+
+
+def as_lists(values):
+    return [value.tolist() for value in values]
+
+
+def test_objects_some_of_which_are_in_other_files_have_the_values_of_these(partly_linked):
+    for name, of in zip(("x", "s", "in/z", "@a", "in@a"), ("g*", GROUPS, GROUPS, "g*", GROUPS), strict=True):
+        dataset = H5Dataset(partly_linked, name, samples=Objects(of), allow_external=True)
+        assert as_lists(dataset) == as_lists(by_h5py(partly_linked, name)), name
+    for form in ("packed", "pad", "list", "arrays"):
+        field = Field("in/r", ragged=form)
+        dataset = H5Dataset(partly_linked, field, samples=Objects("g*"), allow_external=True)
+        assert as_lists(dataset) == as_lists(by_h5py(partly_linked, "in/r")), form
+
+
+def test_groups_some_of_which_are_in_other_files_have_the_rows_of_these(partly_linked):
+    for name in ("x", "in/r", "in/z"):
+        right = np.concatenate(by_h5py(partly_linked, name)).tolist()
+        for samples in (Rows(of="g*"), Sequences(1, of="g*")):
+            dataset = H5Dataset(partly_linked, name, samples=samples, allow_external=True)
+            assert dataset[:].reshape(np.shape(right)).tolist() == right, (name, samples)
+    once = [Field(name, take="all") for name in ("@a", "in@a", "s")]
+    dataset = H5Dataset(partly_linked, ["x", *once], samples=Rows(of="g*"), allow_external=True)
+    firsts = [[int(value) for value in dataset[row][1:]] for row in range(0, len(dataset), 4)]
+    assert firsts == list(map(list, zip(*(by_h5py(partly_linked, name) for name in ("@a", "in@a", "s")), strict=True)))
+
+
+def test_objects_that_are_looked_up_by_name_may_be_in_other_files(partly_linked):
+    names = [GROUPS[k] for k in (4, 0, 9, 4, 2)]
+    for field in ("x", "in/z", "in/r"):
+        right = as_lists(by_h5py(partly_linked, field)[int(name[1:])] for name in names)
+        for form in ("list", "arrays") if field == "in/r" else (None, "packed"):
+            asked = Field(f"{{}}/{field}", lookup=names, ragged=form)
+            assert as_lists(H5Dataset(partly_linked, asked, allow_external=True)) == right, (field, form)
+    with pytest.raises(FieldNotFoundError, match=r"'g77/x', which lookup= has\. 1 of 2 names"):
+        H5Dataset(partly_linked, Field("{}/x", lookup=["g1", "g77"]), allow_external=True)
+    with pytest.raises(ExternalDataError, match="external link"):
+        H5Dataset(partly_linked, [Field(f"{{}}/{name}", lookup=["g1"]) for name in ("x", "in/z")])
+
+
+def test_rows_that_are_objects_of_another_file_are_refused_by_its_name(partly_linked):
+    refused = False
+    for name in ("x", "in/z"):
+        try:
+            dataset = H5Dataset(partly_linked, f"g{{}}/{name}", allow_external=True)
+        except UnsupportedFieldError as error:
+            folder = Path(partly_linked).parent
+            refused |= any(f"in another file, '{folder / name}'" in str(error) for name in ("other.h5", "third.h5"))
+        else:
+            assert as_lists(dataset) == as_lists(by_h5py(partly_linked, name))
+    assert refused

@@ -100,8 +100,9 @@ def _column_numbers(count: int, columns: slice | list[int]) -> NDArray[np.int64]
         return np.arange(count, dtype=np.int64)[columns]
     if isinstance(columns, Mask) and columns.of != count:
         raise OptionError(f"columns= is a mask of {columns.of:,} columns, and there are {count:,}")
-    chosen = np.asarray(columns, dtype=np.int64).reshape(-1)
+    chosen = np.asarray(columns).reshape(-1)  # of objects if one is too large for any type of numbers
     wrong = chosen[(chosen < -count) | (chosen >= count)]
+    chosen = chosen[:0] if len(wrong) else chosen.astype(np.int64)
     if len(wrong):
         raise OptionError(f"columns={wrong[0]} is not there: the rows have {count} columns, 0 to {count - 1}")
     chosen = chosen % count if count else chosen

@@ -48,6 +48,9 @@ FILES = "files"
 MOST_ADDRESS = (1 << 63) - 1
 """The largest address that is taken; a damaged file may name larger ones."""
 
+ELSEWHERE = -3
+"""Stands for the address of what is in another file, or would be if it is not there."""
+
 MANY = 2000
 """Objects from which on what was found of them is kept for the next time: fewer are found in a tenth of a second."""
 
@@ -91,40 +94,47 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
         return self._read[2]
 
     def addresses(self, names: Sequence[str]) -> Ints:
-        """Return where the headers of some objects lie, by their paths; `NOWHERE` for what is not in this file."""
-        found, last, group = np.full(len(names), NOWHERE), None, None
+        """Return where the headers of some objects lie, by their paths; `ELSEWHERE` or `NOWHERE` for others."""
+        found, last, group, where = np.full(len(names), NOWHERE), None, None, NOWHERE
         for k, name in enumerate(names):
             above, _, leaf = name.rpartition("/")
             if above != last:
-                is_here = not above or self.behind(above) != NOWHERE
-                last, group = above, self.file.get(above or "/") if is_here else None
+                where = self.behind(above) if above else NOWHERE
+                last, group = above, self.file.get(above or "/") if not above or where >= 0 else None
             if isinstance(group, h5py.Group):
                 found[k] = self._address(group.id, above, leaf)
+            elif where == ELSEWHERE:
+                found[k] = ELSEWHERE
         return found
 
     def inside(self, names: Sequence[str], path: str) -> Ints:
         """Return where the headers of objects lie that have one path inside of others, as for `addresses`."""
         found, steps = looked_up(self.raw, self.addresses(names), path), path.strip("/").split("/")
         for k in np.flatnonzero(found == ASK).tolist():
-            found[k], name = NOWHERE, names[k]
-            group = dataset_at(self.file, name, self.file.filename, "group")
-            for step in steps[:-1]:
-                if self._address(group, name, step) == NOWHERE:
+            above = names[k]
+            for step in steps:
+                group = dataset_at(self.file, above, self.file.filename, "group")
+                # A link may lead to a group of another file, whose hard links say nothing of this one.
+                found[k] = self._address(group, above, step) if self.holds(group) else ELSEWHERE
+                if found[k] < 0:
                     break
-                name = f"{name}/{step}"
-                group = dataset_at(self.file, name, self.file.filename, "group")
-            else:
-                found[k] = self._address(group, name, steps[-1])
+                above = f"{above}/{step}"
         return found
 
+    def holds(self, opened: Any) -> bool:
+        """Tell whether an open object, by its h5py ID, is in this file."""
+        return bool(h5py.h5o.get_info(opened).fileno == self.fileno)
+
     def behind(self, path: str) -> int:
-        """Return where the header of an object lies, whatever links lead to it; `NOWHERE` if not in this file."""
+        """Return where the header of an object lies, whatever links lead to it; see `addresses`."""
         self.guard.check_links(self.file, path, self.file.filename)
         try:
             info = h5py.h5o.get_info(self.file.id, path.encode("utf-8", "surrogateescape"))
         except DAMAGE:
             return NOWHERE
-        return int(info.addr) if info.fileno == self.fileno and info.addr <= MOST_ADDRESS else NOWHERE
+        if info.fileno != self.fileno:
+            return ELSEWHERE
+        return int(info.addr) if info.addr <= MOST_ADDRESS else NOWHERE
 
     def _address(self, group: Any, above: str, name: str) -> int:
         try:
@@ -308,7 +318,7 @@ def _linked(
             continue
         found = links.only(which)
         assert found.addresses is not None
-        if h5py.h5o.get_info(group.id).fileno != raw.fileno:
+        if not raw.holds(group.id):
             found.addresses[:] = NOWHERE
         for k in np.flatnonzero(found.addresses == NOWHERE).tolist():
             found.addresses[k] = raw.behind(above + found[k])

@@ -69,7 +69,7 @@ class ObjectsOfFile:
         self._addresses = {} if known is None else {"": known}
 
     def _at(self, path: str) -> Ints:
-        """Return where headers lie under a path inside of each; `NOWHERE` for what is not in this file."""
+        """Return where headers lie under a path inside of each; less than 0 for what is not in this file."""
         if path not in self._addresses:
             is_inside = path and not path.startswith("/")
             names = self.names if is_inside else [inside_of(name, path) for name in self.names]
@@ -86,7 +86,7 @@ class ObjectsOfFile:
 
     def has(self, k: int, file: Any, path: str) -> bool:
         """Tell whether one has something under a path; what lies in another file is `UnlikeError`."""
-        if self._at(path)[k] != NOWHERE:
+        if self._at(path)[k] >= 0:
             return True
         if is_there(file, inside_of(self.names[k], path), file.filename):
             raise UnlikeError(self.names[k])

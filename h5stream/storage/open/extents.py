@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.texts import check_holds
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.boxes import (
     ROWS,
@@ -177,11 +178,13 @@ class Extents:
             if count.denominator > 1:
                 said = f"scale={scale} makes {float(count):g} elements of a sequence of {len(every)}"
                 raise OptionError(f"{said}; say which with steps=")
+            check_holds("the elements of a sequence", int(count))
             steps = range(int(count))
         origin = kind.origins.index(asked.take.at or START) if isinstance(samples, Table) else kind.along
         self.add(asked.name, kind.along, elements, scale)
+        ends = (steps[0], steps[-1]) if isinstance(steps, range) else steps  # a range may have billions
         self.steps_of_each.append(
-            FieldSteps(elements=elements, least=min(steps), most=max(steps), scale=scale, origin=origin)
+            FieldSteps(elements=elements, least=min(ends), most=max(ends), scale=scale, origin=origin)
         )
         return Along(steps, origin, scale), not is_one
 

@@ -39,16 +39,16 @@ from h5stream.storage.file.discovery import (
     Thing,
     categories_of,
     is_matrix,
+    is_there,
     refusal,
     region_rows,
     shape_of,
     thing_at,
     why_not_opened,
 )
-from h5stream.storage.file.groups import RawFile
+from h5stream.storage.file.groups import ELSEWHERE, RawFile
 from h5stream.storage.file.meanings import check_is_number, meaning_of, packing_of
 from h5stream.storage.file.stored import OpenFile, Place, part_moved, part_of
-from h5stream.storage.headers.templates import NOWHERE
 from h5stream.storage.layout.axis_names import AxisNames, axis_names, chosen_by_name, moved, unlike_names
 from h5stream.storage.layout.fields import Field, SampleShape, Take, check_options, columns_wanted, not_ragged
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
@@ -391,6 +391,8 @@ def _rows_of_objects(
             which = find(members, [lying])
             part = row_of_each(members, which, lying, replace(part, path=names[0], objects=members.names))
         except UnlikeError as error:
+            if raw.behind(str(error)) == ELSEWHERE:
+                raise _not_in_file(there, str(error), "a name with {}") from None
             why = f": {str(error)!r} is not stored as {names[0]!r} is, and objects that are rows are stored alike"
             raise _refused(there, asked, why) from None
         lacking = np.bincount(part.chunk_index.numbers // part.chunk_index.columns, minlength=len(names))
@@ -735,12 +737,28 @@ def _add_some(found: _Found, known: LookedUp, asked: Field, there: OpenFile, nam
         for template in templates(asked.name):
             every = [template.put(name) for name in names]
             addresses = raw.addresses([one.literal for one in every])
-            here = [(names[k], every[k]) for k in np.flatnonzero(addresses != NOWHERE).tolist()]
-            members = ObjectsOfFile(raw, Names.of((one.literal for _, one in here), addresses[addresses != NOWHERE]))
+            is_here = addresses >= 0
+            here = [(names[k], every[k]) for k in np.flatnonzero(is_here).tolist()]
+            members = ObjectsOfFile(raw, Names.of((one.literal for _, one in here), addresses[is_here]))
             if here:
                 _add_named(found, known, asked, there, here, members)
-            names = [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
+            for k in np.flatnonzero(addresses == ELSEWHERE).tolist():
+                if is_there(there.file, every[k].literal, there.path):
+                    _add_elsewhere(found, known, asked, there, names[k], every[k])
+                    is_here[k] = True
+            names = [names[k] for k in np.flatnonzero(~is_here).tolist()]
     return names
+
+
+def _add_elsewhere(found: _Found, known: LookedUp, asked: Field, there: OpenFile, name: str, path: Within) -> None:
+    """Add the rows of an object that a link of a file leads to, in another file."""
+    if asked.decode:
+        raise _not_in_file(there, path, "decode=")
+    if asked.has_own_shape:
+        known.objects[name] = _add_array(found, known, asked, there, path), 1
+        return
+    _add_part(found, known, asked, there, _thing(there, path))
+    known.objects[name] = known.parts[-1].row_start, known.parts[-1].rows
 
 
 def _add_named(
@@ -921,9 +939,15 @@ def _images(
     try:
         which = find(members, [each])
     except UnlikeError as error:
-        why = f": {str(error)!r} lies in another file, and decode= takes objects that lie in the file itself"
-        raise refusal(found.path, str(error), why) from None
+        raise _not_in_file(there, str(error), "decode=") from None
     return new, bytes_of_each(members, which, each, file=there.number, row_start=start, targets=new[-1])
+
+
+def _not_in_file(there: OpenFile, name: str, what: str) -> H5StreamError:
+    """Return the error for an object that a link leads to, in another file."""
+    other = there.file[name].file.filename
+    why = f": {name!r} is in another file, {other!r}, and {what} takes objects of the file itself; name that file"
+    return refusal(there.path, name, f"{why} as the source, or as Field(..., file=)")
 
 
 def _rows_taken(found: _Found, thing: Thing, asked: Field) -> tuple[tuple[int, ...], Steps | None]:

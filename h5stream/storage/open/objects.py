@@ -100,7 +100,9 @@ def objects_of(
         own: dict[Key, LookedUp] = {}
         inside = shape.inside(names[k])
         found = read_fields(opened, inside, names[k], samples=samples, row_start=row_start, looked_up=own)
-        if opened.files.columns:  # named ones, which each object may have elsewhere
+        parts = (*found.parts, *(part for known in own.values() for part in known.parts))
+        # Named columns, which each object may have elsewhere, or data in other files, whatever their paths there.
+        if opened.files.columns or any(part.file != opened.number for part in parts):
             raise UnlikeError(names[k])
         return found, own
 
