@@ -309,10 +309,10 @@ static bool claims_of_bitshuffle(const Step *step, Bytes data, int64_t most_nbyt
     if (!number_in(data, 0, 8, true, &claimed, why) || !may_be(claimed, most_nbytes, CLAIMS_DECODED, why)
         || !number_in(data, 8, 4, true, &block, why))
         return false;
-    /* A block must use up exactly what it claims, and LZ4 reads little more than it may write. So this much behind the
-    input is enough, and nothing has to follow the blocks. */
+    /* A block may end before its LZ4 does. Old plugins tell LZ4 how much it gives alone, and it reads little more than
+    that, so this much behind the input is enough. */
     *behind = codec == WITH_LZ4 ? claimed + claimed / 16 + 64 * (2 + claimed / most(64, block)) + 4096 : 64;
-    return codec == WITH_LZ4 || follow_blocks(data, claimed, block, step->values[2], why);
+    return follow_blocks(data, claimed, block, step->values[2], why);
 }
 
 /* Source: zfp's `zfp_field_metadata` (52 bits), which H5Z-ZFP keeps in the filter's parameters. */

@@ -340,6 +340,7 @@ def test_nothing_is_read_or_written_out_of_bounds(tmp_path, processor):
         "tests/compiled",
         "tests/engine",
         "tests/storage/test_filters.py",
+        "tests/faults/test_damaged_chunks.py",
         "tests/test_variable_length.py",
         "tests/oracle",
     ]

@@ -123,6 +123,12 @@ def test_a_decompression_bomb_is_refused_before_its_memory_is_taken(tmp_path, re
         (
             32008,
             (0, 4, 4, 0, 2),
+            struct.pack(">QII", 4096, 2048, 1 << 31) + bytes(64),
+            "bitshuffle: its blocks end before",
+        ),
+        (
+            32008,
+            (0, 4, 4, 0, 2),
             struct.pack(">QII", 1 << 40, 8192, 1) + bytes(64),
             "bitshuffle: it claims to decode to",
         ),
