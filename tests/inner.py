@@ -152,7 +152,7 @@ def around_decoding(monkeypatch, before):
 
 def no_decompressor(monkeypatch):
     """Decode small chunks one by one, in Python."""
-    monkeypatch.setattr(filters, "found_functions", lambda: None)
+    monkeypatch.setattr(filters, "decoder_of", lambda _: None)
 
 
 def synchronized_by(monkeypatch, synchronize):

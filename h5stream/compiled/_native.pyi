@@ -9,7 +9,7 @@ the field begins in a slot, and `row_nbytes`, bytes of one of its rows. `segment
 within the chunk's row, to within the batch's row, bytes.
 """
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,58 @@ NONE_WRONG: Final[int]
 
 UNCOPIED_NBYTES: Final[int]
 """Runs of this many bytes are read to their places; shorter ones several at a time, and copied from the cache."""
+
+# Filters
+
+@final
+class Scratch:
+    """What one thread undoes filters with: buffers that grow, contexts of libraries, and what plugins left.
+
+    As a buffer, it is what was decoded last. Nothing else keeps that from being overwritten.
+    """
+
+    address: Final[int]
+    """Of the C structure, which is gone with the object."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Pipeline:
+    """Filters of one dataset's chunks, with the functions that undo them.
+
+    Parameters
+    ----------
+    steps : int64 array, shape (n, 7)
+        In the order in which they are undone: a filter's number; whether the function is a plugin's; the bytes that it
+        must give, or -1; addresses of the function, and of those that make and drop its context, or 0; how many
+        parameters it has.
+    values : uint32 array
+        The parameters of all steps.
+    raw_nbytes, most_nbytes : int
+        Of a decoded chunk, and of a chunk at any point. If the last step does not give `raw_nbytes`, others follow that
+        are not undone in C.
+    shuffled : int
+        Bytes of the elements of a byte shuffle that is left to the scatter; or 0.
+    """
+
+    def __new__(
+        cls, steps: _Longs, values: NDArray[np.uint32], raw_nbytes: int, most_nbytes: int, shuffled: int, /
+    ) -> Self: ...
+
+    address: Final[int]
+    """Of the C structure, which is gone with the object."""
+
+    def decode(
+        self, stored: _Bytes, out: _Bytes | None, scratch: Scratch, /
+    ) -> _Bytes | memoryview | tuple[int, int, int, int]:
+        """Undo the filters of one chunk.
+
+        Returns
+        -------
+        array, memoryview or tuple of int
+            `out` if that is given; else `stored` or a part of it, or memory of the scratch, valid until it is used
+            again. If the bytes do not decode: number of the step (-1 for none of them), the reason, and its numbers.
+        """
 
 # Rows in memory
 

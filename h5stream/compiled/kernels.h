@@ -1,9 +1,11 @@
-/* The kernels one after the other; what includes this has said for which processor, and how the table is called. */
+/* The kernels one after the other; what includes this has said for which processor, and how the tables are called. */
 
 #include "copy.h"
 #include "given.h"
 #include "scatter.h"
 #include "planes.h"
+#include "filters.h"
+#include "pipeline.h"
 #include "read.h"
 #include "boxes.h"
 #include "heap.h"
@@ -12,3 +14,4 @@
 #include "sparse.h"
 #include "moments.h"
 #include "functions.h"
+#include "types.h"

@@ -1,4 +1,4 @@
-/* All of the kernels, of one kind of processor: `FUNCTIONS` is what Python calls.
+/* All of the kernels, of one kind of processor: `FUNCTIONS` and `TYPES` are what Python has of them.
 
 They are one translation unit, so that loops have inside them what they call. */
 
@@ -22,3 +22,10 @@ They are one translation unit, so that loops have inside them what they call. */
 #define NONE_WRONG (-(INT64_C(1) << 62)) /* what `read_dense` returns where each value is in a column that there is */
 
 extern PyMethodDef functions[], functions_avx2[];
+
+enum { SCRATCH_TYPE, PIPELINE_TYPE, TYPE_COUNT };
+
+extern PyType_Spec types[TYPE_COUNT], types_avx2[TYPE_COUNT];
+
+/* What a module has of its own. */
+typedef struct { PyObject *types[TYPE_COUNT]; } State;

@@ -11,6 +11,7 @@
 
 #define WITH_AVX2
 #define FUNCTIONS functions_avx2
+#define TYPES types_avx2
 #include "kernels.h"
 
 #ifdef __clang__

@@ -24,7 +24,7 @@ from h5stream.advice.listing import list_file
 from h5stream.advice.program import tried
 from h5stream.cli.app import app
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, SourceError, UnsupportedFieldError
-from h5stream.storage.decode.plugins import check_claims
+from h5stream.storage.decode.filters import DecodeScratch, Filter, NotAskedError, Pipeline
 from h5stream.storage.file.discovery import datasets_of
 
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus")
@@ -98,20 +98,56 @@ def test_a_decompression_bomb_is_refused_before_its_memory_is_taken(tmp_path, re
 
 
 @pytest.mark.parametrize(
-    ("filter_id", "values", "stored"),
+    ("filter_id", "values", "stored", "words"),
     [
-        (32015, (), b"\x28\xb5\x2f\xfd\x00\x00\x00\x00"),
-        (32008, (0, 4, 4, 0, 3), struct.pack(">QII", 16384, 8192, 1 << 31) + bytes(64)),
-        (32013, (1, 0x7A667005, 0xF0FFFFFF, 0xFFFF0F00), bytes(64)),
-        (32013, (), bytes(64)),
-        (32017, (), zstd_claiming(1 << 40)),
-        (32024, (), struct.pack("<Q", 1 << 40) + zstd_claiming(64)),
-        (32024, (), struct.pack("<Q", 64) + zstd_claiming(1 << 40)),
+        (32015, (), b"\x28\xb5\x2f\xfd\x00\x00\x00\x00", "zstd: its zstd frame does not say how long it is"),
+        (32015, (), b"\x28\xb5\x2f\xfd\xe0\x00", "zstd: 6 bytes are too few for its header"),
+        (32015, (), bytes(64), "zstd: it is not a zstd frame"),
+        (32015, (), zstd_claiming(1 << 40), "zstd: it claims to decode to 1,099,511,627,776 bytes"),
+        (32004, (), struct.pack(">QII", 1 << 40, 1 << 30, 16) + bytes(16), "lz4: it claims to decode to 1,099,511,627"),
+        (32004, (), struct.pack(">QII", 4096, 0, 16) + bytes(16), "lz4: its blocks end before all were read"),
+        (32004, (), struct.pack(">QII", 4096, 4096, 17) + bytes(16), "lz4: it claims to be 33 bytes long, but 32 are"),
+        (32004, (), struct.pack(">QII", 4096, 2048, 2048) + bytes(2048), "lz4: its blocks end before all were read"),
+        (32001, (), struct.pack("<IIII", 2, 1 << 24, 4096, 64) + bytes(48), "blosc: it claims to decode to 16,777,216"),
+        (
+            32001,
+            (),
+            struct.pack("<IIII", 2, 4096, 4096, 65) + bytes(48),
+            "blosc: it claims to be 65 bytes long, but 64",
+        ),
+        (32001, (), bytes(10), "blosc: 10 bytes are too few for its header"),
+        (32026, (), bytes(16) + struct.pack(">q", 1 << 40) + bytes(64), "blosc2: it claims to be 1,099,511,627,776"),
+        (32026, (), bytes(58) + b"\xff" * 32, "blosc2: it claims to decode to -1 bytes"),
+        (32008, (0, 4, 4, 0, 3), struct.pack(">QII", 4096, 8192, 1 << 31) + bytes(64), "bitshuffle: it claims to be"),
+        (32008, (0, 4, 4, 0, 3), struct.pack(">QII", 4096, 32, 1) + bytes(9), "bitshuffle: its blocks end before all"),
+        (
+            32008,
+            (0, 4, 4, 0, 2),
+            struct.pack(">QII", 4096, 2048, 1 << 31) + bytes(64),
+            "bitshuffle: its blocks end before",
+        ),
+        (
+            32008,
+            (0, 4, 4, 0, 2),
+            struct.pack(">QII", 1 << 40, 8192, 1) + bytes(64),
+            "bitshuffle: it claims to decode to",
+        ),
+        (32013, (1, 0x7A667005, 0xF0FFFFFF, 0xFFFF0F00), bytes(64), "zfp: it claims to decode to"),
+        (32013, (1, 0x05706678, 0xF0FFFFFF, 0xFFFF0F00), bytes(64), "zfp: its parameters are not a zfp header"),
+        (32013, (1, 0x0570667A, 0xFFFFFFF0, 0x000FFFFF), bytes(64), "zfp: it claims to decode to"),
+        (32013, (1, 0x7A667005, 0xF0FFFFFF, 0x00000F00), bytes(64), "zfp: it claims to decode to"),
+        (32013, (), bytes(64), "zfp: its parameters are incomplete"),
+        (32017, (), zstd_claiming(1 << 40), "sz: it claims to decode to 1,099,511,627,776"),
+        (32024, (), struct.pack("<Q", 1 << 40) + zstd_claiming(64), "sz3: it claims to decode to 1,099,511,627,776"),
+        (32024, (), struct.pack("<Q", 64) + zstd_claiming(1 << 40), "sz3: it claims to decode to 1,099,511,627,776"),
+        (3, (), b"\0\0\0", "fletcher32: the chunk is shorter than its checksum"),
+        (1, (6,), zlib.compress(bytes(1 << 20)), "gzip goes on after 73728 bytes"),
     ],
 )
-def test_lengths_that_lead_out_of_the_input_are_refused(filter_id, values, stored):
-    with pytest.raises(ValueError):
-        check_claims(filter_id, values, np.frombuffer(stored, np.uint8), 1 << 20)
+def test_lengths_that_lead_out_of_the_input_are_refused(filter_id, values, stored, words):
+    pipeline, bytes_stored = Pipeline(filters=(Filter(id=filter_id, values=values),)), np.frombuffer(stored, np.uint8)
+    with pytest.raises(NotAskedError, match=f"^{words}"):
+        pipeline.decode(bytes_stored, filter_mask=0, raw_nbytes=4096, scratch=DecodeScratch())
 
 
 # --- structures -----------------------------------------------------------------------------------------------

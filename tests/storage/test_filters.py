@@ -26,6 +26,8 @@ STEPS = {
     "zstd": lambda c: c.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,)),
 }
 ORDERS = [*itertools.permutations(STEPS, 2), ("lzf", "fletcher32", "shuffle", "zstd", "deflate")]
+STEPS["bzip2"] = lambda c: c.set_filter(307, h5py.h5z.FLAG_OPTIONAL, (9,))
+ORDERS += [("lzf", "bzip2", "fletcher32"), ("shuffle", "bzip2", "zstd"), ("fletcher32", "bzip2"), ("bzip2", "bzip2")]
 
 
 def apply(order):

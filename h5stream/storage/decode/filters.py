@@ -1,8 +1,9 @@
-"""A filter pipeline becomes one decode function that runs outside HDF5's lock.
+"""A filter pipeline becomes steps in C that run outside HDF5's lock and Python's.
 
 Filters ran in order when the chunk was written, so they are undone in reverse, leaving out those whose bit
 is set in the chunk's filter mask. A byte shuffle that was applied first is *not* undone here: the engine
-fuses it with the scatter, which saves a pass over memory.
+fuses it with the scatter, which saves a pass over memory. `compiled/pipeline.h` undoes the others; what it cannot is a
+step of Python between them.
 
 Source: HDF5 File Format Specification, "Data Storage - Filter Pipeline Message".
 """
@@ -12,17 +13,18 @@ from __future__ import annotations
 import bz2
 import ctypes
 import functools
-import importlib
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import imagecodecs
 import numpy as np
 
-from h5stream.storage.decode.plugins import FILTER_NAMES, Bytes, PluginBuffer, check_claims, plugin_function
+from h5stream.compiled import _native as kernels
+from h5stream.storage.decode.libraries import Decoder, decoder_of
+from h5stream.storage.decode.plugins import FILTER_NAMES, Bytes, plugin_function
 
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, LZ4 = 1, 2, 3, 4, 5, 6, 32000, 32004
 BZIP2 = 307
@@ -48,7 +50,12 @@ class Filter:
     @property
     def decodable(self) -> bool:
         """Whether `Pipeline.decode` undoes it without libhdf5."""
-        return self.id in UNDO or plugin_function(self.id) is not None
+        return self.id in UNDO or _function_of(self.id) is not None
+
+    @property
+    def word(self) -> str:
+        """The field's word for it, or else the name in the file."""
+        return KNOWN_NAMES.get(self.id) or self.name
 
 
 class DecodeScratch:
@@ -59,19 +66,18 @@ class DecodeScratch:
 
     def __init__(self) -> None:
         self._buffers: dict[str, Bytes] = {}
-        # Two of each, so that a step never overwrites what it reads.
-        self.plugins = (PluginBuffer(), PluginBuffer())
+        self.native = kernels.Scratch()
 
     @functools.cached_property
     def inflater(self) -> tuple[int, int] | None:
         """The addresses of what inflates, and of the thread's own decompressor; None where libdeflate is not found."""
-        if (found := found_functions()) is None:
+        if (decoder := decoder_of(DEFLATE)) is None:
             return None
-        allocate, free, inflate = found
-        if not (decompressor := allocate()):
+        if not (decompressor := ctypes.CFUNCTYPE(ctypes.c_void_p)(decoder.make)()):
             raise MemoryError("libdeflate has no memory for a decompressor")
-        weakref.finalize(self, free, decompressor).atexit = False
-        return ctypes.cast(inflate, ctypes.c_void_p).value or 0, decompressor
+        drop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(decoder.drop)
+        weakref.finalize(self, drop, decompressor).atexit = False
+        return decoder.decode, decompressor
 
     def buffer(self, role: str, nbytes: int) -> Bytes:
         """Return `nbytes` of memory that keeps its content until the role is asked for again."""
@@ -86,7 +92,7 @@ class Pipeline:
     """The filters of a dataset, in the order in which they were applied when writing."""
 
     filters: tuple[Filter, ...] = ()  # empty for unfiltered data
-    _cache: dict[tuple[int, int], Any] = field(default_factory=dict, compare=False, repr=False)
+    _cache: dict[tuple[int, int], Undoing] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not by `__getstate__`: dataclasses of Python 3.11.0 to 3.11.3 put their own in its place.
@@ -96,92 +102,152 @@ class Pipeline:
         """Return the filters' names, joined as people write them: ``shuffle + gzip-4``."""
         names = []
         for f in self.filters:
-            name = KNOWN_NAMES.get(f.id) or f.name or f"filter {f.id}"
+            name = f.word or f"filter {f.id}"
             names.append(f"{name}-{f.values[0]}" if f.id == DEFLATE and f.values else name)
         return " + ".join(names)
 
+    def native(self, filter_mask: int, raw_nbytes: int) -> kernels.Pipeline | None:
+        """Return what undoes the filters of a chunk in C; None if Python undoes some, or parameters are damaged.
+
+        Its `shuffled` elements are still to be unshuffled, as `decode` says of them.
+        """
+        try:
+            undoing = self._undoing(filter_mask, raw_nbytes)
+        except DecodeError:  # which decoding says of each chunk
+            return None
+        first = undoing.steps[0]
+        return first.native if len(undoing.steps) == 1 and isinstance(first, StepsInC) else None
+
     def only_inflates(self, raw_nbytes: int) -> tuple[bool, int]:
         """Tell whether chunks without a filter mask need inflating alone; gives the `shuffled` of `decode`, too."""
-        if tuple(f.id for f in self.filters) not in ((DEFLATE,), (SHUFFLE, DEFLATE)):
+        if self.native(0, raw_nbytes) is None:
             return False, 0
-        try:
-            steps, shuffled = self._compiled(0, raw_nbytes)
-        except DecodeError:  # damaged parameters, which decoding says of each chunk
-            return False, 0
-        return len(steps) == 1, shuffled
+        undoing = self._undoing(0, raw_nbytes)
+        return [one.id for one in undoing.filters] == [DEFLATE], undoing.shuffled
 
     def decode(
         self, stored: Bytes, *, filter_mask: int, raw_nbytes: int, scratch: DecodeScratch, out: Bytes | None = None
     ) -> tuple[Bytes, int]:
-        """Undo the filters of one chunk."""
-        if stored.nbytes > most_nbytes(raw_nbytes):
-            raise NotAskedError(f"it takes {stored.nbytes} bytes, where {raw_nbytes} are promised once decoded")
-        steps, shuffled = self._compiled(filter_mask, raw_nbytes)
-        data = stored
-        for step in steps:
-            data = step(data, scratch, out)
-        if data.nbytes != raw_nbytes:
-            kind = NotAskedError if data.nbytes < raw_nbytes else DecodeError
-            raise kind(f"it decodes to {data.nbytes} bytes where {raw_nbytes} are promised")
-        if out is not None and data is not out:
-            out[:] = data
-            data = out
-        return data, shuffled
+        """Undo the filters of one chunk but a byte shuffle that was applied first; give the bytes of its elements."""
+        undoing = self._undoing(filter_mask, raw_nbytes)
+        return undoing.of(stored, scratch, out), undoing.shuffled
 
-    def _compiled(self, filter_mask: int, raw_nbytes: int) -> tuple[tuple[Step, ...], int]:
+    def _undoing(self, filter_mask: int, raw_nbytes: int) -> Undoing:
         """Work out the steps once for each filter mask; files with small chunks have millions of them."""
         key = (filter_mask, raw_nbytes)
-        compiled = self._cache.get(key)
-        if compiled is None:
-            compiled = self._cache[key] = _compile(self.filters, filter_mask, raw_nbytes)
-        return compiled
+        undoing = self._cache.get(key)
+        if undoing is None:
+            undoing = self._cache[key] = _undoing(self.filters, filter_mask, raw_nbytes)
+        return undoing
 
 
-Step = Callable[[Bytes, DecodeScratch, Bytes | None], Bytes]
-"""Undoes one filter, with a thread's buffers; the last one may give its bytes in the memory that is meant for them."""
+class Undoing(NamedTuple):
+    """How the filters of a dataset's chunks are undone, that of one filter mask."""
+
+    filters: tuple[Filter, ...]  # in the order in which they are undone
+    steps: tuple[StepsInC | StepInPython, ...]
+    shuffled: int  # bytes of the elements of a shuffle that was applied first, and is left to the scatter; or 0
+
+    def of(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
+        """Undo them for one chunk, in `out` if that is given."""
+        for step in self.steps[:-1]:
+            data = step.undo(data, scratch, None)
+        return self.steps[-1].undo(data, scratch, out)
 
 
-def _compile(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> tuple[tuple[Step, ...], int]:
-    applied = [one for i, one in enumerate(filters) if not filter_mask >> i & 1]
-    shuffled, turn, steps = 0, 0, list[Step]()
+def _undoing(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> Undoing:
+    applied, shuffled = [one for i, one in enumerate(filters) if not filter_mask >> i & 1], 0
     if applied and applied[0].id == SHUFFLE and raw_nbytes % element_nbytes_of(applied[0].values) == 0:
         shuffled = element_nbytes_of(applied.pop(0).values)
-    while applied:
-        current = applied.pop()
-        steps.append(_step(current, applied, turn, raw_nbytes))
-        turn ^= current.id != FLETCHER32  # which only looks, and leaves the data where it is
-    return tuple(steps), shuffled if shuffled > 1 else 0
+    undone = tuple(reversed(applied))
+    exact = [_exact_nbytes(undone[k + 1 :], raw_nbytes) for k in range(len(undone))]
+    return Undoing(undone, tuple(_steps(undone, exact, raw_nbytes, shuffled)), shuffled if shuffled > 1 else 0)
 
 
-def _step(current: Filter, earlier: list[Filter], turn: int, raw_nbytes: int) -> Step:
-    """Return what undoes one filter, before those that were applied earlier, into the buffer whose turn it is."""
-    name, most = KNOWN_NAMES.get(current.id) or current.name, most_nbytes(raw_nbytes)
-    undo = UNDO.get(current.id)
-    plugin = plugin_function(current.id) if undo is None else None
-    if undo is None and plugin is None:
-        raise DecodeError(f"filter {current.id} ({name}) is not available")
-    values, c_values = current.values, (ctypes.c_uint * len(current.values))(*current.values)
-    is_exact = all(one.id in (SHUFFLE, FLETCHER32) for one in earlier)
-    nbytes = raw_nbytes + 4 * sum(one.id == FLETCHER32 for one in earlier) if is_exact else most
-    failed = NotAskedError if current.id >= FIRST_PLUGIN and current.id != LZF else DecodeError
-    fills_out = undo is not None and not earlier and current.id != FLETCHER32
+def _exact_nbytes(later: Sequence[Filter], raw_nbytes: int) -> int:
+    """Return the bytes that a step gives before others are undone; -1 if these may take any number."""
+    if all(one.id in (SHUFFLE, FLETCHER32) for one in later):
+        return raw_nbytes + 4 * sum(one.id == FLETCHER32 for one in later)
+    return -1
 
-    def step(data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
+
+def _steps(
+    undone: Sequence[Filter], exact: Sequence[int], raw_nbytes: int, shuffled: int
+) -> Iterator[StepsInC | StepInPython]:
+    """Divide steps into those of Python, and runs of others."""
+    run = list[int]()
+    for k, one in enumerate(undone):
+        if _function_of(one.id) is not None:
+            run.append(k)
+            continue
+        if one.id not in UNDO:
+            raise DecodeError(f"filter {one.id} ({one.word}) is not available")
+        if run:
+            yield _steps_in_c([(undone[i], exact[i]) for i in run], raw_nbytes, shuffled)
+            run.clear()
+        yield StepInPython(one, exact[k], raw_nbytes, role=f"step {k % 2}")
+    if run or not undone:
+        yield _steps_in_c([(undone[i], exact[i]) for i in run], raw_nbytes, shuffled)
+
+
+class StepInPython(NamedTuple):
+    """A step that Python undoes."""
+
+    filter: Filter
+    exact: int  # the bytes that it gives, or -1
+    raw_nbytes: int
+    role: str  # of its buffer
+
+    def undo(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
+        """Undo one filter of one chunk."""
+        name, most = self.filter.word, most_nbytes(self.raw_nbytes)
+        if data.nbytes > most:
+            raise _error((), TAKES_MORE, data.nbytes, self.raw_nbytes)
+        if out is None:
+            out = scratch.buffer(self.role, most if self.exact < 0 else self.exact)
         try:
-            if undo is not None:
-                into = out if fills_out and out is not None else scratch.buffer(f"step{turn}", nbytes)
-                undone = undo(values, data, into)
-            else:
-                behind = check_claims(current.id, values, data, most)
-                undone = scratch.plugins[turn].decode(plugin, c_values, data, most_nbytes=most, behind_nbytes=behind)
+            undone = UNDO[self.filter.id](self.filter.values, data, out)
         except (RuntimeError, ValueError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
-            raise failed(f"{name}: {error}") from error
-        if is_exact and undone.nbytes != nbytes:
-            kind = NotAskedError if undone.nbytes < nbytes else DecodeError
-            raise kind(f"{name} gave {undone.nbytes} bytes where {nbytes} are promised")
-        return out if fills_out and out is not None else undone
+            raise DecodeError(f"{name}: {error}") from error
+        if self.exact >= 0 and undone.nbytes != self.exact:
+            raise _error((self.filter,), GAVE, undone.nbytes, self.exact)
+        return undone
 
-    return step
+
+class StepsInC(NamedTuple):
+    """Steps that one call undoes, without Python's lock."""
+
+    filters: tuple[Filter, ...]
+    native: kernels.Pipeline
+
+    def undo(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
+        """Undo these filters of one chunk."""
+        undone = self.native.decode(data, out, scratch.native)
+        if isinstance(undone, tuple):
+            step, reason, first, second = undone
+            raise _error(self.filters[step : step + 1] if step >= 0 else (), reason, first, second)
+        return np.frombuffer(undone, np.uint8) if isinstance(undone, memoryview) else undone
+
+
+def _steps_in_c(steps: Sequence[tuple[Filter, int]], raw_nbytes: int, shuffled: int) -> StepsInC:
+    rows = np.zeros((len(steps), 7), dtype=np.int64)
+    for row, (one, exact) in zip(rows, steps, strict=True):
+        is_plugin, decoder = _function_of(one.id) or (False, Decoder(0))
+        row[:] = (one.id, is_plugin, exact, *decoder, len(one.values))
+    values = np.array([value for one, _ in steps for value in one.values], dtype=np.uint32)
+    native = kernels.Pipeline(rows, values, raw_nbytes, most_nbytes(raw_nbytes), shuffled if shuffled > 1 else 0)
+    return StepsInC(tuple(one for one, _ in steps), native)
+
+
+def _function_of(filter_id: int) -> tuple[bool, Decoder] | None:
+    """Return whether C undoes a filter by a plugin, and the functions that it calls; None if it cannot undo it."""
+    if filter_id in (SHUFFLE, FLETCHER32, LZF):
+        return False, Decoder(0)
+    if (decoder := decoder_of(filter_id)) is not None:
+        return False, decoder
+    # The plugin for LZ4 reads as far as lengths among its bytes say, which nothing checks.
+    plugin = None if filter_id in UNDO or filter_id == LZ4 else plugin_function(filter_id)
+    return None if plugin is None else (True, Decoder(plugin))
 
 
 def pipeline_of(creation: Any) -> Pipeline:
@@ -193,13 +259,12 @@ def pipeline_of(creation: Any) -> Pipeline:
     return Pipeline(filters=tuple(filters))
 
 
-# --- the filters that are undone without a plugin: each from stored bytes into a buffer that is reused
-
-_INT_MAX = 2**31 - 1
-_HARDEST_DEFLATE = 9
+# --- why bytes do not decode
 
 FIRST_PLUGIN = 256
 """Filters below this number are libhdf5's own."""
+
+HARDEST_DEFLATE = 9
 
 
 class DecodeError(Exception):
@@ -214,10 +279,55 @@ class NotAskedError(DecodeError):
     """
 
 
+_REASONS = (
+    "no memory for {first} bytes",
+    "it takes {first} bytes, where {second} are promised once decoded",
+    "it decodes to {first} bytes where {second} are promised",
+    "{name} gave {first} bytes where {second} are promised",
+    "{name}: its parameters are damaged",
+    "{name} goes on after {first} bytes",
+    "{name}: its bytes are damaged",
+    "{name}: the chunk is shorter than its checksum",
+    "{name}: the checksum is {first:#010x}, stored {second:#010x}",
+    "{name}: the filter refused the bytes",
+    "{name}: {first} bytes are too few for its header",
+    "{name}: it claims to be {first:,} bytes long, but {second:,} are stored",
+    "{name}: it claims to decode to {first:,} bytes, where at most {second:,} can be",
+    "{name}: it is not a zstd frame",
+    "{name}: its zstd frame does not say how long it is",
+    "{name}: its blocks end before all were read",
+    "{name}: its parameters are incomplete",
+    "{name}: its parameters are not a zfp header",
+)
+"""In the order of the reasons in `compiled/filters.h`."""
+
+NO_ROOM, TAKES_MORE, DECODES_TO, GAVE, PARAMETERS, GOES_ON, DAMAGED, NO_CHECKSUM = range(8)
+
+
+def _error(step: Sequence[Filter], reason: int, first: int, second: int) -> Exception:
+    """Return the error that says why a step failed; without a step, that of all of them."""
+    name, filter_id = (step[0].word, step[0].id) if step else ("", FIRST_PLUGIN)
+    if reason == NO_ROOM:
+        return MemoryError(_REASONS[reason].format(first=first))
+    if reason == PARAMETERS:
+        return DecodeError(_wrong_parameters(filter_id, step[0].values))
+    is_own = filter_id < FIRST_PLUGIN or filter_id == LZF
+    is_asked = first > second if reason in (DECODES_TO, GAVE) else is_own and reason not in (GOES_ON, NO_CHECKSUM)
+    kind = DecodeError if is_asked else NotAskedError
+    return kind(_REASONS[reason].format(name=name, first=first, second=second))
+
+
+def _wrong_parameters(filter_id: int, values: tuple[int, ...]) -> str:
+    """Say that a filter's parameters are not what libhdf5 takes: it refuses others, and what stands beside them too."""
+    if filter_id == SHUFFLE:
+        return f"shuffle: its parameters are {values}, not the bytes of an element"
+    return f"gzip: its parameters are {values}, not a level from 0 to {HARDEST_DEFLATE}"
+
+
 def element_nbytes_of(values: tuple[int, ...]) -> int:
     """Return an element's bytes, of a shuffle's parameters; as libhdf5, which takes no other (``H5Zshuffle.c``)."""
     if len(values) != 1 or values[0] == 0:
-        raise DecodeError(f"shuffle: its parameters are {values}, not the bytes of an element")
+        raise DecodeError(_wrong_parameters(SHUFFLE, values))
     return values[0]
 
 
@@ -226,31 +336,28 @@ def most_nbytes(raw_nbytes: int) -> int:
     return 2 * raw_nbytes + 65536
 
 
+# --- filters that are undone in Python: each from stored bytes into a buffer that is reused
+
+_INT_MAX = 2**31 - 1
+
+
 def _undo_deflate(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
-    if len(values) != 1 or values[0] > _HARDEST_DEFLATE:
-        # Not needed to decode, but libhdf5 refuses them, and what stands beside them may be damaged too.
-        raise DecodeError(f"gzip: its parameters are {values}, not a level from 0 to {_HARDEST_DEFLATE}")
+    """Inflate without libdeflate, which is not in every build of imagecodecs."""
+    if len(values) != 1 or values[0] > HARDEST_DEFLATE:
+        raise DecodeError(_wrong_parameters(DEFLATE, values))
+    stream, most = zlib.decompressobj(), most_nbytes(out.nbytes)
     try:
-        return out[: len(imagecodecs.deflate_decode(data, out=out))]
-    except RuntimeError:
-        _check_inflated(data, most_nbytes(out.nbytes))
-        raise
-
-
-def _check_inflated(data: Bytes, most: int) -> None:
-    """Refuse a stream that inflates to more than `most` bytes: libhdf5 would take memory for all of them."""
-    stream = zlib.decompressobj()
-    try:
-        inflated = len(stream.decompress(data, most + 1))
-    except zlib.error:
-        return  # libhdf5 fails at the same byte
-    if inflated > most:
+        inflated = stream.decompress(data, most + 1)
+    except zlib.error as error:
+        raise DecodeError(f"gzip: {error}") from error
+    if len(inflated) > most:
         raise NotAskedError(f"gzip goes on after {most} bytes")
-
-
-def _undone_by(decode: Callable[..., Any]) -> Callable[[tuple[int, ...], Bytes, Bytes], Bytes]:
-    """Return what undoes a filter by a decoder that needs no parameters."""
-    return lambda _values, data, out: out[: len(decode(data, out=out))]
+    if not stream.eof:
+        raise DecodeError("gzip: the stream has no end")
+    if len(inflated) > out.nbytes:
+        raise DecodeError(f"gzip gave {len(inflated)} bytes where {out.nbytes} are promised")
+    out[: len(inflated)] = np.frombuffer(inflated, np.uint8)
+    return out[: len(inflated)]
 
 
 def _undo_szip(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
@@ -273,30 +380,6 @@ def _undo_szip(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
     raise NotAskedError("szip: its bytes end before the chunk is full")
 
 
-def _undo_fletcher32(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
-    if data.nbytes < 4:
-        raise NotAskedError("fletcher32: the chunk is shorter than its checksum")
-    body, promised = data[:-4], int(data[-4:].view("<u4")[0])
-    found = int(imagecodecs.h5checksum_fletcher32(body))
-    # HDF5 before 1.6.3 wrote the sum with the bytes of each half swapped; libhdf5 accepts both.
-    swapped = (found & 0x00FF00FF) << 8 | (found >> 8) & 0x00FF00FF
-    if promised not in (found, swapped):
-        raise DecodeError(f"fletcher32: the checksum is {found:#010x}, stored {promised:#010x}")
-    return body
-
-
-def unshuffle(data: Bytes, element_nbytes: int, out: Bytes) -> Bytes:
-    """Undo a byte shuffle: byte planes of elements become elements; a tail of odd bytes stays as it is.
-
-    Source: ``H5Zshuffle.c``: the bytes that do not fill an element are copied unchanged.
-    """
-    count = data.nbytes // element_nbytes
-    whole = count * element_nbytes
-    out[:whole].reshape(count, element_nbytes)[:] = data[:whole].reshape(element_nbytes, count).T
-    out[whole:] = data[whole:]
-    return out
-
-
 def _undo_bzip2(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
     # The plugin's buffer would grow with the stream, of which 45 bytes can hold 45 MB; and imagecodecs stops
     # when `out` is full, before the checksum.
@@ -315,53 +398,10 @@ def _undo_bzip2(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
 
 UNDO: dict[int, Callable[[tuple[int, ...], Bytes, Bytes], Bytes]] = {
     DEFLATE: _undo_deflate,
-    LZF: _undone_by(imagecodecs.lzf_decode),
-    # The same format as the plugin's, a quarter faster: it writes into a buffer that is reused.
-    LZ4: _undone_by(imagecodecs.lz4h5_decode),
     SZIP: _undo_szip,
-    SHUFFLE: lambda values, data, out: unshuffle(data, element_nbytes_of(values), out[: data.nbytes]),
-    FLETCHER32: _undo_fletcher32,
     BZIP2: _undo_bzip2,
 }
-"""What undoes each filter: of its parameters, stored bytes and a buffer, the part of the buffer that it wrote.
+"""What undoes a filter that C does not: of parameters, stored bytes and a buffer, the part of the buffer that it wrote.
 
 Memory of its own would not reach the batch.
 """
-
-
-# --- libdeflate itself, for inner loops that inflate many small chunks without coming back to Python.
-#
-# imagecodecs carries the library and is the way to it for a chunk at a time. With chunks of a few KiB the call itself
-# is what costs (a decompressor made and dropped, arguments taken apart, the GIL taken and given back), so the engine's
-# kernels call the same function of the same library by its address. Where it cannot be found, everything goes the
-# ordinary way.
-#
-# Source: ``libdeflate.h``: ``libdeflate_zlib_decompress`` with no place for the count of bytes succeeds only if the
-# output is filled exactly; it returns 0 then.
-
-
-@functools.cache
-def found_functions() -> tuple[Any, Any, Any] | None:
-    """Find libdeflate, which imagecodecs is linked with: what makes a decompressor, frees one, and inflates with it."""
-    try:
-        library = ctypes.CDLL(str(importlib.import_module("imagecodecs._deflate").__file__))
-        allocate, free = library.libdeflate_alloc_decompressor, library.libdeflate_free_decompressor
-        inflate = library.libdeflate_zlib_decompress
-    except (ImportError, OSError, AttributeError):  # linked statically, or not there at all
-        return None
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    allocate.restype, free.argtypes, free.restype = pointer, [pointer], None
-    inflate.argtypes = [pointer, pointer, size, pointer, size, pointer]
-    return (allocate, free, inflate) if _works(allocate, free, inflate) else None
-
-
-def _works(allocate: Any, free: Any, inflate: Any) -> bool:
-    """Inflate something known, so that a library with other ideas of its arguments is not used."""
-    known = bytes(range(64)) * 4
-    packed, out, decompressor = zlib.compress(known), ctypes.create_string_buffer(len(known)), allocate()
-    if not decompressor:
-        return False
-    status = inflate(decompressor, packed, len(packed), out, len(known), None)
-    short = inflate(decompressor, packed, len(packed), out, len(known) - 1, None)
-    free(decompressor)
-    return bool(status == 0 and short != 0 and out.raw == known)

@@ -17,10 +17,11 @@ import hdf5plugin  # noqa: F401  registers its filters with libhdf5
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.decode.columns import columns_of
 from h5stream.storage.decode.elements import in_stored_byte_order, stored_as, type_of, values_of
-from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError, unshuffle
+from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
 from h5stream.storage.layout.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout.layout import DIRECT, DatasetPart, SampleLayout
@@ -313,9 +314,11 @@ def decode_stored(part: DatasetPart, identity: SourceIdentity, *, place: int) ->
     stored = np.frombuffer(bytes_at(identity, int(index.offset[place]), int(index.nbytes[place])), dtype=np.uint8)
     if part.access == DIRECT:
         return stored
-    scratch = DecodeScratch()
     data, shuffled = part.pipeline.decode(
-        stored, filter_mask=int(index.filter_mask[place]), raw_nbytes=part.chunk_nbytes, scratch=scratch
+        stored, filter_mask=int(index.filter_mask[place]), raw_nbytes=part.chunk_nbytes, scratch=DecodeScratch()
     )
-    # A copy, because what a plugin decoded lies in memory that goes with the scratch.
-    return unshuffle(data, shuffled, np.empty_like(data)) if shuffled else data.copy()
+    if not shuffled:
+        return data
+    whole, count = np.empty_like(data), data.nbytes // shuffled
+    kernels.gather_planes_stack(data, np.arange(shuffled) * count, count, data.nbytes, 1, whole)
+    return whole

@@ -1,0 +1,193 @@
+/* What Python holds of the kernels: the filters of a dataset, and what a thread undoes them with. */
+
+typedef struct {
+    PyObject_HEAD
+    Scratch scratch;
+    Bytes last;  /* what was decoded last, for the buffer protocol */
+    int is_busy; /* whether a thread decodes with it; read and written with the GIL */
+} ScratchObject;
+
+typedef struct {
+    PyObject_HEAD
+    Pipeline pipeline;
+} PipelineObject;
+
+static void drop_object(PyObject *self)
+{
+    PyTypeObject *const type = Py_TYPE(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* --- Scratch -------------------------------------------------------------------------------------------------- */
+
+static void drop_scratch(PyObject *self)
+{
+    clear_scratch(&((ScratchObject *)self)->scratch);
+    drop_object(self);
+}
+
+static PyObject *address_of_scratch(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromVoidPtr(&((ScratchObject *)self)->scratch);
+}
+
+static int buffer_of_scratch(PyObject *self, Py_buffer *view, int flags)
+{
+    const Bytes last = ((ScratchObject *)self)->last;
+    return PyBuffer_FillInfo(view, self, last.at ? (void *)(intptr_t)last.at : "", last.count, 1, flags);
+}
+
+static PyGetSetDef fields_of_scratch[] = {{.name = "address", .get = address_of_scratch}, {0}};
+
+static PyType_Slot slots_of_scratch[] = {
+    {Py_tp_new, PyType_GenericNew}, {Py_tp_dealloc, drop_scratch}, {Py_tp_getset, fields_of_scratch},
+    {Py_bf_getbuffer, buffer_of_scratch}, {0}};
+
+/* --- Pipeline ------------------------------------------------------------------------------------------------- */
+
+enum { STEP_COLUMNS = 7 }; /* of a step's row: filter, is_plugin, exact, function, make, drop, value_count */
+
+static Step step_of(const int64_t *row, const unsigned *values)
+{
+    return (Step){.filter = row[0], .is_plugin = row[1], .exact = row[2], .function = (void *)(intptr_t)row[3],
+                  .make = (void *)(intptr_t)row[4], .drop = (void *)(intptr_t)row[5], .value_count = row[6], .values = values};
+}
+
+/* Return whether a step has the functions that it calls. */
+static bool has_functions(const Step *step)
+{
+    const bool is_own = step->filter == SHUFFLE || step->filter == FLETCHER32 || step->filter == LZF;
+    const bool has_context = !step->is_plugin && (step->filter == DEFLATE || step->filter == ZSTD);
+    return ((is_own && !step->is_plugin) || step->function) && (!has_context || (step->make && step->drop));
+}
+
+/* Return whether steps fit the bytes of a chunk and the parameters. */
+static bool are_steps_sound(const int64_t (*rows)[STEP_COLUMNS], int64_t count, int64_t value_count, const Pipeline *of)
+{
+    if (of->raw_nbytes < 0 || of->most_nbytes < of->raw_nbytes || of->most_nbytes > INT64_MAX / 8)
+        return false;
+    for (int64_t k = 0; k < count; k++) {
+        const Step step = step_of(rows[k], NULL);
+        if (step.exact < -1 || step.exact > of->most_nbytes || !has_functions(&step)
+            || step.value_count < 0 || step.value_count > value_count)
+            return false;
+        value_count -= step.value_count;
+    }
+    return !value_count;
+}
+
+static void drop_pipeline(PyObject *self)
+{
+    free(((PipelineObject *)self)->pipeline.steps);
+    free(((PipelineObject *)self)->pipeline.values);
+    drop_object(self);
+}
+
+static PyObject *new_pipeline(PyTypeObject *type, PyObject *given, PyObject *named)
+{
+    static const Parameter parameters[] = {TABLE("steps", STEP_COLUMNS), ARRAY("values", "I", 1, 0), NUMBER("raw_nbytes"),
+                                           NUMBER("most_nbytes"), NUMBER("shuffled")};
+    enum { COUNT = sizeof parameters / sizeof *parameters };
+    static const char name[] = "Pipeline";
+    PyObject *each[COUNT];
+    Call call;
+    const Value *const v = call.value;
+    for (Py_ssize_t k = 0; k < COUNT && k < PyTuple_Size(given); k++)
+        each[k] = PyTuple_GetItem(given, k);
+    if (!take(&call, name, parameters, COUNT, each, PyTuple_Size(given) + (named ? PyDict_Size(named) : 0)))
+        return NULL;
+    Pipeline of = {.raw_nbytes = v[2].number, .most_nbytes = v[3].number, .shuffled = v[4].number, .step_count = v[0].count};
+    MUST(are_steps_sound(v[0].at, of.step_count, v[1].count, &of), "steps, values and bytes do not fit one another")
+    of.steps = malloc((size_t)most(1, of.step_count) * sizeof *of.steps);
+    of.values = malloc((size_t)most(1, v[1].count) * sizeof *of.values);
+    PyObject *const self = of.steps && of.values ? PyType_GenericNew(type, given, NULL) : PyErr_NoMemory();
+    if (self) {
+        const unsigned *values = of.values;
+        memcpy(of.values, v[1].at, (size_t)v[1].count * sizeof *of.values);
+        for (int64_t k = 0; k < of.step_count; values += of.steps[k++].value_count)
+            of.steps[k] = step_of((int64_t *)v[0].at + k * STEP_COLUMNS, values);
+        ((PipelineObject *)self)->pipeline = of;
+    } else {
+        free(of.steps);
+        free(of.values);
+    }
+    release(&call);
+    return self;
+}
+
+static PyObject *address_of_pipeline(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromVoidPtr(&((PipelineObject *)self)->pipeline);
+}
+
+/* Undo the filters of one chunk, or some of them, without the GIL. */
+static Bytes undo_without_gil(const Pipeline *of, Bytes stored, char *out, Scratch *scratch, Failure *why)
+{
+    Bytes data;
+    Py_BEGIN_ALLOW_THREADS;
+    if (is_part(of))
+        data = undo_steps(of, stored, NULL, scratch, why);
+    else
+        data = (Bytes){undo(of, stored.at, stored.count, out, scratch, why), of->raw_nbytes};
+    Py_END_ALLOW_THREADS;
+    return data;
+}
+
+/* Return decoded bytes as what Python has them in: `out`, a part of `stored`, or the scratch. */
+static PyObject *holder_of(Bytes data, Bytes stored, PyObject *const *given)
+{
+    const int64_t begin = data.at - stored.at;
+    ScratchObject *const scratch = (ScratchObject *)given[2];
+    if (given[1] != Py_None)
+        return Py_NewRef(given[1]);
+    if ((uintptr_t)data.at >= (uintptr_t)stored.at && (uintptr_t)data.at <= (uintptr_t)(stored.at + stored.count))
+        return data.count == stored.count ? Py_NewRef(given[0]) : PySequence_GetSlice(given[0], begin, begin + data.count);
+    scratch->last = data;
+    return PyMemoryView_FromObject(given[2]);
+}
+
+static PyObject *decode(PyObject *self, PyObject *const *given, Py_ssize_t given_count)
+{
+    static const Parameter parameters[] = {BYTES("stored"), WRITTEN("out", "B", 1, 0)};
+    static const char name[] = "decode";
+    const Pipeline *const of = &((PipelineObject *)self)->pipeline;
+    const State *const state = PyType_GetModuleState(Py_TYPE(self));
+    const int has_out = given_count == 3 && given[1] != Py_None;
+    Call call;
+    Failure why;
+    if (given_count != 3 || !PyObject_TypeCheck(given[2], (PyTypeObject *)state->types[SCRATCH_TYPE])) {
+        PyErr_SetString(PyExc_TypeError, "decode takes stored bytes, out or None, and a Scratch");
+        return NULL;
+    }
+    if (!take(&call, name, parameters, 1 + has_out, given, 1 + has_out))
+        return NULL;
+    ScratchObject *const scratch = (ScratchObject *)given[2];
+    const Bytes stored = {call.value[0].at ? call.value[0].at : "", call.value[0].count};
+    MUST(!has_out || (!is_part(of) && call.value[1].count == of->raw_nbytes), "out must have the bytes of a chunk")
+    MUST(!scratch->is_busy, "another thread decodes with the scratch")
+    scratch->is_busy = 1, scratch->last = NOTHING;
+    const Bytes data = undo_without_gil(of, stored, has_out ? call.value[1].at : NULL, &scratch->scratch, &why);
+    scratch->is_busy = 0;
+    PyObject *const result =
+        data.at ? holder_of(data, stored, given)
+                : Py_BuildValue("(LLLL)", (long long)why.step, (long long)why.reason, (long long)why.first, (long long)why.second);
+    release(&call);
+    return result;
+}
+
+static PyGetSetDef fields_of_pipeline[] = {{.name = "address", .get = address_of_pipeline}, {0}};
+
+static PyMethodDef methods_of_pipeline[] = {{"decode", (PyCFunction)(void (*)(void))decode, METH_FASTCALL, NULL}, {0}};
+
+static PyType_Slot slots_of_pipeline[] = {
+    {Py_tp_new, new_pipeline}, {Py_tp_dealloc, drop_pipeline}, {Py_tp_getset, fields_of_pipeline},
+    {Py_tp_methods, methods_of_pipeline}, {0}};
+
+/* --- Both ------------------------------------------------------------------------------------------------------ */
+
+PyType_Spec TYPES[TYPE_COUNT] = {
+    [SCRATCH_TYPE] = {"h5stream.compiled._native.Scratch", sizeof(ScratchObject), 0, Py_TPFLAGS_DEFAULT, slots_of_scratch},
+    [PIPELINE_TYPE] = {"h5stream.compiled._native.Pipeline", sizeof(PipelineObject), 0, Py_TPFLAGS_DEFAULT, slots_of_pipeline}};
