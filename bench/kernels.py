@@ -64,26 +64,29 @@ def scattered() -> Iterator[Case]:
 
 
 def planes() -> Iterator[Case]:
-    for width, elements in itertools.product((2, 4, 8), (16, 64, 256, 1024)):
+    none, no_axes, one = np.zeros(0, np.int64), np.zeros((0, 0), np.int64), np.zeros(1, np.int64)
+    scratch = native.Scratch()
+    for width, elements in itertools.product(
+        (2, 4, 8), (8, 16, 64, 256, 1024)
+    ):  # the first are unshuffled, then copied
         nbytes = width * elements
         count = CHUNK // nbytes
-        source, begins = rng.integers(0, 256, CHUNK, dtype=np.uint8), np.arange(width) * count * elements
+        source = rng.integers(0, 256, CHUNK, dtype=np.uint8)
         (batch, within), rows = places(count), np.arange(count, dtype=np.int32)
-        to = np.array([[0, 0, elements]]), elements, rows, batch, within, slots, 0, nbytes
-        yield (
-            f"scatter_planes, {elements} elements of {width} B",
-            lambda s=source, b=begins, to=to: native.scatter_planes(s, b, *to),
-            count,
-        )
+        fields = native.chunk_fields(
+            none, CHUNK, count, width, np.array([[width, 1, 1, 0]]), np.arange(width), np.array([[0, 0, elements]]),
+            np.array([0, 1]), one + elements, np.zeros(width, np.uint8), np.array([0, width]), none,
+        )  # fmt: skip
+        plan = native.plan_chunks(
+            fields, one, one, one, one, one + count, np.zeros(1, np.int8), 0, rows, rows[:0], batch, within,
+            *[no_axes] * 3, none, *[no_axes] * 2, none, none, 0,
+        )  # fmt: skip
+        given = plan, 0, source, width, slots, one, one + nbytes, scratch.address
+        yield f"land_decoded, {elements} shuffled elements of {width} B", lambda g=given: native.land_decoded(*g), count
     for width in (2, 3, 4, 8, 12):
-        count = CHUNK // width
         source, out = rng.integers(0, 256, CHUNK, dtype=np.uint8), np.empty(CHUNK, np.uint8)
-        begins = np.arange(width) * count
-        yield (
-            f"gather_planes_stack, {width} B",
-            lambda s=source, b=begins, n=count, o=out: native.gather_planes_stack(s, b, n, CHUNK, 1, o),
-            count,
-        )
+        work = lambda s=source, w=width, o=out: native.unshuffle(s, w, o)  # noqa: E731
+        yield f"unshuffle, {width} B", work, CHUNK // width
 
 
 def gathered() -> Iterator[Case]:

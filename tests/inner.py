@@ -18,6 +18,7 @@ from h5stream.loader import loader, route
 from h5stream.staging import copying
 from h5stream.storage.decode import filters
 from h5stream.storage.decode.filters import Pipeline
+from h5stream.storage.layout.layout import DIRECT
 from h5stream.storage.source.local import FileBytes
 
 # --- what is looked at ----------------------------------------------------------------------------------------
@@ -134,8 +135,9 @@ def pinned_copies(monkeypatch):
 
 
 def read_in_python(monkeypatch):
-    """Read each range of a file by a call of its own, not several in a kernel."""
-    monkeypatch.setattr(chunks, "STACK_READ_NBYTES", 1)
+    """Read and decode each chunk by itself, as one is that a kernel does not bring."""
+    real = chunks.pipelines_of
+    monkeypatch.setattr(chunks, "pipelines_of", lambda part, *more: real(part, *more) - (part.access != DIRECT) * 99)
 
 
 def around_reads(monkeypatch, before):
@@ -146,12 +148,12 @@ def around_reads(monkeypatch, before):
 
 def around_decoding(monkeypatch, before):
     """Call `before(raw_nbytes)` at the beginning of the decoding of each chunk, of small ones too."""
-    no_decompressor(monkeypatch)
+    read_in_python(monkeypatch)
     around(monkeypatch, Pipeline, "decode", before=lambda *given, raw_nbytes, **_: before(raw_nbytes))
 
 
 def no_decompressor(monkeypatch):
-    """Decode small chunks one by one, in Python."""
+    """Say that no library is there by whose address C could undo a filter."""
     monkeypatch.setattr(filters, "decoder_of", lambda _: None)
 
 

@@ -34,6 +34,20 @@ def record_reads(monkeypatch):
         return called
 
     monkeypatch.setattr(FileBytes, "read_into", recording)
-    for name in ("read_rows", "read_each"):
+    for name in ("land", "read_rows", "read_each"):
         monkeypatch.setattr(kernels, name, recording_kernel(getattr(kernels, name)))
+    return seen
+
+
+def record_decoded(monkeypatch):
+    """Give a list that gets the bytes that chunks have once they are decoded, from now on."""
+    seen, land = [], kernels.land
+
+    def recording(*arguments):
+        before = int(arguments[-1][6])
+        done = land(*arguments)
+        seen.append(int(arguments[-1][6]) - before)
+        return done
+
+    monkeypatch.setattr(kernels, "land", recording)
     return seen

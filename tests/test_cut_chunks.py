@@ -8,7 +8,7 @@ import pytest
 from inner import stream_all
 from making import make_file, numbers, write_datasets
 
-from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
+from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, SampleNumber
 from h5stream.errors import StateError
 from h5stream.order.blocks import BLOCK_NBYTES, WHOLE_NBYTES, block_rows
 
@@ -112,3 +112,19 @@ def test_a_samplers_older_state_is_refused_with_words(path):
     state["order"]["blocks"] = 2
     with pytest.raises(StateError, match=r"blocks was 2 .*older h5stream.*set_epoch"):
         sampler.load_state_dict(state)
+
+
+@pytest.mark.parametrize("names", [["a", "b", "d"], ["a", "d"], ["a", "b"], "b"])
+def test_members_of_large_shuffled_chunks_are_stacked_by_their_places(tmp_path, names):
+    """Rows of so many elements that their shuffle would be undone as they are copied, were they whole numbers."""
+    rows = np.zeros((600, 64), [("a", "f4"), ("b", "f4"), ("c", "i4"), ("d", "f4")])
+    for k, name in enumerate(rows.dtype.names):
+        rows[name] = np.arange(rows.size).reshape(rows.shape) + k / 4
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=rows, chunks=(300, 64), compression="gzip", shuffle=True)
+    expected = rows["b"] if names == "b" else np.stack([rows[name] for name in names], axis=-1)
+    field = Field("x:b") if names == "b" else Field("x", columns=names)
+    with H5StreamLoader(path, 100, shuffle=True, fields=[field, SampleNumber()], keep="never") as loader:
+        for batch, numbers in loader:
+            np.testing.assert_array_equal(batch, expected[numbers])

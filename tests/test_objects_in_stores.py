@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 from forking import SERVED, in_forked_child
-from inner import iterations_of, processors, stream_all
+from inner import around, iterations_of, processors, stream_all
 from making import corrupt_chunk, make_file, vlen, write_datasets
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
@@ -31,7 +31,7 @@ from sample_files import eventually, in_thread, plain
 from torch.utils.data import DataLoader
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, errors, repack, stage
-from h5stream.storage.decode.filters import Pipeline
+from h5stream.compiled import _native as kernels
 from h5stream.storage.source import disk_cache, remote, stores
 
 obstore = pytest.importorskip("obstore")
@@ -735,14 +735,10 @@ def test_as_many_threads_decode_at_once_as_there_are_processors(server, monkeypa
     """More of them, which wait, fit the budget so; and a chunk that does not decode keeps nobody waiting."""
     stream_all(monkeypatch)
     processors(monkeypatch, 2)
-    path, used, decode = server.folder / "coded.h5", set(), Pipeline.decode
+    path, used = server.folder / "coded.h5", set()
     rows = np.arange(4096 * 1024, dtype="i4").reshape(4096, 1024)
     make_file(path, data=rows, chunks=(chunk_rows, 1024), compression="lzf", fletcher32=True)
-    monkeypatch.setattr(
-        Pipeline,
-        "decode",
-        lambda *given, scratch, **named: used.add(scratch) or decode(*given, scratch=scratch, **named),
-    )
+    around(monkeypatch, kernels, "land", before=lambda *given: used.add(given[8]))  # the address of its scratch
     options = {"keep": "never", "memory_budget": "256MiB", "num_workers": 64}
     near, far = (H5StreamLoader(f"{where}/coded.h5", 256, True, **options) for where in (server.folder, server.url))
     assert 2 < near.num_workers < far.num_workers

@@ -78,6 +78,156 @@ class Pipeline:
             again. If the bytes do not decode: number of the step (-1 for none of them), the reason, and its numbers.
         """
 
+# Chunks
+
+COUNTS: Final[int]
+"""How many numbers `land` counts in: reads, their bytes, their nanoseconds; where a read failed, and of how many bytes;
+chunks, their bytes once decoded, nanoseconds of decoding; nanoseconds of copying."""
+
+@final
+class ChunkFields:
+    """What the chunks of a dataset have in common, as `chunk_fields` gives it. This name is for annotations alone."""
+
+@final
+class Plan:
+    """Chunks of a dataset, and where their rows go, as `plan_chunks` gives it. This name is for annotations alone."""
+
+def chunk_fields(
+    pipelines: _Longs,
+    chunk_nbytes: int,
+    chunk_rows: int,
+    stored_nbytes: int,
+    programs: _Longs,
+    places: _Longs,
+    segments: _Longs,
+    edges: _Longs,
+    row_elements: _Longs,
+    fills: _Bytes,
+    fill_edges: _Longs,
+    moved: _Longs,
+    /,
+) -> ChunkFields:
+    """Note what the chunks of a dataset have in common.
+
+    Parameters
+    ----------
+    pipelines : shape (masks,)
+        Addresses of `Pipeline` objects, which the caller keeps; none if nothing is to be undone, and chunks are read in
+        part.
+    chunk_nbytes, chunk_rows, stored_nbytes : int
+        Of a decoded chunk, its rows, and the bytes of a stored element.
+    programs : shape (fields, 4)
+        What each field takes: bytes of an element; whether it is all of a stored one as it is; whether its bytes are
+        one number whose shuffle may be undone as it is copied; and the bytes of column numbers that others take the
+        place of, below 0 for numbers without a sign, or 0.
+    places : shape (sum of the bytes,)
+        Of the fields one after the other, where each byte is in a stored element, least significant first for a number.
+    segments, edges, row_elements : shapes (n, 3), (pieces + 1,), (pieces,)
+        For each piece of a row its runs of elements: from within the chunk's row, to within the batch's, how many;
+        which of the runs are its own, and how many elements a row has in its chunk.
+    fills, fill_edges : shapes (n,), (fields + 1,)
+        Of each field some elements of the fill value, one after the other.
+    moved : shape (n,)
+        Which column number takes the place of each.
+    """
+
+def plan_chunks(
+    fields: ChunkFields,
+    offset: _Longs,
+    nbytes: _Longs,
+    piece: _Longs,
+    low: _Longs,
+    high: _Longs,
+    pipeline: NDArray[np.int8],
+    most_gap: int,
+    rows: _Places,
+    lengths: _Places,
+    batch: _Places,
+    within: _Places,
+    begin: _Longs,
+    chunk_shape: _Longs,
+    shape: _Longs,
+    skipped: _Longs,
+    origins: _Longs,
+    offsets: _Longs,
+    sizes: _Longs,
+    follow: _Longs,
+    mode: int,
+    /,
+) -> Plan:
+    """Plan chunks of a dataset; what is wrong with the numbers is a `ValueError`.
+
+    Parameters
+    ----------
+    offset, nbytes, piece, low, high, pipeline : shape (n,)
+        For each chunk: where its bytes begin in the file (-1 for the fill value), and how many they are; the piece of a
+        row that it holds; its rows, as a range of `rows`; which of the pipelines of `fields` undoes its filters (0 if
+        these have none), or -1 if it is not to be landed.
+    most_gap : int
+        Bytes between chunks that are read along.
+    rows, lengths, batch, within
+        As scattering kernels have them, `rows` of the chunk; `lengths` may be empty.
+    begin, chunk_shape, shape, skipped : shapes (n, axes), (n,)
+        Of boxes, else empty: the first element of each chunk along each axis, its elements, those of its dataset, and
+        the bytes at its beginning that are not read.
+    origins, offsets, sizes, follow, mode
+        Of boxes, else empty, as `place_boxes` has them.
+    """
+
+def land(
+    plan: Plan,
+    first: int,
+    last: int,
+    descriptor: int,
+    at: _Longs,
+    slots: _Longs,
+    offsets: _Longs,
+    row_nbytes: _Longs,
+    scratch: int,
+    stop: NDArray[np.int32],
+    counts: _Longs,
+    /,
+) -> int:
+    """Bring chunks `first` to `last` of a plan to their places; return the first not brought, `last` if all were.
+
+    Parameters
+    ----------
+    descriptor : int
+        Of the file, or -1.
+    at : shape (last - first,)
+        Without a descriptor the address of each chunk's bytes, else empty.
+    slots, offsets, row_nbytes : shapes (batches,), (fields,)
+        The address of each batch's slot; where each field begins in it, and the bytes of one of its rows.
+    scratch : int
+        The address of a `Scratch` of the calling thread.
+    stop : shape (1,)
+        Looked at before each chunk: not 0 once nothing more is wanted.
+    counts : shape (COUNTS,)
+        Counted up.
+    """
+
+def land_decoded(
+    plan: Plan,
+    chunk: int,
+    data: _Bytes,
+    shuffled: int,
+    slots: _Longs,
+    offsets: _Longs,
+    row_nbytes: _Longs,
+    scratch: int,
+    /,
+) -> None:
+    """Bring the rows of a chunk that was decoded elsewhere to their places; `shuffled` as a `Pipeline` has it."""
+
+def unshuffle(source: _Bytes, element: int, out: _Bytes, /) -> None:
+    """Undo a byte shuffle of elements of so many bytes; a tail that fills none stays as it is."""
+
+def renumber(numbers: _Bytes, kind: int, moved: _Longs, /) -> None:
+    """Put `moved[number]` in the place of each whole number, or the largest that there is if there is none.
+
+    `kind` is the bytes of a number, below 0 for those without a sign.
+    """
+
 # Rows in memory
 
 def scatter(
@@ -109,30 +259,6 @@ def scatter_spans(
 ) -> None:
     """Copy spans of a decoded chunk to their places; those that lie there as the batch holds them span by span."""
 
-def scatter_stack(
-    source: int,
-    chunk_nbytes: int,
-    source_stride: _Longs,
-    segments: _Longs,
-    edges: _Longs,
-    piece: _Longs,
-    low: _Longs,
-    high: _Longs,
-    rows: _Places,
-    lengths: _Places,
-    batch: _Places,
-    within: _Places,
-    slots: _Longs,
-    field_offset: int,
-    row_nbytes: int,
-    /,
-) -> None:
-    """Scatter many small chunks that lie one after the other: one call where there would be thousands.
-
-    Chunk ``c`` lies at ``source + c * chunk_nbytes``, fills the rows ``low[c]`` to ``high[c]`` and takes the
-    segments ``edges[piece[c]]`` to ``edges[piece[c] + 1]``. The rows are spans where `lengths` are given.
-    """
-
 def gather_any(
     base: int, rows: _Places, batch: _Places, within: _Places, slots: _Longs, field_offset: int, row_nbytes: int, /
 ) -> None:
@@ -157,33 +283,6 @@ def fill_behind(target: int, stride: int, used: _Longs, fill: int, fill_nbytes: 
     """Fill what lies behind the first ``used[i]`` bytes of each `stride` bytes."""
 
 # Byte planes
-
-def scatter_planes(
-    source: _Bytes,
-    planes: _Longs,
-    segments: _Longs,
-    row_elements: int,
-    rows: _Places,
-    batch: _Places,
-    within: _Places,
-    slots: _Longs,
-    field_offset: int,
-    row_nbytes: int,
-    /,
-) -> None:
-    """Undo a byte shuffle and scatter, in one pass, elements of 2, 4 or 8 bytes, as many as there are `planes`.
-
-    `planes` are where each byte plane of the number begins in `source`, least significant first. Segments count
-    elements, `row_elements` those of one row in the chunk.
-    """
-
-def gather_planes_stack(
-    source: _Bytes, planes: _Longs, count: int, chunk_nbytes: int, chunks: int, out: _Bytes, /
-) -> None:
-    """Undo the byte shuffle of chunks one after the other: byte ``k`` of element ``i`` is at ``planes[k] + i``."""
-
-def gather_leaf(source: _Bytes, stride: int, places: _Longs, count: int, out: _Bytes, /) -> None:
-    """Take the bytes of one member out of stored elements: byte ``k`` comes from ``places[k]`` in each."""
 
 # Rows in files
 
@@ -284,14 +383,6 @@ def count_reads(rows: _Places, lengths: _Places, most_gap: int, /) -> tuple[int,
 
 def read_each(descriptor: int, offsets: _Longs, nbytes: _Longs, target: int, /) -> int:
     """Read ranges of a file to `target`, one behind the other; return how many of them came whole."""
-
-def inflate_each(
-    function: int, decompressor: int, source: int, at: _Longs, nbytes: _Longs, target: int, chunk_nbytes: int, /
-) -> int:
-    """Inflate chunks that lie at ``source + at[k]`` one behind the other to `target`; return how many came out right.
-
-    It stops at the first that does not inflate to `chunk_nbytes` bytes exactly. `function` is libdeflate's address.
-    """
 
 # Boxes
 

@@ -3,6 +3,8 @@
 /* What an index outside of a volume stands for. */
 enum { PLAIN, EDGE, REFLECT };
 
+enum { MOST_AXES = 32 }; /* of a dataset in HDF5 */
+
 /* Where the elements of a box that a region has lie: by axis, bytes into the box and into the region; of the last axis as
 runs of bytes, each from, into and how many. */
 typedef struct {
@@ -117,20 +119,36 @@ static void place_box(const Boxes *of, const Found *found, const char *source, c
     } while (step_on(found->at, found->counts, of->axes - 3));
 }
 
-/* Copy what lies in boxes of regions of volumes, such as chunks, to its place in each of them. */
-static int place_boxes(const Boxes *of)
+/* Make room for what is found of a box; return memory to free, NULL if there is none. */
+static int64_t *room_of_found(const Boxes *of, Found *found)
 {
     const int64_t table = (of->axes + 1) * of->most;
     int64_t *memory = calloc((size_t)(2 * table + 2 * (of->axes + 1) + 3 * of->most), sizeof *memory);
     if (!memory)
+        return NULL;
+    *found = (Found){.into = memory, .out = memory + table, .counts = memory + 2 * table};
+    found->at = found->counts + of->axes + 1, found->runs = found->at + of->axes + 1;
+    found->counts[of->axes] = 1;
+    return memory;
+}
+
+/* Copy what lies in boxes `first` to `last` of a region whose first element is at `source`, without the fence. */
+static void place_region(const Boxes *of, Found *found, int64_t region, int64_t first, int64_t last, const char *source)
+{
+    for (int64_t box = first; box < last; box++)
+        if (reach(of, found, region, box))
+            place_box(of, found, source, place_of(&of->to, box));
+}
+
+/* Copy what lies in boxes of regions of volumes, such as chunks, to its place in each of them. */
+static int place_boxes(const Boxes *of)
+{
+    Found found;
+    int64_t *const memory = room_of_found(of, &found);
+    if (!memory)
         return NO_MEMORY;
-    Found found = {.into = memory, .out = memory + table, .counts = memory + 2 * table};
-    found.at = found.counts + of->axes + 1, found.runs = found.at + of->axes + 1;
-    found.counts[of->axes] = 1;
     for (int64_t region = 0; region < of->regions; region++)
-        for (int64_t box = of->begins[region]; box < of->ends[region]; box++)
-            if (reach(of, &found, region, box))
-                place_box(of, &found, (const char *)of->sources[region], place_of(&of->to, box));
+        place_region(of, &found, region, of->begins[region], of->ends[region], (const char *)of->sources[region]);
     fence();
     free(memory);
     return DONE;

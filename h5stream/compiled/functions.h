@@ -5,9 +5,11 @@ what addresses and row numbers lead to is the caller's promise. `_native.pyi` sa
 
 /* --- Arguments ---------------------------------------------------------------------------------------------- */
 
-/* An argument: a number where it has no codes, else an array of a type among these. */
+/* An argument: what an earlier call made where it has a kind, a number where it has no codes, else an array of a type among
+these. */
 typedef struct {
     const char *name, *codes; /* codes as Python's struct has them; `F` and `D` are complex */
+    const char *kind;         /* the name of a capsule */
     int axes, columns;        /* of an array; with `columns` 0 as many as there are */
     int same;                 /* one more than the place of the argument that has as many rows; 0 if it may have any */
     int is_written;
@@ -28,6 +30,7 @@ typedef struct {
 } Call;
 
 #define NUMBER(NAME) {.name = NAME}
+#define MADE(NAME, KIND) {.name = NAME, .kind = KIND}
 #define PLACES(NAME, SAME) {.name = NAME, .codes = "iq", .axes = 1, .same = SAME}
 #define LONGS(NAME, SAME) {.name = NAME, .codes = "q", .axes = 1, .same = SAME}
 #define TABLE(NAME, COLUMNS) {.name = NAME, .codes = "q", .axes = 2, .columns = COLUMNS}
@@ -98,6 +101,14 @@ static int take_number(const char *function, const Parameter *of, PyObject *give
     return refuse(function, of, "has more than 64 bits");
 }
 
+static int take_made(const char *function, const Parameter *of, PyObject *given, Value *value)
+{
+    if (!PyCapsule_IsValid(given, of->kind))
+        return refuse(function, of, "is none that this module made");
+    value->at = PyCapsule_GetPointer(given, of->kind);
+    return 1;
+}
+
 static void release(Call *call)
 {
     while (call->held_count)
@@ -115,8 +126,9 @@ static int take(Call *call, const char *function, const Parameter *parameters, P
     }
     for (Py_ssize_t k = 0; k < count; k++) {
         const Parameter *of = parameters + k;
-        if (!(of->codes ? take_array(call, function, of, given[k], call->value + k)
-                        : take_number(function, of, given[k], call->value + k))) {
+        if (!(of->codes  ? take_array(call, function, of, given[k], call->value + k)
+              : of->kind ? take_made(function, of, given[k], call->value + k)
+                         : take_number(function, of, given[k], call->value + k))) {
             release(call);
             return 0;
         }
@@ -222,20 +234,6 @@ FUNCTION(scatter_spans, NUMBER("source"), NUMBER("source_stride"), TABLE("segmen
     TO_SLOTS(&to, scatter_spans(&to, address(v), v[1].number, v[2].at, v[2].count); fence());
 END
 
-FUNCTION(scatter_stack, NUMBER("source"), NUMBER("chunk_nbytes"), LONGS("source_stride", 0), TABLE("segments", 3),
-         LONGS("edges", 0), LONGS("piece", 0), LONGS("low", 6), LONGS("high", 6), WHERE_SPANS(8), NUMBER("field_offset"),
-         NUMBER("row_nbytes"))
-    Where to = where_spans(v + 8);
-    const Stack of = {
-        .chunk_nbytes = v[1].number, .strides = longs(v + 2), .edges = longs(v + 4), .piece = longs(v + 5),
-        .segments = v[3].at, .low = v[6].at, .high = v[7].at,
-    };
-    int status;
-    MUST(are_lengths_of(v + 8), LENGTHS_FIT)
-    to.offset = v[13].number, to.row_nbytes = v[14].number;
-    TO_SLOTS(&to, status = scatter_stack(&to, address(v), of, v[3].count); fence());
-END_WITH_STATUS(status, Py_NewRef(Py_None))
-
 FUNCTION(gather_any, NUMBER("base"), WHERE(1))
     const Where to = where(v + 1);
     TO_SLOTS(&to, gather_any(&to, address(v)));
@@ -260,49 +258,244 @@ FUNCTION(fill_behind, NUMBER("target"), NUMBER("stride"), LONGS("used", 0), NUMB
         copy_fill(address(v) + i * stride + used[i], stride - used[i], address(v + 3), v[4].number));
 END
 
-/* --- planes.c ----------------------------------------------------------------------------------------------- */
+FUNCTION(unshuffle, BYTES("source"), NUMBER("element"), WRITTEN("out", "B", 1, 1))
+    MUST(v[1].number > 0, "element must be positive")
+    WITHOUT_GIL(unshuffle(v[0].at, v[0].count, v[1].number, v[2].at));
+END
 
-/* Return whether each byte plane has so many bytes in the source. */
-static int are_planes_inside(const Value *source, const Value *planes, int64_t count)
+FUNCTION(renumber, WRITTEN("numbers", "B", 1, 0), NUMBER("kind"), LONGS("moved", 0))
+    const int64_t kind = v[1].number, width = kind < 0 ? -kind : kind;
+    MUST(width == 1 || width == 2 || width == 4 || width == 8, "kind must be the bytes of a whole number, below 0 without a sign")
+    WITHOUT_GIL(renumber(v[0].at, v[0].count, kind, longs(v + 2)));
+END
+
+/* --- land.h -------------------------------------------------------------------------------------------------- */
+
+/* What a call made for later ones: memory in one piece, the arrays that it was made of, and what an earlier call made. */
+typedef struct {
+    Py_buffer held[MOST_ARGUMENTS];
+    int held_count;
+    PyObject *earlier;
+} Held;
+
+static void let_go(PyObject *capsule)
 {
-    const int64_t *const each = planes->at;
-    for (int64_t k = 0; k < planes->count; k++)
-        if (each[k] < 0 || count < 0 || each[k] > source->count - count)
+    Held *const held = PyCapsule_GetContext(capsule);
+    free(PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule)));
+    while (held && held->held_count)
+        PyBuffer_Release(held->held + --held->held_count);
+    if (held)
+        Py_XDECREF(held->earlier);
+    free(held);
+}
+
+/* Give memory to Python, with the arrays of a call, which are let go of with it. */
+static PyObject *made(Call *call, void *memory, const char *kind, PyObject *earlier)
+{
+    Held *const held = calloc(1, sizeof *held);
+    PyObject *const capsule = held && memory ? PyCapsule_New(memory, kind, let_go) : NULL;
+    if (!capsule) {
+        free(held), free(memory);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    memcpy(held->held, call->held, (size_t)call->held_count * sizeof *held->held);
+    held->held_count = call->held_count, call->held_count = 0, held->earlier = Py_XNewRef(earlier);
+    PyCapsule_SetContext(capsule, held);
+    return capsule;
+}
+
+/* Return whether the tables of boxes have as many axes, and as many elements as they say. */
+static int are_axes_sound(const Boxes *of, const Value *offsets, const Value *sizes, const Value *follow)
+{
+    if (of->axes < 1 || offsets->count != of->axes || (follow && follow->count != of->axes) || of->element < 1)
+        return 0;
+    for (int64_t axis = 0; axis < of->axes; axis++)
+        if (((int64_t *)sizes->at)[axis] < 1 || ((int64_t *)sizes->at)[axis] > of->most)
             return 0;
     return 1;
 }
 
-/* Return whether so many elements have room in memory. */
-static int fits(const Value *out, int64_t count, int64_t width)
+#define FIELDS "h5stream.ChunkFields"
+#define PLAN "h5stream.Plan"
+
+/* Return whether edges ascend from 0 to the end of what they divide. */
+static int are_edges(const Value *edges, int64_t parts, int64_t end)
 {
-    int64_t nbytes;
-    return count >= 0 && !__builtin_mul_overflow(count, width, &nbytes) && nbytes <= out->count;
+    const int64_t *const each = edges->at;
+    if (edges->count != parts + 1 || each[0] != 0 || each[parts] != end)
+        return 0;
+    for (int64_t k = 0; k < parts; k++)
+        if (each[k] > each[k + 1])
+            return 0;
+    return 1;
 }
 
-FUNCTION(scatter_planes, BYTES("source"), LONGS("planes", 0), TABLE("segments", 3), NUMBER("row_elements"), WHERE(4))
-    const Where to = where(v + 4);
-    MUST(v[1].count == 2 || v[1].count == 4 || v[1].count == 8, "planes must be 2, 4 or 8")
-    MUST(are_planes_inside(v, v + 1, 0), "planes begin outside of the source")
-    TO_SLOTS(&to, scatter_planes(&to, v[0].at, longs(v + 1), v[2].at, v[2].count, v[3].number));
-END
+/* Return whether runs lie within the rows of their pieces, and these within a chunk. */
+static int are_pieces_sound(const Value *segments, const int64_t *edges, const Value *row_elements, int64_t chunk_rows,
+                            int64_t elements)
+{
+    const int64_t(*const each)[3] = segments->at;
+    for (int64_t piece = 0; piece < row_elements->count; piece++) {
+        const int64_t width = ((int64_t *)row_elements->at)[piece];
+        if (width < 1 || width > elements / chunk_rows)
+            return 0;
+        for (int64_t s = edges[piece]; s < edges[piece + 1]; s++)
+            if (each[s][0] < 0 || each[s][1] < 0 || each[s][2] < 1 || each[s][2] > width || each[s][0] > width - each[s][2]
+                || each[s][1] > INT64_MAX / 64)
+                return 0;
+    }
+    return 1;
+}
 
-FUNCTION(gather_planes_stack, BYTES("source"), LONGS("planes", 0), NUMBER("count"), NUMBER("chunk_nbytes"), NUMBER("chunks"),
-         WRITTEN("out", "B", 1, 0))
-    const int64_t count = v[2].number, nbytes = v[3].number, chunks = v[4].number, width = v[1].count;
-    const Value chunk = {.count = nbytes};
-    MUST(fits(v, chunks, nbytes) && nbytes >= 0 && are_planes_inside(&chunk, v + 1, count), "planes lie outside of the source")
-    MUST(fits(v + 5, count, width) && fits(v + 5, chunks, count * width), "out is too short")
-    WITHOUT_GIL(for (int64_t c = 0; c < chunks; c++)
-        gather_planes((char *)v[0].at + c * nbytes, longs(v + 1), count, (char *)v[5].at + c * count * width));
-END
+/* Return whether each program's places lie inside of an element, and its fill value is one of whole elements. */
+static int are_programs_sound(const Value *programs, const Value *places, const Value *fill_edges, int64_t stored_nbytes)
+{
+    const int64_t(*const each)[4] = programs->at, *const fills = fill_edges->at;
+    int64_t total = 0;
+    for (int64_t p = 0; p < programs->count; p++) {
+        const int64_t nbytes = each[p][0], width = each[p][3] < 0 ? -each[p][3] : each[p][3];
+        if (nbytes < 1 || nbytes > stored_nbytes || nbytes > places->count - total || (each[p][1] && nbytes != stored_nbytes)
+            || (each[p][2] && nbytes != 2 && nbytes != 4 && nbytes != 8) || fills[p + 1] == fills[p]
+            || (fills[p + 1] - fills[p]) % nbytes || (width && width != nbytes) || width > 8 || (width & (width - 1)))
+            return 0;
+        total += nbytes;
+    }
+    return total == places->count && are_below(places, stored_nbytes);
+}
 
-FUNCTION(gather_leaf, BYTES("source"), NUMBER("stride"), LONGS("places", 0), NUMBER("count"), WRITTEN("out", "B", 1, 0))
-    const int64_t stride = v[1].number, count = v[3].number;
-    MUST(fits(v + 4, count, v[2].count), "out is too short")
-    MUST(!count || (stride >= 0 && fits(v, count - 1, stride)
-                    && are_planes_inside(v, v + 2, (count - 1) * stride + 1)), "elements lie outside of the source")
-    WITHOUT_GIL(gather_leaf(v[0].at, stride, longs(v + 2), count, v[4].at));
-END
+FUNCTION(chunk_fields, LONGS("pipelines", 0), NUMBER("chunk_nbytes"), NUMBER("chunk_rows"), NUMBER("stored_nbytes"),
+         TABLE("programs", 4), LONGS("places", 0), TABLE("segments", 3), LONGS("edges", 0), LONGS("row_elements", 0),
+         BYTES("fills"), LONGS("fill_edges", 0), LONGS("moved", 0))
+    const int64_t chunk_nbytes = v[1].number, chunk_rows = v[2].number, stored = v[3].number;
+    const int64_t *const pipelines = v[0].at;
+    MUST(stored > 0 && chunk_rows > 0 && chunk_nbytes >= stored, "a chunk has at least an element")
+    for (int64_t k = 0; k < v[0].count; k++)
+        MUST(((const Pipeline *)pipelines[k])->raw_nbytes == chunk_nbytes, "a pipeline is one of other chunks")
+    MUST(are_edges(v + 7, v[8].count, v[6].count) && are_edges(v + 10, v[4].count, v[9].count), "edges do not fit")
+    MUST(are_pieces_sound(v + 6, v[7].at, v + 8, chunk_rows, chunk_nbytes / stored), "segments lie outside of their rows")
+    MUST(are_programs_sound(v + 4, v + 5, v + 10, stored), "programs, places and fills do not fit")
+    const size_t long_count = (size_t)(v[5].count + 3 * v[4].count * v[6].count);
+    ChunkFields *of = calloc(1, sizeof *of + (size_t)v[4].count * sizeof(Program) + long_count * 8 + (size_t)v[8].count);
+    if (of) {
+        *of = (ChunkFields){
+            .pipelines = longs(v), .chunk_nbytes = chunk_nbytes, .chunk_rows = chunk_rows, .stored_nbytes = stored,
+            .piece_count = v[8].count, .program_count = v[4].count, .edges = v[7].at, .row_elements = v[8].at,
+            .programs = (Program *)(of + 1), .moved = longs(v + 11)};
+        int64_t *next = (int64_t *)(of->programs + of->program_count);
+        const int64_t(*const each)[4] = v[4].at, (*const segments)[3] = v[6].at, *places = v[5].at, *fills = v[10].at;
+        for (int64_t p = 0; p < of->program_count; p++) {
+            Program *const one = of->programs + p;
+            *one = (Program){.nbytes = each[p][0], .is_whole = each[p][1] != 0, .may_fuse = each[p][2] != 0,
+                             .moved_nbytes = (int)each[p][3], .places = places, .planes = next,
+                             .fill = (char *)v[9].at + fills[p], .fill_nbytes = fills[p + 1] - fills[p]};
+            of->widest = most(of->widest, one->nbytes);
+            for (int64_t k = 0; k < one->nbytes; k++)
+                one->planes[k] = places[k] * (chunk_nbytes / stored);
+            places += one->nbytes, next += one->nbytes;
+            one->segments = (int64_t(*)[3])next, next += 3 * v[6].count;
+            for (int64_t s = 0; s < v[6].count; s++)
+                for (int column = 0; column < 3; column++)
+                    one->segments[s][column] = segments[s][column] * one->nbytes;
+        }
+        of->are_long = (uint8_t *)next;
+        for (int64_t piece = 0; piece < of->piece_count; piece++) {
+            of->are_long[piece] = 1;
+            for (int64_t s = of->edges[piece]; s < of->edges[piece + 1]; s++)
+                of->are_long[piece] &= segments[s][2] >= FUSE_ELEMENTS;
+        }
+    }
+END_WITH(made(&call, of, FIELDS, NULL))
+
+/* Return whether each chunk's numbers have their places in the tables of a plan. */
+static int are_chunks_sound(const Plan *plan)
+{
+    int is_wrong = 0;
+    for (int64_t k = 0; k < plan->count; k++)
+        is_wrong |= plan->offset[k] < -1 || plan->offset[k] > INT64_MAX / 4 || plan->nbytes[k] < 0
+            || plan->nbytes[k] > INT64_MAX / 4 || plan->pipeline[k] >= most(1, plan->fields->pipelines.count) || plan->piece[k] < 0 || plan->piece[k] >= plan->fields->piece_count
+            || plan->low[k] < 0 || plan->low[k] > plan->high[k] || plan->high[k] > plan->to.batch.count;
+    return !is_wrong;
+}
+
+/* Return whether all rows lie inside of their chunks, and note the last batch. */
+static int are_rows_sound(Plan *plan)
+{
+    int64_t is_wrong = 0, last = -1;
+    for (int64_t i = 0; i < plan->to.batch.count; i++) {
+        const int64_t batch = number_at(plan->to.batch, i);
+        is_wrong |= batch < 0 || number_at(plan->to.within, i) < 0;
+        last = most(last, batch);
+        if (!plan->boxes.axes) {
+            const int64_t row = row_at(&plan->to, i), length = length_at(&plan->to, i);
+            is_wrong |= row < 0 || length < 0 || length > plan->fields->chunk_rows || row > plan->fields->chunk_rows - length;
+        }
+    }
+    plan->most_batch = last;
+    return !is_wrong;
+}
+
+FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes", 2), LONGS("piece", 2), LONGS("low", 2),
+         LONGS("high", 2), ARRAY("pipeline", "b", 1, 2), NUMBER("most_gap"), PLACES("rows", 0), PLACES("lengths", 0),
+         PLACES("batch", 9), PLACES("within", 9), TABLE("begin", 0), TABLE("chunk_shape", 0), TABLE("shape", 0),
+         LONGS("skipped", 0), TABLE("origins", 0), TABLE("offsets", 0), LONGS("sizes", 0), LONGS("follow", 19), NUMBER("mode"))
+    const int64_t axes = v[18].count;
+    const Boxes boxes = {.axes = axes, .most = v[17].columns, .offsets = v[17].at, .sizes = v[18].at, .follow = v[19].at,
+                         .origins = v[16].at, .mode = v[20].number, .element = 1, .boxes = v[16].count};
+    MUST(are_lengths_of(v + 8), LENGTHS_FIT)
+    if (axes) {
+        MUST(axes <= MOST_AXES && are_axes_sound(&boxes, v + 17, v + 18, v + 19), "offsets and sizes do not fit")
+        MUST(v[16].columns == axes && v[16].count == v[8].count && !v[9].count, "origins must be those of the boxes")
+        for (int k = 12; k < 15; k++)
+            MUST(v[k].count == v[1].count && v[k].columns == axes, "chunks must have as many axes as boxes")
+        MUST(v[15].count == v[1].count, "skipped must be of each chunk")
+    }
+    Plan *plan = calloc(1, sizeof *plan);
+    int is_sound = 1;
+    if (plan) {
+        *plan = (Plan){.fields = v[0].at, .count = v[1].count, .most_gap = v[7].number, .offset = v[1].at, .nbytes = v[2].at,
+                       .piece = v[3].at, .low = v[4].at, .high = v[5].at, .pipeline = v[6].at, .to = where_spans(v + 8),
+                       .boxes = boxes, .begin = v[12].at, .chunk_shape = v[13].at, .shape = v[14].at, .skipped = v[15].at};
+        plan->to.slots = (Longs){0};
+        WITHOUT_GIL(is_sound = are_chunks_sound(plan) && are_rows_sound(plan));
+        if (!is_sound)
+            free(plan);
+    }
+    MUST(is_sound, "rows lie outside of their chunks, or chunks outside of the tables")
+END_WITH(made(&call, plan, PLAN, given[0]))
+
+/* Return where a plan's rows go, from the arguments that follow it. */
+static Landing landing(const Value *v, const Value *scratch)
+{
+    return (Landing){.descriptor = -1, .slots = longs(v), .offsets = v[1].at, .row_nbytes = v[2].at,
+                     .scratch = scratch->at};
+}
+
+FUNCTION(land, MADE("plan", PLAN), NUMBER("first"), NUMBER("last"), NUMBER("descriptor"), LONGS("at", 0), LONGS("slots", 0),
+         LONGS("offsets", 0), LONGS("row_nbytes", 7), NUMBER("scratch"), ARRAY("stop", "i", 1, 0), WRITTEN("counts", "q", 1, 0))
+    const Plan *const plan = v[0].at;
+    const int64_t first = v[1].number, last = v[2].number;
+    Landing into = landing(v + 5, v + 8);
+    int64_t done;
+    into.descriptor = (int)v[3].number, into.stop = v[9].at, into.counts = v[10].at;
+    MUST(first >= 0 && first <= last && last <= plan->count, "first and last must be chunks of the plan")
+    MUST(into.descriptor >= 0 ? !v[4].count : v[4].count == last - first, "without a descriptor each chunk must be at an address")
+    MUST(v[6].count == plan->fields->program_count && plan->most_batch < v[5].count, "slots must be those of all batches and fields")
+    MUST(v[9].count == 1 && v[10].count == COUNTS, "stop must be one number, counts as many as they are")
+    into.at = (const int64_t *)v[4].at - first;
+    WITHOUT_GIL(done = land(plan, first, last, &into));
+END_WITH(PyLong_FromLongLong(done))
+
+FUNCTION(land_decoded, MADE("plan", PLAN), NUMBER("chunk"), BYTES("data"), NUMBER("shuffled"), LONGS("slots", 0),
+         LONGS("offsets", 0), LONGS("row_nbytes", 6), NUMBER("scratch"))
+    const Plan *const plan = v[0].at;
+    const int64_t k = v[1].number, shuffled = v[3].number;
+    Landing into = landing(v + 4, v + 7);
+    int status;
+    MUST(k >= 0 && k < plan->count && v[2].count == plan->fields->chunk_nbytes, "it is no chunk of the plan")
+    MUST(shuffled >= 0 && (!shuffled || v[2].count % shuffled == 0), "elements of the shuffle do not fill a chunk")
+    MUST(v[5].count == plan->fields->program_count && plan->most_batch < v[4].count, "slots must be those of all batches and fields")
+    WITHOUT_GIL(status = land_decoded(plan, &into, k, v[2].at, shuffled));
+END_WITH_STATUS(status, Py_NewRef(Py_None))
 
 /* --- read.c ------------------------------------------------------------------------------------------------- */
 
@@ -369,25 +562,7 @@ FUNCTION(read_each, NUMBER("descriptor"), LONGS("offsets", 0), LONGS("nbytes", 2
     WITHOUT_GIL(done = read_each((int)v[0].number, longs(v + 1), v[2].at, address(v + 3)));
 END_WITH(PyLong_FromLongLong(done))
 
-FUNCTION(inflate_each, NUMBER("function"), NUMBER("decompressor"), NUMBER("source"), LONGS("at", 0), LONGS("nbytes", 4),
-         NUMBER("target"), NUMBER("chunk_nbytes"))
-    int64_t done;
-    MUST(v[6].number >= 0 && are_below(v + 3, INT64_MAX) && are_below(v + 4, INT64_MAX), "at and nbytes must not be negative")
-    WITHOUT_GIL(done = inflate_each(address(v), address(v + 1), address(v + 2), longs(v + 3), v[4].at, address(v + 5), v[6].number));
-END_WITH(PyLong_FromLongLong(done))
-
 /* --- boxes.c ------------------------------------------------------------------------------------------------ */
-
-/* Return whether the tables of boxes have as many axes, and as many elements as they say. */
-static int are_axes_sound(const Boxes *of, const Value *offsets, const Value *sizes, const Value *follow)
-{
-    if (of->axes < 1 || offsets->count != of->axes || (follow && follow->count != of->axes) || of->element < 1)
-        return 0;
-    for (int64_t axis = 0; axis < of->axes; axis++)
-        if (((int64_t *)sizes->at)[axis] < 1 || ((int64_t *)sizes->at)[axis] > of->most)
-            return 0;
-    return 1;
-}
 
 FUNCTION(place_boxes, LONGS("sources", 0), TABLE("strides", 0), TABLE("low", 0), TABLE("high", 0), TABLE("shapes", 0),
          LONGS("begins", 1), LONGS("ends", 1), TABLE("offsets", 0), LONGS("sizes", 0), LONGS("follow", 0), NUMBER("mode"),
@@ -572,9 +747,9 @@ END
 PyMethodDef FUNCTIONS[] = {
     METHOD(add_integers), METHOD(add_moments), METHOD(add_short_integers), METHOD(add_sparse), METHOD(begins_of_stretches),
     METHOD(copy_past_cache), METHOD(count_bytes), METHOD(count_reads), METHOD(deal_groups), METHOD(fill_behind),
-    METHOD(fill_outside), METHOD(gather_any), METHOD(gather_leaf),
-    METHOD(gather_planes_stack), METHOD(inflate_each), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
+    METHOD(fill_outside), METHOD(gather_any), METHOD(chunk_fields), METHOD(land), METHOD(land_decoded), METHOD(plan_chunks),
+    METHOD(renumber), METHOD(unshuffle), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
     METHOD(place_boxes), METHOD(place_rows), METHOD(read_dense), METHOD(read_each), METHOD(read_files),
     METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each),
-    METHOD(scatter), METHOD(scatter_planes), METHOD(scatter_spans), METHOD(scatter_stack),
+    METHOD(scatter), METHOD(scatter_spans),
     METHOD(shuffled_into), METHOD(spread), {0}};

@@ -8,6 +8,7 @@
 #include "pipeline.h"
 #include "read.h"
 #include "boxes.h"
+#include "land.h"
 #include "heap.h"
 #include "files.h"
 #include "order.h"

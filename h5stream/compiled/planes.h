@@ -92,14 +92,16 @@ ALWAYS_INLINE void scatter_joined(const Where *to, const char *source, Longs pla
 {
     for (int64_t i = 0; i < to->rows.count; i++) {
         ask_for_places(to, i);
-        const int64_t row = row_at(to, i) * row_elements;
+        int64_t row = row_at(to, i) * row_elements;
         char *place = place_of(to, i);
-        for (int64_t s = 0; s < segment_count; s++)
-            join(source, planes, width, row + segments[s][0], segments[s][2], place + segments[s][1] * width, 1);
+        for (int64_t k = length_at(to, i); k > 0; k--, row += row_elements, place += to->row_nbytes)
+            for (int64_t s = 0; s < segment_count; s++)
+                join(source, planes, width, row + segments[s][0] / width, segments[s][2] / width, place + segments[s][1], 1);
     }
 }
 
-/* Undo a byte shuffle and scatter, in one pass, a cache line of a row at a time; segments count elements. */
+/* Undo a byte shuffle of elements of 2, 4 or 8 bytes and scatter rows, or spans of them, in one pass, a cache line of a row
+at a time; without the fence. */
 static void scatter_planes(const Where *given, const char *source, Longs planes, Segments segments, int64_t segment_count,
                     int64_t row_elements)
 {
@@ -109,7 +111,6 @@ static void scatter_planes(const Where *given, const char *source, Longs planes,
         FOR_EACH_WIDTH(given, to, scatter_joined(&to, source, planes, 4, segments, segment_count, row_elements));
     else
         FOR_EACH_WIDTH(given, to, scatter_joined(&to, source, planes, 8, segments, segment_count, row_elements));
-    fence();
 }
 
 /* Undo a byte shuffle: byte `k` of element `i` comes from `source[planes[k] + i]`. */

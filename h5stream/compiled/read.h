@@ -336,17 +336,3 @@ static int64_t read_each(int descriptor, Longs offsets, const int64_t *nbytes, c
     }
     return offsets.count;
 }
-
-/* libdeflate's function: 0 says that as many bytes came out as there is room for. */
-typedef int Inflate(void *decompressor, const void *in, size_t in_nbytes, void *out, size_t room, size_t *out_nbytes);
-
-/* Inflate chunks one behind the other; return how many came out right, up to the first that did not. */
-static int64_t inflate_each(void *function, void *decompressor, const char *source, Longs at, const int64_t *nbytes, char *target,
-                     int64_t chunk_nbytes)
-{
-    Inflate *const inflate = (Inflate *)(intptr_t)function;
-    for (int64_t k = 0; k < at.count; k++)
-        if (inflate(decompressor, source + at.at[k], (size_t)nbytes[k], target + k * chunk_nbytes, (size_t)chunk_nbytes, NULL))
-            return k;
-    return at.count;
-}

@@ -125,7 +125,7 @@ ALWAYS_INLINE void rows_beside(const Where *to, const char *source, int64_t chun
         ask_for_places(to, i);
         const char *part = source + row_at(to, i) * stride;
         for (int64_t k = 0; k < count; k++)
-            copy_run(joined + k * n, part + k * chunk_nbytes, n);
+            copy_short(joined + k * n, part + k * chunk_nbytes, n); /* which is read at once: not past the cache */
         copy_past_cache(place_of(to, i), joined, count * n);
     }
 }
@@ -139,64 +139,6 @@ static void scatter_beside(const Where *given, const char *source, int64_t chunk
     case 16: FOR_EACH_WIDTH(given, to, rows_beside(&to, source, chunk_nbytes, stride, count, 16)); break;
     default: FOR_EACH_WIDTH(given, to, rows_beside(&to, source, chunk_nbytes, stride, count, n));
     }
-}
-
-/* What of a stack of chunks is scattered, and the rows of each. */
-typedef struct {
-    int64_t chunk_nbytes;
-    Longs strides, edges, piece;
-    Segments segments;
-    const int64_t *low, *high;
-} Stack;
-
-/* Return how many chunks from one on lie side by side: they have the same rows, and their parts of a row follow. */
-static int64_t count_beside(const Stack *of, int64_t c)
-{
-    const int64_t p = of->piece.at[c], first = of->edges.at[p];
-    if (of->edges.at[p + 1] != first + 1)
-        return 1;
-    const int64_t n = of->segments[first][2];
-    int64_t count = 1;
-    if (2 * n > BESIDE_NBYTES)
-        return 1;
-    for (int64_t other = c + 1; other < of->piece.count; other++) {
-        const int64_t q = of->piece.at[other], its = of->edges.at[q];
-        if (of->low[other] != of->low[c] || of->high[other] != of->high[c] || of->edges.at[q + 1] != its + 1
-            || of->strides.at[q] != of->strides.at[p] || of->segments[its][2] != n
-            || of->segments[its][0] != of->segments[first][0]
-            || of->segments[its][1] != of->segments[first][1] + count * n)
-            break;
-        if (++count == MOST_BESIDE || (count + 1) * n > BESIDE_NBYTES)
-            break;
-    }
-    return count;
-}
-
-/* Scatter many small chunks that lie one after the other: one call where there would be thousands. */
-static int scatter_stack(const Where *to, const char *source, Stack of, int64_t segment_count)
-{
-    for (int64_t c = 0; c < of.piece.count; c++) {
-        const int64_t p = of.piece.at[c];
-        if (p < 0 || p >= of.strides.count || p + 1 >= of.edges.count || of.low[c] < 0 || of.low[c] > of.high[c]
-            || of.high[c] > to->rows.count || of.edges.at[p] < 0 || of.edges.at[p] > of.edges.at[p + 1]
-            || of.edges.at[p + 1] > segment_count)
-            return WRONG;
-    }
-    for (int64_t c = 0, count; c < of.piece.count; c += count) {
-        const int64_t p = of.piece.at[c], first = of.edges.at[p];
-        const char *chunk = source + c * of.chunk_nbytes;
-        Where its = part_of(to, of.low[c], of.high[c]);
-        count = to->lengths.count ? 1 : count_beside(&of, c);
-        if (count > 1) {
-            its.offset += of.segments[first][1];
-            scatter_beside(&its, chunk + of.segments[first][0], of.chunk_nbytes, of.strides.at[p], count,
-                           of.segments[first][2]);
-        } else {
-            (to->lengths.count ? scatter_spans : scatter)(
-                &its, chunk, of.strides.at[p], of.segments + first, of.edges.at[p + 1] - first);
-        }
-    }
-    return DONE;
 }
 
 /* Return how many rows ahead a row of so many lines is asked for. */

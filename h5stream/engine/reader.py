@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from h5stream.base import limits
 from h5stream.engine.plan.boxes import Acceptance, BoxesOfParts, boxes_of
-from h5stream.engine.plan.chunks import plan_chunks, plan_through_h5py, programs_of
+from h5stream.engine.plan.chunks import ChunkFields, plan_chunks, plan_through_h5py
 from h5stream.engine.plan.encoded import EncodedRows, padded_bytes
 from h5stream.engine.plan.heap import HeapRows
 from h5stream.engine.plan.kept import Kept, keeping_of, padding, plan_columns
 from h5stream.engine.plan.placement import Placement, placed_spans
 from h5stream.engine.plan.sparse import dense_rows
-from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Task, Tools, Way
+from h5stream.engine.plan.tasks import GOING_ON, TASK_NBYTES, Destination, Task, Tools, Way
 from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.statistics import Tally
@@ -78,7 +78,7 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
         return HeapRows(part, fields).plan
     if part.access == DIRECT:
         return UnfilteredRows(part, source.gap_nbytes, source.has_descriptor)
-    return functools.partial(plan_chunks, part, programs_of(part), source.gap_nbytes)
+    return functools.partial(plan_chunks, part, ChunkFields(part), source.gap_nbytes)
 
 
 def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[tuple[list[Lookup], bool, bool]]:
@@ -318,12 +318,12 @@ class RowReader:
         if decoded and self._keeping is not None:
             self._kept = None, {}
 
-    def tools(self, tally: Tally | None = None) -> Tools:
-        """Return what the calling thread carries tasks out with, and counts them in."""
+    def tools(self, tally: Tally | None = None, stop: NDArray[np.int32] = GOING_ON) -> Tools:
+        """Return what the calling thread carries tasks out with until they are stopped, and counts them in."""
         # The main thread, which Ctrl-C may interrupt wherever it is, borrows nothing.
         is_main = threading.current_thread() is threading.main_thread()
         decoders = None if is_main else self._decoders
-        return Tools(self.sources, self._h5py, self.scratch, tally or Tally(), decoders)
+        return Tools(self.sources, self._h5py, self.scratch, tally or Tally(), decoders, stop)
 
     @property
     def scratch(self) -> DecodeScratch:

@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
+
 from h5stream.base.leases import Living
 from h5stream.base.limits import return_freed_memory
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
@@ -78,8 +80,9 @@ class Run:
         self._active: list[PlannedWindow] = []
         fields, take = reader.layout.fields, reader.ragged_memory.take
         self._open = OpenBatches(order, first_batch, engine.slots, engine.slot_format, fields, take)
-        self._stopped = stopped = [False]
-        self._is_stopped = lambda: stopped[0]  # no method: tasks of asyncio keep what they look at, and by it the run
+        self._stopped = stopped = np.zeros(1, dtype=np.int32)  # which kernels look at, too
+        # No method: tasks of asyncio keep what they look at, and by it the run.
+        self._is_stopped = lambda: bool(stopped[0])
         self.left_out: set[int] = set()  # batches of which nothing was left, as far as they were passed over
         ready_limit = max_open_batches if threads else 1
         self.counters = RunCounters(
@@ -212,7 +215,7 @@ class Run:
             return
         self.counters.end()
         with self._lock:
-            self._stopped[0] = True
+            self._stopped[0] = 1
             self._windows, self._planned = None, None
             self._jobs.clear()
             self._tell_all()
@@ -370,7 +373,7 @@ class Run:
         failed: tuple[int, BaseException] | None = None
         try:
             try:
-                task.land(window.destination, self._reader.tools(tally))
+                task.land(window.destination, self._reader.tools(tally, self._stopped))
             except H5StreamError as error:
                 # With counters that nothing looks at: the task was counted once.
                 failed = window.first_failure(
@@ -402,7 +405,7 @@ class Run:
             with self._choosing:
                 task = None if self._to_decode is None else next(self._to_decode, None)
             if task is not None:
-                task.land(NOWHERE, self._reader.tools(tally))
+                task.land(NOWHERE, self._reader.tools(tally, self._stopped))
         with self._lock:
             self._decoding -= 1
             if task is None:

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from h5stream.base.texts import ShownAsText, text_of_bytes
 from h5stream.storage.source.stores import NOTHING, Asked, asked_of_stores
 
@@ -344,6 +347,17 @@ class Tally:
         self.decoded_bytes += nbytes
         self.chunks += chunks
         return ended
+
+    def landed(self, counts: NDArray[np.int64]) -> None:
+        """Count what `kernels.land` did."""
+        reads, read_nbytes, read_ns, _, _, chunks, decoded_nbytes, decode_ns, scatter_ns = counts.tolist()
+        self.reads += reads
+        self.read_bytes += read_nbytes
+        self.read_ns += read_ns
+        self.chunks += chunks
+        self.decoded_bytes += decoded_nbytes
+        self.decode_ns += decode_ns
+        self.scatter_ns += scatter_ns
 
     def via_h5py(self, since: int, nbytes: int) -> int:
         """Count rows that h5py read since a moment, and return that of its end."""

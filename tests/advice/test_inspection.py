@@ -7,9 +7,9 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from inner import around_decoding, order_of, stream_all
+from inner import order_of, stream_all
 from making import write_datasets
-from recording import record_reads
+from recording import record_decoded, record_reads
 
 from h5stream import H5StreamLoader
 from h5stream.advice import cost
@@ -133,10 +133,8 @@ def test_our_plan_is_what_an_epoch_reads_and_decodes(laid_out, monkeypatch, budg
     sample = inspect_file(path, batch_size=1000, memory_budget=budget, threads=1).sample
     assert any(cost.kept for cost in sample.datasets) == (budget_mib == 256)
 
-    decoded = []
     loader = H5StreamLoader(path, batch_size=1000, shuffle=True, seed=0, num_workers=0, memory_budget=budget)
-    read = record_reads(monkeypatch)
-    around_decoding(monkeypatch, decoded.append)
+    read, decoded = record_reads(monkeypatch), record_decoded(monkeypatch)
     assert sum(len(batch["y"]) for batch in loader) == 150_007
 
     assert sum(cost.decoded_nbytes for cost in sample.datasets) == sum(decoded)

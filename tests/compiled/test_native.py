@@ -16,6 +16,7 @@ from h5stream.compiled import _native as native
 from h5stream.engine.slots import address_of
 
 ROOT = Path(__file__).parents[2]
+LONGS, PLACES, BYTES, SUMS = np.zeros(3, np.int64), np.zeros(3, np.int32), np.zeros(9, np.uint8), np.zeros((1, 1))
 
 
 def window(generator, rows, row_nbytes, batches=3, shift=0):
@@ -34,21 +35,73 @@ def scatter(memory, places, rows, source, stride, segments):
             memory[place + into : place + into + count] = source[row * stride + first :][:count]
 
 
+def fields_of(chunk_rows, row_elements, segments, *, width=1, places=None, pipelines=LONGS[:0]):
+    """Note chunks of elements of so many bytes, of which there is one field; the fill value is 1."""
+    edges = np.arange(len(row_elements) + 1) * (len(segments) // len(row_elements))
+    places = np.arange(width) if places is None else places
+    return native.chunk_fields(
+        pipelines,
+        chunk_rows * max(row_elements) * width,
+        chunk_rows,
+        width,
+        np.array([[width, 1, width in (2, 4, 8), 0]]),
+        places,
+        np.array(segments),
+        edges,
+        np.array(row_elements),
+        np.ones(width, np.uint8),
+        np.array([0, width]),
+        LONGS[:0],
+    )
+
+
+NO_BOXES = *[np.zeros((0, 0), np.int64)] * 3, *[np.zeros(0, np.int64)], *[np.zeros((0, 0), np.int64)] * 2
+
+
+def plan_of(fields, rows, batch, within, *, low=(0,), high=None, piece=(0,), offset=None, nbytes=0):
+    """Plan chunks that follow one another in a file, or one."""
+    count = len(low)
+    offset = np.arange(count) * max(1, nbytes) if offset is None else np.array(offset)
+    return native.plan_chunks(
+        fields,
+        offset,
+        np.full(count, nbytes),
+        np.array(piece),
+        np.array(low),
+        np.array([len(rows)] if high is None else high),
+        np.zeros(count, np.int8),
+        0,
+        rows,
+        rows[:0],
+        batch,
+        within,
+        *NO_BOXES,
+        *[np.zeros(0, np.int64)] * 2,
+        0,
+    )
+
+
+ONE_FIELD = np.zeros(1, np.int64)
+
+
 @pytest.mark.parametrize("width", [2, 4, 8])
 @pytest.mark.parametrize("shift", [0, 1, 2, 48])
-@pytest.mark.parametrize("elements", [1, 7, 16, 33, 200])
-def test_planes_come_to_their_places_wherever_lines_begin(width, shift, elements):
+@pytest.mark.parametrize("elements", [1, 7, 33, 200])
+@pytest.mark.parametrize("is_small", [True, False])
+def test_planes_come_to_their_places_wherever_lines_begin(width, shift, elements, is_small):
     generator = np.random.default_rng(elements)
-    chunk_rows, count = 9, 70
+    chunk_rows, count = 9 if is_small else 9 + (1 << 17) // (elements * width), 70
     source = generator.integers(0, 256, chunk_rows * elements * width, dtype=np.uint8)
-    planes = generator.permutation(width) * (chunk_rows * elements)
+    places_of_bytes = generator.permutation(width)
     memory, slots, batch, within, places = window(generator, count, elements * width, shift=shift)
     rows, expected = generator.integers(0, chunk_rows, count), memory.copy()
-    whole = np.stack([source[begin : begin + chunk_rows * elements] for begin in planes], axis=1).reshape(-1)
+    whole = source.reshape(width, -1)[places_of_bytes].T.reshape(-1)
     segments = np.array([[elements // 2, 0, elements - elements // 2], [0, elements - elements // 2, elements // 2]])
     segments = segments[segments[:, 2] > 0]
     scatter(expected, places, rows, whole, elements * width, segments * width)
-    native.scatter_planes(source, planes, segments, elements, rows, batch, within, slots, 0, elements * width)
+    fields, scratch = fields_of(chunk_rows, [elements], segments, width=width, places=places_of_bytes), native.Scratch()
+    plan, row_nbytes = plan_of(fields, rows, batch, within), ONE_FIELD + elements * width
+    native.land_decoded(plan, 0, source, width, slots, ONE_FIELD, row_nbytes, scratch.address)
     np.testing.assert_array_equal(memory, expected)
 
 
@@ -68,12 +121,25 @@ def test_chunks_side_by_side_are_scattered_together(kind, nbytes, chunks):
     for k, (of, which) in enumerate(zip(piece, band, strict=True)):
         some = slice(rows * which, rows * (which + 1))
         scatter(expected, places[some], within_chunk[some], stack[k], nbytes, segments[of : of + 1])
-    native.scatter_stack(
-        address_of(stack.reshape(-1)), stack.shape[1], np.full(chunks, nbytes), segments, np.arange(chunks + 1), piece,
-        rows * band, rows * (band + 1), within_chunk.astype(kind), within_chunk[:0].astype(kind), batch.astype(kind),
-        within.astype(kind), slots, 0, row_nbytes,
-    )  # fmt: skip
+    pipeline = native.Pipeline(np.zeros((0, 7), np.int64), np.zeros(0, np.uint32), rows * nbytes, 2 * rows * nbytes, 0)
+    fields = fields_of(rows, [nbytes] * chunks, segments, pipelines=np.array([pipeline.address]))
+    plan = plan_of(
+        fields,
+        within_chunk.astype(kind),
+        batch.astype(kind),
+        within.astype(kind),
+        low=rows * band,
+        high=rows * (band + 1),
+        piece=piece,
+        nbytes=rows * nbytes,
+    )
+    at = address_of(stack.reshape(-1)) + np.arange(2 * chunks) * stack.shape[1]
+    counts, scratch = np.zeros(native.COUNTS, np.int64), native.Scratch()
+    where = slots, ONE_FIELD, ONE_FIELD + row_nbytes, scratch.address, np.zeros(1, np.int32), counts
+    assert native.land(plan, 0, 2 * chunks, -1, at, *where) == 2 * chunks
     np.testing.assert_array_equal(memory, expected)
+    assert counts[5:7].tolist() == [2 * chunks, stack.size]
+    assert native.land(plan, 0, 2 * chunks, -1, at, *where[:4], np.ones(1, np.int32), counts) == 0  # it is stopped
 
 
 @given(st.integers(0, 130), st.integers(0, 130), st.integers(0, 1000))
@@ -94,18 +160,7 @@ def test_ranges_are_read_until_one_is_short(tmp_path):
         assert native.read_each(file.fileno(), offsets[:0], nbytes[:0], 0) == 0
 
 
-LONGS, PLACES, BYTES, SUMS = np.zeros(3, np.int64), np.zeros(3, np.int32), np.zeros(9, np.uint8), np.zeros((1, 1))
 TO = PLACES, PLACES, PLACES, LONGS, 0, 1
-
-
-def stack_of(edges, piece, batch=PLACES):
-    """Give arguments of `scatter_stack`, of a segment of 1 byte, and of rows that need not be there."""
-    none = np.zeros(len(piece), np.int64)
-    high = none + (len(batch) if batch is not PLACES else 0)
-    return (
-        address_of(BYTES), 3, LONGS[: len(edges) - 1] + 1, np.array([[0, 0, 1]]), np.array(edges), np.array(piece),
-        none, high, PLACES, PLACES[:0], batch, PLACES, LONGS, 0, 1,
-    )  # fmt: skip
 
 
 def objects_of(address=(0, 0, 0), wanted=(0, 0, 0)):
@@ -123,8 +178,6 @@ ONE_AXIS = np.zeros((3, 1), np.int64)
 BEYOND = {  # arguments for three rows, of which some have a batch that has no slot
     "scatter": lambda batch: (0, 1, np.array([[0, 0, 1]]), PLACES, batch, *TO[2:]),
     "scatter_spans": lambda batch: (0, 1, np.array([[0, 0, 1]]), PLACES, PLACES, batch, *TO[2:]),
-    "scatter_stack": lambda batch: stack_of(edges=[0, 1], piece=[0], batch=batch),
-    "scatter_planes": lambda batch: (BYTES, LONGS[:2], np.array([[0, 0, 1]]), 1, PLACES, batch, *TO[2:]),
     "gather_any": lambda batch: (0, PLACES, batch, *TO[2:]),
     "read_rows": lambda batch: (
         0, LONGS[:0], LONGS, 1, 1, 0, 1, *ONE_RUN, 0, 8, 0, 0, np.zeros(5, np.int64), PLACES, PLACES[:0], batch, PLACES,
@@ -145,7 +198,7 @@ BEYOND = {  # arguments for three rows, of which some have a batch that has no s
         BYTES[:1] + 1, np.zeros(1), np.zeros(5, np.int64),
     ),
 }  # fmt: skip
-ANSWERS = {"read_files": 0, "scatter_stack": None}
+ANSWERS = {"read_files": 0}
 WRONG = {
     "too few arguments": ("scatter", (0,), TypeError),
     "a text for a number": ("copy_past_cache", ("0", 0, 0), TypeError),
@@ -155,7 +208,6 @@ WRONG = {
     "places of other lengths": ("gather_any", (0, PLACES, PLACES[:2], *TO[2:]), ValueError),
     "places apart": ("gather_any", (0, PLACES, np.zeros(6, np.int32)[::2], *TO[2:]), ValueError),
     "places not aligned": ("gather_any", (0, np.zeros(13, np.uint8)[1:].view(np.int32), *TO[1:]), ValueError),
-    "a member outside": ("gather_leaf", (BYTES, 4, LONGS + 2, 3, BYTES.copy()), ValueError),
     "a group that there is not": (
         "deal_groups",
         (LONGS + 7, LONGS, LONGS, LONGS, np.ones(3), LONGS[:1], 1, np.ones((1, 1), np.int64), LONGS.copy()),
@@ -182,10 +234,7 @@ WRONG = {
         ),
         ValueError,
     ),
-    "chunks whose piece has no segment": ("scatter_stack", stack_of(edges=[0, 1, 1], piece=[1, 1]), None),
-    "segments beyond": ("scatter_stack", stack_of(edges=[0, 1, 2], piece=[1, 1]), ValueError),
     "a length below 0": ("read_each", (0, LONGS, LONGS - 1, 0), ValueError),
-    "an inflated length below 0": ("inflate_each", (0, 0, 0, LONGS, LONGS - 1, 0, 8), ValueError),
     "collections that do not ascend": ("read_objects", objects_of(address=[4096, 0, 8192]), ValueError),
     "values of a length below 0": ("read_objects", objects_of(wanted=[0, -8, 0]), ValueError),
     "a path beyond the paths": (
@@ -234,6 +283,43 @@ def test_wrong_arguments_are_refused(what):
         return
     with pytest.raises(error, match="." if error is TypeError else name):
         getattr(native, name)(*arguments)
+
+
+WRONG_PLANS = {
+    "a row beyond its chunk": {"rows": np.int32([0, 3, 0])},
+    "a row below 0": {"rows": np.int32([0, -1, 0])},
+    "a batch below 0": {"batch": np.int32([0, -1, 0])},
+    "a place below 0": {"within": np.int32([0, -1, 0])},
+    "a piece that there is not": {"piece": (1,)},
+    "rows that there are not": {"high": [4]},
+    "rows that end before they begin": {"low": (2,), "high": [1]},
+    "an offset below -1": {"offset": [-2]},
+    "bytes below 0": {"nbytes": -1},
+}
+
+
+@pytest.mark.parametrize("what", WRONG_PLANS)
+def test_a_plan_whose_numbers_lead_out_of_its_chunks_is_refused(what):
+    given = {"rows": PLACES, "batch": PLACES, "within": PLACES} | WRONG_PLANS[what]
+    with pytest.raises(ValueError, match="outside"):
+        plan_of(fields_of(3, [1], [[0, 0, 1]]), **given)
+
+
+def test_a_batch_beyond_the_slots_of_a_plan_is_refused():
+    plan, scratch = plan_of(fields_of(3, [1], [[0, 0, 1]]), PLACES, PLACES + 3, PLACES), native.Scratch()
+    where = LONGS, ONE_FIELD, ONE_FIELD + 1, scratch.address
+    with pytest.raises(ValueError, match="slots"):
+        native.land(plan, 0, 1, 0, LONGS[:0], *where, np.zeros(1, np.int32), np.zeros(native.COUNTS, np.int64))
+    with pytest.raises(ValueError, match="slots"):
+        native.land_decoded(plan, 0, BYTES[:3], 0, *where)
+    with pytest.raises(ValueError, match="plan"):
+        native.land_decoded(native.chunk_fields, 0, BYTES[:3], 0, *where)
+
+
+@pytest.mark.parametrize("segments", [[[0, 0, 2]], [[1, 0, 1]], [[-1, 0, 1]], [[0, -1, 1]], [[0, 0, 0]]])
+def test_segments_beyond_a_chunks_rows_are_refused(segments):
+    with pytest.raises(ValueError, match="segments"):
+        fields_of(3, [1], segments)
 
 
 def test_a_read_that_a_signal_interrupts_goes_on(tmp_path):

@@ -92,7 +92,7 @@ ALLOCATIONS = {
     "plan": (Placement, "in_chunks"),
     "destination": (batches, "Destination"),
     "kept": (kept, "map_memory"),
-    "small chunks": (chunks.ChunkTable, "_scatter_stack"),
+    "chunks": (chunks.ChunkPlan, "_land_range"),
     "batch": (Assembler, "batch"),
 }
 

@@ -77,8 +77,8 @@ def test_a_disk_that_was_taken_out_and_no_statistics_of_disks_give_no_rate(machi
     [(64, 40, 24), (16, 40, 0)],  # what is available may be the machine's, where the cgroup does not count its own
 )
 def test_memory_that_cannot_be_given_out_now_is_used(monkeypatch, total, available, used):
-    monkeypatch.setattr(system.allowance, "memory_total_bytes", lambda: total)
-    monkeypatch.setattr(system.allowance, "memory_available_bytes", lambda: available)
+    monkeypatch.setattr(system.limits, "memory_total_bytes", lambda: total)
+    monkeypatch.setattr(system.limits, "memory_available_bytes", lambda: available)
     sample = next(host_samples())
     assert (sample.ram_used_bytes, sample.ram_total_bytes) == (used, total)
 

@@ -6,8 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
-from h5stream.engine.plan.chunks import ChunkTable, Program, group_edges, looked_up, programs_of
+from h5stream.engine.plan.chunks import BoxesInChunks, ChunkFields, ChunkPlan, ChunkTable, looked_up
 from h5stream.engine.plan.placement import Ints, Placement, cut_by
 from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Task, Tools, copying
 from h5stream.engine.slots import SlotFormat, address_of
@@ -28,70 +27,20 @@ from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldL
 from h5stream.storage.source.stores import raise_if_stopped
 from h5stream.structure import sample_of
 
+
+class _InChunks(NamedTuple):
+    """Where chunks are: their elements along each axis, those of their dataset, and the first of theirs."""
+
+    chunk_shape: Ints
+    shape: Ints
+    begin: Ints
+
+
 Regions = tuple[Ints, Ints, Ints, Ints, Ints]
 """Of some parts of volumes: where each begins and ends, the volume's elements, and its boxes as a range of all."""
 
 PLAIN, EDGE, REFLECT = 0, 1, 2
 """What an index outside of a volume stands for: nothing, the nearest inside, or the one mirrored at the edge."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoxTable(ChunkTable):
-    """Some chunks of one dataset, or, undecoded, of several in a file; the rows of `shared` are boxes."""
-
-    boxes: tuple[BoxesOfParts, Ints]  # which those are, and the origin of each along each axis
-    skipped: Ints  # (n,): for each chunk, the bytes at its beginning that are not read, since no box needs them
-    # begin, chunk_shape, shape: (n, axes): its first element in its dataset, its elements along each axis, and those of
-    # the dataset
-    begin: Ints
-    chunk_shape: Ints
-    shape: Ints
-
-    def land(self, shared: Placement, destination: Destination, tools: Tools) -> None:
-        """Copy what boxes take; of chunks that have no filter, all of those at once that were read together."""
-        if self.part.access != DIRECT:
-            ChunkTable.land(self, shared, destination, tools)
-            return
-        self.fill_missing(destination, tools)
-        for start, stop, data, at in self.read(tools):
-            since = clock()
-            if all(program.leaf.is_whole for program in self.programs):
-                sources = address_of(data) + at - self.skipped[start:stop]
-                for program in self.programs:
-                    self._place(slice(start, stop), program, sources, destination)
-            else:
-                for k, begin in zip(range(start, stop), at.tolist(), strict=True):
-                    self.scatter(k, data[begin : begin + int(self.nbytes[k])], 0, destination, tools)
-            since = tools.tally.decoded(since, int(self.nbytes[start:stop].sum()))
-            tools.tally.scattered(since)
-
-    def place(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
-        """Copy what boxes take of some chunks to a field."""
-        leaf = program.leaf
-        sources = source + stride * np.arange(len(chosen)) - self.skipped[chosen] // leaf.stored_nbytes * leaf.nbytes
-        self._place(chosen, program, sources, destination)
-
-    def fill_missing(self, destination: Destination, tools: Tools) -> None:
-        """Copy the fill value where chunks were never written."""
-        since, missing = clock(), slice(0, int(self.edges[0]))
-        for program in self.programs if missing.stop else ():
-            value = next(target.fill for target in self.part.targets if target.field == program.field)
-            fill = np.tile(value, int(self.chunk_shape[missing, -1].max()))
-            self._place(missing, program, np.full(missing.stop, address_of(fill)), destination, is_fill=True)
-        tools.tally.scattered(since)
-
-    def _place(
-        self, some: slice | Ints, program: Program, sources: Ints, destination: Destination, is_fill: bool = False
-    ) -> None:
-        begin, shape, element = self.begin[some], self.shape[some], program.leaf.nbytes
-        strides = _strides(self.chunk_shape[some], element)
-        if is_fill:
-            strides[:, :-1] = 0
-        end = np.minimum(begin + self.chunk_shape[some], shape)
-        _, *where = destination.of(program.field, self.shared)
-        regions = begin, end, shape, self.low[some], self.high[some]
-        boxes, origins = self.boxes
-        boxes.place(sources, strides, regions, element, origins, *where)
 
 
 def boxes_of(
@@ -127,7 +76,7 @@ class BoxesOfParts:
         pad = pad if own is None else own
         self._mode, self._outside = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN), number_outside(pad)
         self._shapes = np.array([part.shape for part in parts], dtype=np.int64)
-        self._programs: dict[int, tuple[Program, ...]] = {}
+        self._chunk_fields: dict[int, ChunkFields] = {}
         if first.access != VIA_H5PY:
             self._chunk_shapes = np.array([part.grid_shape for part in parts], dtype=np.int64)
             self._grids = -(-self._shapes // self._chunk_shapes)
@@ -217,46 +166,53 @@ class BoxesOfParts:
         number, where, box = number[by_chunk], where[by_chunk], box[by_chunk]
         part = of[box]
         first = np.flatnonzero((np.diff(part, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
-        table = self._looked_up(part[first], number[first])
-        table["low"], table["high"] = first, np.append(first[1:], len(number))
-        table["piece"], table["skipped"] = np.zeros_like(first), np.zeros_like(first)
-        table["chunk_shape"], table["shape"] = chunk_shapes[box[first]], shapes[box[first]]
-        table["begin"] = where[first] * table["chunk_shape"]
+        ends, owner = np.append(first[1:], len(number)), part[first]
+        entry, offset, nbytes = self._looked_up(owner, number[first])
+        chunks = ChunkTable(number[first], np.zeros_like(first), entry, offset, nbytes, first, ends)
+        inside = _InChunks(chunk_shapes[box[first]], shapes[box[first]], where[first] * chunk_shapes[box[first]])
+        skipped = np.zeros_like(first)
         if self._parts[0].access == DIRECT:
-            self._leave_out(table, low[box], high[box])
-        order = np.lexsort((table["offset"], self._owner[part[first]]))
-        table, part = {name: values[order] for name, values in table.items()}, part[first][order]
-        shared, ours = placement[box], (self, origins[box])
-        for cut in self._cuts(table, part, min(task_nbytes, TASK_NBYTES)):
-            of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
-            number_of_part = int(part[cut.start])
-            one = self._parts[number_of_part]
-            of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gaps[one.file])
-            programs = self._programs_of(number_of_part)
-            yield BoxTable(part=one, programs=programs, shared=shared, boxes=ours, **of_task).task
-
-    def _looked_up(self, part: Ints, number: Ints) -> dict[str, Ints]:
-        """Find what to read for chunks, by their parts, ascending, and their numbers."""
-        found = [looked_up(self._parts[int(part[alike][0])].chunk_index, number[alike]) for alike in _alike(part)]
-        return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
-
-    def _cuts(self, table: dict[str, Ints], part: Ints, most_nbytes: int) -> Iterator[slice]:
-        """Cut chunks, in the order of their files, into those of one task each."""
-        owner, work = self._owner[part], table["nbytes"]
+            chunks, skipped = self._leave_out(chunks, inside, low[box], high[box])
+        order = np.lexsort((chunks.offset, self._owner[owner]))
+        chunks, owner, skipped = chunks.some(order), owner[order], skipped[order]
+        inside = _InChunks(*(each[order] for each in inside))
+        boxes = self._offsets, self._sizes, self._follow, self._mode
+        shared, origins = placement[box], origins[box]
+        work = chunks.nbytes
         if self._parts[0].access != DIRECT:
-            work = np.maximum(work, self._chunk_shapes[part].prod(axis=1) * self._parts[0].stored_element_nbytes)
-        for alike in _alike(owner):
-            for cut in cut_by(work[alike], most_nbytes):
-                yield slice(alike.start + cut.start, alike.start + cut.stop)
+            work = np.maximum(work, self._chunk_shapes[owner].prod(axis=1) * self._parts[0].stored_element_nbytes)
+        # One plan takes chunks of one file where nothing is decoded, and of one part where anything is.
+        for alike in _alike(self._owner[owner]):
+            number_of_part = int(owner[alike.start])
+            part_of = self._parts[number_of_part]
+            in_chunks = BoxesInChunks(
+                inside.begin[alike], inside.chunk_shape[alike], inside.shape[alike], skipped[alike], origins, *boxes
+            )
+            plan = ChunkPlan.of(
+                part_of,
+                self._fields_of(number_of_part),
+                chunks.some(alike),
+                shared,
+                self._gaps[part_of.file],
+                in_chunks,
+            )
+            for cut in cut_by(work[alike], min(task_nbytes, TASK_NBYTES)):
+                yield plan.task(cut.start, cut.stop)
 
-    def _programs_of(self, number: int) -> tuple[Program, ...]:
-        """Return the programs of a part; where nothing is decoded all parts have the same."""
+    def _looked_up(self, part: Ints, number: Ints) -> tuple[Ints, Ints, Ints]:
+        """Find chunks by their parts, ascending, and their numbers, as `looked_up` does."""
+        each = [looked_up(self._parts[int(part[alike][0])].chunk_index, number[alike]) for alike in _alike(part)]
+        entry, offset, nbytes = (np.concatenate(columns) for columns in zip(*each, strict=True))
+        return entry, offset, nbytes
+
+    def _fields_of(self, number: int) -> ChunkFields:
+        """Return what fields take of a part's chunks; where nothing is decoded all parts have the same."""
         number = 0 if self._parts[0].access == DIRECT else number
-        if number not in self._programs:
-            # A box is no row of the dataset, of which programs would keep one of fill values for each part.
+        if number not in self._chunk_fields:
+            # A box is no row of the dataset.
             element = ColumnPiece(number=0, row_elements=1, segments=np.array([[0, 0, 1]]))
-            self._programs[number] = programs_of(replace(self._parts[number], pieces=(element,)))
-        return self._programs[number]
+            self._chunk_fields[number] = ChunkFields(self._parts[number], (element,))
+        return self._chunk_fields[number]
 
     def _needed(self, origins: Ints, begins: Ints, box: Ints, shapes: Ints, chunk_shapes: Ints) -> NDArray[np.bool_]:
         """Tell which chunks hold an element that the box takes, where these do not follow one another."""
@@ -271,18 +227,20 @@ class BoxesOfParts:
             needed &= inside | leads_out
         return needed
 
-    def _leave_out(self, table: dict[str, Ints], low: Ints, high: Ints) -> None:
-        """Read of chunks that nothing has to be decoded of only from the first element to the last that boxes need."""
-        least = np.minimum.reduceat(low, table["low"], axis=0) - table["begin"]
-        most = np.maximum.reduceat(high, table["low"], axis=0) - 1 - table["begin"]
+    def _leave_out(self, chunks: ChunkTable, inside: _InChunks, low: Ints, high: Ints) -> tuple[ChunkTable, Ints]:
+        """Read of chunks that nothing has to be decoded of only from the first element to the last that boxes need.
+
+        Gives the bytes at the beginning of each that are left out, too.
+        """
+        least = np.minimum.reduceat(low, chunks.low, axis=0) - inside.begin
+        most = np.maximum.reduceat(high, chunks.low, axis=0) - 1 - inside.begin
         element = self._parts[0].stored_element_nbytes
-        strides = _strides(table["chunk_shape"], element)
-        least, most = np.maximum(least, 0), np.minimum(most, table["chunk_shape"] - 1)
+        strides = _strides(inside.chunk_shape, element)
+        least, most = np.maximum(least, 0), np.minimum(most, inside.chunk_shape - 1)
         begin, end = (least * strides).sum(axis=1), (most * strides).sum(axis=1) + element
-        stored = table["entry"] != MISSING
-        table["skipped"] = np.where(stored, begin, 0)
-        table["offset"] = np.where(stored, table["offset"] + begin, MISSING)
-        table["nbytes"] = np.where(stored, end - begin, 0)
+        stored = chunks.entry != MISSING
+        offset, nbytes = np.where(stored, chunks.offset + begin, MISSING), np.where(stored, end - begin, 0)
+        return chunks._replace(offset=offset, nbytes=nbytes), np.where(stored, begin, 0)
 
 
 def _alike(numbers: Ints) -> Iterator[slice]:

@@ -1,7 +1,4 @@
-"""Chunks that are read, decoded and copied to the batches, or read by h5py: large ones one by one, small ones together.
-
-Small chunks are decoded one behind the other, and one kernel call scatters the whole stack.
-"""
+"""Chunks that are read, decoded and copied to the batches in one call, or read by h5py."""
 
 from __future__ import annotations
 
@@ -9,259 +6,272 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement, cut_by
-from h5stream.engine.plan.tasks import TASK_NBYTES, Bytes, Destination, Task, Tools, chunk_by_chunk
+from h5stream.engine.plan.tasks import GOING_ON, TASK_NBYTES, Bytes, Destination, Task, Tools, Where, chunk_by_chunk
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError
-from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError, most_nbytes
+from h5stream.storage.decode.columns import ColumnPiece
+from h5stream.storage.decode.elements import Leaf
+from h5stream.storage.decode.filters import DecodeError, NotAskedError
 from h5stream.storage.file.h5py_reader import chunk_box
 from h5stream.storage.layout.index import MISSING, ChunkIndex
-from h5stream.storage.layout.layout import DatasetPart, FieldLayout, Target
+from h5stream.storage.layout.layout import DIRECT, DatasetPart, FieldLayout
 from h5stream.storage.source.stores import raise_if_stopped
 
-FUSE_ELEMENTS = 16
-"""Shortest run of elements in a row for which unshuffling and scattering in one pass pays; below it the vector
-loop is mostly overhead, and the chunk is unshuffled into cache first."""
-
-
 FUSED_NBYTES = (2, 4, 8)
-"""Bytes of the elements whose shuffle `kernels.scatter_planes` undoes."""
+"""Bytes of the elements whose shuffle is undone while their rows are copied."""
 
-FUSED_ROW_NBYTES = 1024
-"""Bytes of a row from which on the rows of spans are unshuffled and copied one by one, in one pass. A guess, not
-measured: shorter rows are cheaper to copy in runs."""
+MOST_MASKS = 16
+"""Filter masks whose chunks are undone in C; a file has a few, for chunks that did not shrink."""
 
-SMALL_CHUNK_NBYTES = 128 * 1024
-"""Decoded chunks up to this many bytes are stacked: gzip chunks of 64 KiB take 0.91 of the processor time so, of 72
-KiB 0.93, of 130 KiB as much as one by one, and of 256 KiB 1.04, since a stack of them leaves the core's cache."""
-
-STACK_READ_NBYTES = 512 * 1024
-"""Bytes that are read before they are decoded, at most about: as much as a core's own cache holds."""
+FILL_NBYTES = 4096
+"""The fill value is laid out this often beforehand, so that filling a row is few copies."""
 
 
-class Program:
-    """What is worked out once for a target of a dataset part."""
+class ChunkFields:
+    """What all chunks of a dataset part have in common: the filters that are undone, and what each field takes.
 
-    def __init__(self, part: DatasetPart, target: Target) -> None:
-        leaf = target.leaf
-        assert leaf is not None
-        self.field, self.leaf = target.field, leaf  # its number, and where its bytes lie in a stored element
-        # Bytes of the leaf in a stored element, least significant first for a number; the plane of each in a chunk.
-        self.bytes_in_element = leaf.places
-        self.planes = leaf.places * math.prod(part.chunk_index.chunk_shape)
-        # For each piece its stretches in elements; of all pieces those in bytes, and where each piece's begin.
-        self.segments = [piece.segments for piece in part.pieces]
-        self.all_segments = np.concatenate([np.ascontiguousarray(each * leaf.nbytes) for each in self.segments])
-        self.segment_edges = np.cumsum([0] + [len(each) for each in self.segments], dtype=np.int64)
-        # For each piece, bytes of one row of a chunk, once it holds this leaf alone.
-        self.strides = np.array([piece.row_elements * leaf.nbytes for piece in part.pieces], dtype=np.int64)
-        # For each piece, whether unshuffle and scatter are done as one, and one row of the fill value.
-        may_fuse = leaf.units == 1 and leaf.unit_nbytes in FUSED_NBYTES
-        self.moved = part.moved
-        may_fuse = may_fuse and self.moved is None
-        self.fused = [may_fuse and int(each[:, 2].min()) >= FUSE_ELEMENTS for each in self.segments]
-        fill = renumbered(target.fill, leaf.dtype, self.moved)
-        self.fill_rows = [np.tile(fill, piece.row_elements) for piece in part.pieces]
+    With `pieces` these in place of those of the part.
+    """
+
+    def __init__(self, part: DatasetPart, pieces: Sequence[ColumnPiece] | None = None) -> None:
+        pieces = part.pieces if pieces is None else pieces
+        taken = [(target, target.leaf) for target in part.targets if target.leaf is not None]
+        # For each filter mask that is undone in C what does so; their addresses are used as long as this lives.
+        self._pipelines = {} if part.access == DIRECT else _pipelines_of(part)
+        self.masks = tuple(self._pipelines)
+        self.fields = tuple(target.field for target, _ in taken)
+        programs = [
+            (leaf.nbytes, leaf.is_whole, _may_fuse(leaf, part.moved), _kind_of(leaf.dtype, part.moved))
+            for _, leaf in taken
+        ]
+        fills = [_repeated(renumbered(target.fill, leaf.dtype, part.moved)) for target, leaf in taken]
+        edges = np.cumsum([0] + [len(piece.segments) for piece in pieces], dtype=np.int64)
+        self.made = kernels.chunk_fields(
+            np.array([one.address for one in self._pipelines.values()], dtype=np.int64),
+            part.chunk_nbytes,
+            part.chunk_rows,
+            part.stored_element_nbytes,
+            np.array(programs, dtype=np.int64).reshape(-1, 4),
+            np.concatenate([leaf.places for _, leaf in taken]),
+            np.concatenate([np.ascontiguousarray(piece.segments) for piece in pieces]),
+            edges,
+            np.array([piece.row_elements for piece in pieces], dtype=np.int64),
+            np.concatenate(fills),
+            np.cumsum([0] + [fill.nbytes for fill in fills], dtype=np.int64),
+            _NONE if part.moved is None else part.moved,
+        )
 
 
-def programs_of(part: DatasetPart) -> tuple[Program, ...]:
-    """Return the programs of a part's targets."""
-    return tuple(Program(part, target) for target in part.targets)
+_NONE = np.zeros(0, dtype=np.int64)
+_NO_AXES = np.zeros((0, 0), dtype=np.int64)
 
 
-def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, chunks: int = 1) -> Bytes:
-    """Return a leaf's bytes of every element of chunks, one behind the other, as a batch has them."""
-    dense = _dense_leaf(program, data, shuffled, scratch, chunks)
-    if program.moved is None:
-        return dense
-    numbers = scratch.buffer("moved", dense.nbytes)  # which stays while its address is used
-    numbers[:] = renumbered(dense, program.leaf.dtype, program.moved)
-    return numbers
+def _may_fuse(leaf: Leaf, moved: Ints | None) -> bool:
+    """Return whether unshuffling a field and scattering it can be one."""
+    return leaf.nbytes == leaf.unit_nbytes in FUSED_NBYTES and moved is None
+
+
+def _kind_of(dtype: np.dtype[Any], moved: Ints | None) -> int:
+    """Return the bytes of column numbers that others take the place of, below 0 for those without a sign; else 0."""
+    if moved is None:
+        return 0
+    return -dtype.itemsize if dtype.kind == "u" else dtype.itemsize
+
+
+def _repeated(value: Bytes) -> Bytes:
+    return np.tile(value, max(1, FILL_NBYTES // max(1, value.nbytes)))
 
 
 def renumbered(data: Bytes, dtype: np.dtype[Any], moved: Ints | None) -> Bytes:
     """Return column numbers of a sparse matrix with others in their place; those that it does not have stay wrong."""
     if moved is None:
         return data
-    numbers = data.view(dtype)
-    is_there = (numbers >= 0) & (numbers < len(moved))
-    replaced = np.where(is_there, moved[np.where(is_there, numbers, 0)], np.iinfo(dtype).max).astype(dtype)
-    return replaced.view(np.uint8)
+    numbers = data.copy()
+    kernels.renumber(numbers, _kind_of(dtype, moved), moved)
+    return numbers
 
 
-def _dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, chunks: int) -> Bytes:
-    """Return a leaf's bytes of every element, as the file has them, in native byte order."""
-    leaf, nbytes = program.leaf, data.nbytes // chunks
-    if shuffled and shuffled != leaf.stored_nbytes:  # its elements are not the dataset's own
-        planes = np.arange(shuffled, dtype=np.int64) * (nbytes // shuffled)
-        unshuffled = scratch.buffer("unshuffled", data.nbytes)
-        kernels.gather_planes_stack(data, planes, nbytes // shuffled, nbytes, chunks, unshuffled)
-        data, shuffled = unshuffled, 0
-    if not shuffled and leaf.is_whole:
-        return data
-    count = nbytes // leaf.stored_nbytes
-    dense = scratch.buffer("dense", leaf.nbytes * count * chunks)
-    if shuffled:
-        kernels.gather_planes_stack(data, program.planes, count, nbytes, chunks, dense)
-    else:
-        kernels.gather_leaf(data, leaf.stored_nbytes, program.bytes_in_element, count * chunks, dense)
-    return dense
+class BoxesInChunks(NamedTuple):
+    """What boxes take of chunks, along each axis."""
+
+    # begin, chunk_shape, shape: (chunks, axes): the first element of each chunk in its dataset, its elements along each
+    # axis, and those of the dataset
+    begin: Ints
+    chunk_shape: Ints
+    shape: Ints
+    skipped: Ints  # (chunks,): bytes at the beginning of each that are not read, since no box needs them
+    origins: Ints  # (boxes, axes)
+    offsets: Ints  # offsets, sizes, follow, mode: as `kernels.place_boxes` has them
+    sizes: Ints
+    follow: Ints
+    mode: int
+
+
+NO_BOXES = BoxesInChunks(_NO_AXES, _NO_AXES, _NO_AXES, _NONE, _NO_AXES, _NO_AXES, _NONE, _NONE, 0)
+
+
+class ChunkTable(NamedTuple):
+    """Some chunks of one dataset part: those that were never written come first, then those of the file in order."""
+
+    number: Ints  # (n,): of each chunk its number,
+    piece: Ints  # the piece of the row that it holds,
+    entry: Ints  # its entry in the index (`MISSING` for the fill value),
+    offset: Ints  # what to read for it,
+    nbytes: Ints
+    low: Ints  # and its rows, as a range of those that are placed
+    high: Ints
+
+    def some(self, chosen: slice | Ints) -> ChunkTable:
+        """Return some of the chunks."""
+        return ChunkTable(*(column[chosen] for column in self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkTable:
-    """Some chunks of one dataset part, neighbours in the file; those that were never written come first."""
+class ChunkPlan:
+    """What brings the rows, or boxes, of some chunks of a dataset part to their places.
 
-    part: DatasetPart  # the dataset
-    programs: tuple[Program, ...]  # its fields
-    shared: Placement  # where the part's rows go, each with its number inside its chunk; one for all tasks of a window
-    # number, piece, entry: (n,): for each chunk: its number, the piece of the row that it holds (in `part.pieces`), its
-    # entry in the index (`MISSING` for the fill value)
-    number: Ints
-    piece: Ints
-    entry: Ints
-    low: Ints  # low, high: (n,): its rows, as a range of `shared`
-    high: Ints
-    offset: Ints  # offset, nbytes: (n,): what to read for it
-    nbytes: Ints
-    edges: Ints  # where the groups of chunks begin that one read brings, and where the last ends
+    # Guarantees: immutable; any thread may land any range of the chunks, and more than once.
+    """
 
-    @property
-    def task(self) -> Task:
-        """The task that brings them."""
-        return Task(shared=self.shared, own=(self.low, self.high), bring=self.land, apart=self.apart)
+    part: DatasetPart
+    fields: ChunkFields
+    table: ChunkTable
+    shared: Placement  # where the rows go, each with its number inside its chunk
+    most_gap: int
+    pipelines: NDArray[np.int8]  # which of the fields' undoes the filters of each chunk; -1 if none does
+    made: kernels.Plan
 
-    def rows_of(self, k: int) -> Placement:
-        """Return the rows of one chunk."""
-        return self.shared[int(self.low[k]) : int(self.high[k])]
-
-    def apart(self, _: Task) -> Iterator[Task]:
-        """Return one task for each chunk."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "edges"}
-        of_each = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        for k in range(len(self.number)):
-            one: dict[str, Any] = {name: value[k : k + 1] for name, value in of_each.items()}
-            yield replace(self, edges=np.array([1] if self.entry[k] == MISSING else [0, 1]), **one).task
-
-    def land(self, _: Placement, destination: Destination, tools: Tools) -> None:
-        """Decode and scatter one chunk after the other, or all of a stack."""
-        self.fill_missing(destination, tools)
-        if self.part.chunk_nbytes <= SMALL_CHUNK_NBYTES:
-            self._land_stacked(destination, tools)
-            return
-        for start, stop, data, at in self.read(tools):
-            for k, begin in zip(range(start, stop), at.tolist(), strict=True):
-                since = clock()
-                chunk, shuffled = self.decode(k, data[begin : begin + int(self.nbytes[k])], tools)
-                since = tools.tally.decoded(since, chunk.nbytes)
-                self.scatter(k, chunk, shuffled, destination, tools)
-                tools.tally.scattered(since)
-
-    def _land_stacked(self, destination: Destination, tools: Tools) -> None:
-        """Decode all chunks one behind the other, and scatter them with one call a field."""
-        easy, left_shuffled = self._inflatable(tools.scratch)
-        for start, stop, data, at in self.read(tools):
-            since, shuffled = clock(), 0
-            held: list[int] = []
-            stack = tools.decoding.buffer("stack", (stop - start) * self.part.chunk_nbytes)
-            some, left = easy[start:stop], np.arange(start, stop)
-            if self._inflate(left[some], data, at[some], stack, tools.decoding):
-                held += left[some].tolist()
-                left, shuffled = left[~some], left_shuffled
-            for k in left.tolist():
-                begin, top = int(at[k - start]), stack[len(held) * self.part.chunk_nbytes :][: self.part.chunk_nbytes]
-                decoded, own_shuffled = self.decode(k, data[begin : begin + int(self.nbytes[k])], tools, top)
-                if held and own_shuffled != shuffled:
-                    self.scatter(k, decoded, own_shuffled, destination, tools)
-                    continue
-                if decoded is not top:
-                    top[:] = decoded
-                shuffled = own_shuffled
-                held.append(k)
-            # The clock is not read for every small chunk.
-            since = tools.tally.decoded(since, (stop - start) * self.part.chunk_nbytes, stop - start)
-            if held:
-                self._scatter_stack(held, stack, shuffled, destination, tools)
-            tools.tally.scattered(since)
-
-    def _inflatable(self, scratch: DecodeScratch) -> tuple[NDArray[np.bool_], int]:
-        """Tell which chunks need inflating and nothing else, and the shuffle that is then still to be undone."""
-        part, index = self.part, self.part.chunk_index
-        alone, shuffled = part.pipeline.only_inflates(part.chunk_nbytes)
-        if not alone or not len(index.numbers) or scratch.inflater is None:
-            return np.zeros(len(self.number), dtype=np.bool_), 0
-        # One that is as long as a decoded chunk may be an edge chunk that was left unfiltered.
-        plausible = (self.nbytes != part.chunk_nbytes) & (self.nbytes <= most_nbytes(part.chunk_nbytes))
-        return plausible & (self.entry != MISSING) & (index.filter_mask[self.entry] == 0), shuffled
-
-    def _inflate(self, chosen: Ints, data: Bytes, at: Ints, top: Bytes, scratch: DecodeScratch) -> bool:
-        """Inflate some chunks; what does not inflate is found out one by one."""
-        inflater = scratch.inflater if len(chosen) else None
-        return inflater is not None and len(chosen) == kernels.inflate_each(
-            *inflater,
-            address_of(data),
-            at,
-            self.nbytes[chosen],
-            address_of(top),
-            self.part.chunk_nbytes,
+    @classmethod
+    def of(
+        cls,
+        part: DatasetPart,
+        fields: ChunkFields,
+        table: ChunkTable,
+        shared: Placement,
+        most_gap: int,
+        boxes: BoxesInChunks = NO_BOXES,
+    ) -> ChunkPlan:
+        """Plan what brings chunks of one part, or, of parts that are read as they lie, of several in one file."""
+        pipelines = pipelines_of(part, fields, table)
+        made = kernels.plan_chunks(
+            fields.made,
+            table.offset,
+            table.nbytes,
+            table.piece,
+            table.low,
+            table.high,
+            pipelines,
+            most_gap,
+            shared.rows,
+            shared.lengths,
+            shared.batch,
+            shared.within,
+            *boxes,
+        )
+        return cls(
+            part=part, fields=fields, table=table, shared=shared, most_gap=most_gap, pipelines=pipelines, made=made
         )
 
-    def _scatter_stack(
-        self, held: list[int], stack: Bytes, shuffled: int, destination: Destination, tools: Tools
-    ) -> None:
-        chosen, nbytes = np.array(held, dtype=np.int64), self.part.chunk_nbytes
-        for program in self.programs:
-            dense = dense_leaf(program, stack[: len(held) * nbytes], shuffled, tools.decoding, len(held))
-            stride = nbytes // program.leaf.stored_nbytes * program.leaf.nbytes
-            self.place(program, address_of(dense), stride, chosen, destination)
+    def task(self, first: int, last: int) -> Task:
+        """Return the task that brings some of the chunks."""
+        table = self.table
+        return Task(
+            shared=self.shared,
+            own=(table.low[first:last], table.high[first:last]),
+            bring=functools.partial(self._land, first, last),
+            apart=lambda _: (self.task(k, k + 1) for k in range(first, last)),
+        )
 
-    def read(self, tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
-        """Return what is read at once: the first chunk, the last (exclusive), bytes, and where each begins in them.
+    def _land(self, first: int, last: int, _: Placement, destination: Destination, tools: Tools) -> None:
+        """Land some chunks: one call, which is begun anew behind each chunk that it cannot bring."""
+        where = destination.of_fields(self.fields.fields)
+        descriptor = tools.sources[self.part.file].descriptor()
+        if descriptor is None:
+            for start, stop, at in self._read(first, last, tools):
+                self._land_range(start, stop, -1, at, where, tools)
+            return
+        self._land_range(first, last, descriptor.number, _NONE, where, tools)
 
-        Of a local file it is no more than a core's cache holds, or one group of chunks. Ends early if it is to stop.
+    def _land_range(self, first: int, last: int, descriptor: int, at: Ints, where: Where, tools: Tools) -> None:
+        """Land chunks of a file, or ones that lie at addresses in memory."""
+        k = first
+        while k < last:
+            counts = np.zeros(kernels.COUNTS, dtype=np.int64)
+            scratch = tools.decoding.native
+            k = kernels.land(
+                self.made, k, last, descriptor, at[k - first :], *where, scratch.address, tools.stop, counts
+            )
+            tools.tally.landed(counts)
+            if k < last:
+                raise_if_stopped()
+                self._land_one(k, descriptor >= 0, where, tools)
+                k += 1
+
+    def _land_one(self, k: int, may_be_readable: bool, where: Where, tools: Tools) -> None:
+        """Land a chunk that a kernel did not bring, or say what is wrong with it or with the file."""
+        table, number = self.table, slice(k, k + 1)
+        stored, _ = tools.read(self.part.file, table.offset[number], table.nbytes[number])
+        if may_be_readable and self.pipelines[k] >= 0:  # it may be the read alone that failed
+            counts, at = np.zeros(kernels.COUNTS, dtype=np.int64), np.array([address_of(stored)])
+            done = kernels.land(self.made, k, k + 1, -1, at, *where, tools.decoding.native.address, GOING_ON, counts)
+            tools.tally.landed(counts)
+            if done > k:
+                return
+        since = clock()
+        data, shuffled = self.decode(k, stored, tools)
+        since = tools.tally.decoded(since, data.nbytes)
+        kernels.land_decoded(self.made, k, data, shuffled, *where, tools.decoding.native.address)
+        tools.tally.scattered(since)
+
+    def _read(self, first: int, last: int, tools: Tools) -> Iterator[tuple[int, int, Ints]]:
+        """Read chunks of what has no descriptor, such as an object in a store; gives some of them, and where each is.
+
+        No address outlasts the next read.
         """
-        begins, ends, first = self.edges[:-1], self.edges[1:] - 1, int(self.edges[0])
-        offsets = self.offset[begins]
-        nbytes = self.offset[ends] + self.nbytes[ends] - offsets
+        table, file = self.table.some(slice(first, last)), self.part.file
+        edges = group_edges(table.offset, table.nbytes, self.most_gap)
+        begins, ends, start = edges[:-1], edges[1:] - 1, int(edges[0])
+        if start:  # never written
+            yield first, first + start, np.zeros(start, dtype=np.int64)
+        offsets = table.offset[begins]
+        nbytes = table.offset[ends] + table.nbytes[ends] - offsets
         group = np.repeat(np.arange(len(ends)), ends + 1 - begins)
-        inside = self.offset[first:] - offsets[group]
-        most = STACK_READ_NBYTES if tools.sources[self.part.file].has_descriptor else TASK_NBYTES
-        for some in cut_by(nbytes, most) if len(ends) else ():
+        inside = table.offset[start:] - offsets[group]
+        for some in cut_by(nbytes, TASK_NBYTES) if len(ends) else ():
             raise_if_stopped()
-            data, places = tools.read(self.part.file, offsets[some], nbytes[some])
-            start, stop = int(self.edges[some.start]), int(self.edges[some.stop])
-            ours = slice(start - first, stop - first)
-            yield start, stop, data, inside[ours] + places[group[ours] - some.start]
+            data, places = tools.read(file, offsets[some], nbytes[some])
+            low, high = int(edges[some.start]), int(edges[some.stop])
+            here = slice(low - start, high - start)
+            yield first + low, first + high, address_of(data) + inside[here] + places[group[here] - some.start]
 
-    def decode(self, k: int, stored: Bytes, tools: Tools, out: Bytes | None = None) -> tuple[Bytes, int]:
+    def decode(self, k: int, stored: Bytes, tools: Tools) -> tuple[Bytes, int]:
         """Decode chunk `k`; return its bytes, and the element size of a byte shuffle still to be undone, or 0."""
-        part, mask = self.part, int(self.part.chunk_index.filter_mask[self.entry[k]])
-        if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(self.entry[k : k + 1])[0]:
-            return tools.h5py.chunk(part, int(self.number[k])), 0
-        if not part.pipeline.filters and stored.nbytes == self._there(k) < part.chunk_nbytes:  # the end of an extent
-            whole = tools.decoding.buffer("whole", part.chunk_nbytes) if out is None else out
+        part, entry = self.part, self.table.entry[k : k + 1]
+        mask = int(part.chunk_index.filter_mask[entry[0]])
+        if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(entry)[0]:
+            return tools.h5py.chunk(part, int(self.table.number[k])), 0
+        if not part.pipeline.filters and stored.nbytes == self._nbytes_inside(k) < part.chunk_nbytes:
+            whole = tools.decoding.buffer("whole", part.chunk_nbytes)  # it ends with the dataset
             whole[: stored.nbytes], whole[stored.nbytes :] = stored, 0
             return whole, 0
         try:
-            data, shuffled = part.pipeline.decode(
-                stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.decoding, out=out
-            )
+            return part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.decoding)
         except DecodeError as error:
             return self.ask_h5py(k, error, tools), 0
-        return data if out is None else out, shuffled
 
-    def _there(self, k: int) -> int:
+    def _nbytes_inside(self, k: int) -> int:
         """Return the bytes that a chunk has of the dataset's elements."""
-        part, number = self.part, int(self.number[k])
+        part, number = self.part, int(self.table.number[k])
         if part.objects:
             part, number = part.in_object(number)
         index = part.chunk_index
@@ -271,7 +281,7 @@ class ChunkTable:
     def ask_h5py(self, k: int, error: DecodeError, tools: Tools) -> Bytes:
         """Let libhdf5 judge bytes that do not decode here: it is the oracle, also of what is corrupt."""
         part, index = self.part, self.part.chunk_index
-        number, entry = int(self.number[k]), int(self.entry[k])
+        number, entry = int(self.table.number[k]), int(self.table.entry[k])
         identity, offset = tools.sources[part.file].identity.at(int(index.offset[entry]))
         identity.check_unchanged()
         if not isinstance(error, NotAskedError):
@@ -291,54 +301,37 @@ class ChunkTable:
             byte_offset=offset,
         ) from error
 
-    def scatter(self, k: int, data: Bytes, shuffled: int, destination: Destination, tools: Tools) -> None:
-        """Scatter a decoded chunk to all fields that take of it; `shuffled` as `decode` gives it."""
-        piece, rows = int(self.piece[k]), self.rows_of(k)
-        for program in self.programs:
-            # Spans of short rows are copied whole out of a chunk whose shuffle was undone before.
-            fits = rows.counts is None or self.part.pieces[piece].row_elements * shuffled >= FUSED_ROW_NBYTES
-            if shuffled and shuffled == program.leaf.stored_nbytes and program.fused[piece] and fits:
-                kernels.scatter_planes(
-                    data,
-                    program.planes,
-                    program.segments[piece],
-                    self.part.pieces[piece].row_elements,
-                    *destination.of(program.field, rows.each_row()),
-                )
-                continue
-            source = address_of(dense_leaf(program, data, shuffled, tools.decoding))
-            self.place(program, source, 0, np.array([k]), destination)
 
-    def place(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
-        """Copy some chunks to a field: the first lies at an address, each next one `stride` bytes behind."""
-        rows, *to = destination.of(program.field, self.shared)
-        kernels.scatter_stack(
-            source,
-            stride,
-            program.strides,
-            program.all_segments,
-            program.segment_edges,
-            self.piece[chosen],
-            self.low[chosen],
-            self.high[chosen],
-            rows,
-            self.shared.lengths,
-            *to,
-        )
+def pipelines_of(part: DatasetPart, fields: ChunkFields, table: ChunkTable) -> NDArray[np.int8]:
+    """Return which of the fields' pipelines undoes each chunk's filters; -1 if none does."""
+    pipelines = np.zeros(len(table.entry), dtype=np.int8)
+    if part.access == DIRECT:
+        return pipelines
+    pipelines[table.entry == MISSING] = -1
+    entries = np.maximum(table.entry, 0)
+    masks = part.chunk_index.filter_mask[entries] if len(part.chunk_index.numbers) else pipelines
+    if fields.masks != (0,) or masks.any():
+        pipelines[:] = -1
+        for number, mask in enumerate(fields.masks):
+            pipelines[(masks == mask) & (table.entry != MISSING)] = number
+    is_raw = table.nbytes == part.chunk_nbytes
+    if not part.pipeline.filters:
+        pipelines[~is_raw] = -1
+    elif is_raw.any():  # an edge chunk that was left unfiltered, perhaps
+        pipelines[is_raw & part.may_be_unfiltered(entries)] = -1
+    return pipelines
 
-    def fill_missing(self, destination: Destination, tools: Tools) -> None:
-        """Scatter the fill value to the rows of chunks that were never written."""
-        since = clock()
-        for k in range(int(self.edges[0])):
-            piece, rows = int(self.piece[k]), self.rows_of(k)
-            for program in self.programs:
-                fill = address_of(program.fill_rows[piece])
-                destination.scatter(program.field, rows, fill, 0, program.segments[piece] * program.leaf.nbytes)
-        tools.tally.scattered(since)
+
+def _pipelines_of(part: DatasetPart) -> dict[int, kernels.Pipeline]:
+    """Return what undoes the filters of a part's chunks, for each filter mask."""
+    index = part.chunk_index
+    masks = np.unique(index.filter_mask)[:MOST_MASKS] if index.filter_mask.any() else [0]
+    each = {int(mask): part.pipeline.native(int(mask), part.chunk_nbytes) for mask in masks}
+    return {mask: pipeline for mask, pipeline in each.items() if pipeline is not None}
 
 
 def plan_chunks(
-    part: DatasetPart, programs: tuple[Program, ...], most_gap: int, placement: Placement, task_nbytes: int
+    part: DatasetPart, fields: ChunkFields, most_gap: int, placement: Placement, task_nbytes: int
 ) -> Iterator[Task]:
     """Cut rows of a part, ascending, into tasks of about as many decoded bytes, in the order of the file's."""
     shared, edges, numbers = placement.in_chunks(part)
@@ -346,28 +339,25 @@ def plan_chunks(
     count, across = len(part.pieces), np.array([each.number for each in part.pieces], dtype=np.int64)
     piece = np.tile(np.arange(count, dtype=np.int64), len(numbers))
     number = np.repeat(numbers, count) * part.chunk_index.columns + across[piece]
-    table = {"piece": piece, **looked_up(part.chunk_index, number)}
-    table["low"], table["high"] = np.repeat(edges[:-1], count), np.repeat(edges[1:], count)
-    by_offset = np.argsort(table["offset"], kind="stable")
-    table = {name: values[by_offset] for name, values in table.items()}
-    work = np.maximum(table["nbytes"], part.chunk_nbytes)
+    entry, offset, nbytes = looked_up(part.chunk_index, number)
+    low, high = np.repeat(edges[:-1], count), np.repeat(edges[1:], count)
+    table = ChunkTable(number, piece, entry, offset, nbytes, low, high).some(np.argsort(offset, kind="stable"))
+    work = np.maximum(table.nbytes, part.chunk_nbytes)
     # A gap that is read along costs as well: without it a task of tiny chunks could span gigabytes of the file.
-    gap = _gaps(table["offset"], table["nbytes"])
+    gap = _gaps(table.offset, table.nbytes)
     work[1:] += np.where((gap > 0) & (gap <= most_gap), gap, 0)
-    # Chunks that are decoded one by one need no more memory where a task has more of them.
-    for cut in cut_by(work, min(task_nbytes, TASK_NBYTES) if part.chunk_nbytes <= SMALL_CHUNK_NBYTES else task_nbytes):
-        of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
-        of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], most_gap)
-        yield ChunkTable(part=part, programs=programs, shared=shared, **of_task).task
+    plan = ChunkPlan.of(part, fields, table, shared, most_gap)
+    for cut in cut_by(work, task_nbytes):
+        yield plan.task(cut.start, cut.stop)
 
 
-def looked_up(index: ChunkIndex, number: Ints) -> dict[str, Ints]:
-    """Find what to read for chunks, by their numbers."""
+def looked_up(index: ChunkIndex, number: Ints) -> tuple[Ints, Ints, Ints]:
+    """Find chunks by their numbers: the entry of each in the index, where its bytes begin in the file, how many."""
     entry = index.find(number)
     stored = entry != MISSING
     offset, nbytes = np.full(len(entry), MISSING), np.zeros(len(entry), dtype=np.int64)
     offset[stored], nbytes[stored] = index.offset[entry[stored]], index.nbytes[entry[stored]]
-    return {"number": number, "entry": entry, "offset": offset, "nbytes": nbytes}
+    return entry, offset, nbytes
 
 
 def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:

@@ -23,6 +23,12 @@ from h5stream.storage.source.local import FilesBytes
 
 Bytes = NDArray[np.uint8]
 
+Where = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""The address of each batch's slot, where each field begins in a slot, and the bytes of one of its rows."""
+
+GOING_ON = np.zeros(1, dtype=np.int32)
+"""For tasks that nobody stops."""
+
 TASK_NBYTES = 2 * 1024 * 1024
 """Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
 
@@ -89,11 +95,14 @@ class Destination:
 
     def of_each(self, fields: Sequence[int], placement: Placement) -> tuple[Any, ...]:
         """Return the same for several fields at once, spans as they are: offsets and row lengths are arrays then."""
+        return placement.rows, placement.lengths, placement.batch, placement.within, *self.of_fields(fields)
+
+    def of_fields(self, fields: Sequence[int]) -> Where:
+        """Return where some fields are."""
         begins = [self._begin_of(field) for field in fields]
         slots = begins[0][0]  # a ragged field is alone
         offsets = np.array([offset for _, offset in begins], dtype=np.int64)
-        row_nbytes = np.array([self.row_nbytes[field] for field in fields], dtype=np.int64)
-        return placement.rows, placement.lengths, placement.batch, placement.within, slots, offsets, row_nbytes
+        return slots, offsets, np.array([self.row_nbytes[field] for field in fields], dtype=np.int64)
 
 
 NOWHERE = Destination(slots=np.zeros(0, dtype=np.int64), format=SlotFormat(rows=0, offsets=(), nbytes=0), row_nbytes=())
@@ -114,6 +123,7 @@ class Tools:
     scratch: DecodeScratch
     tally: Tally
     decoders: LifoQueue[DecodeScratch] | None = None  # to borrow from; None where a thread decodes with its own
+    stop: NDArray[np.int32] = field(default_factory=lambda: GOING_ON)  # (1,): not 0 once nothing more is wanted
     _borrowed: DecodeScratch | None = field(default=None, init=False)
 
     @property

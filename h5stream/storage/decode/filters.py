@@ -11,9 +11,7 @@ Source: HDF5 File Format Specification, "Data Storage - Filter Pipeline Message"
 from __future__ import annotations
 
 import bz2
-import ctypes
 import functools
-import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -68,17 +66,6 @@ class DecodeScratch:
         self._buffers: dict[str, Bytes] = {}
         self.native = kernels.Scratch()
 
-    @functools.cached_property
-    def inflater(self) -> tuple[int, int] | None:
-        """The addresses of what inflates, and of the thread's own decompressor; None where libdeflate is not found."""
-        if (decoder := decoder_of(DEFLATE)) is None:
-            return None
-        if not (decompressor := ctypes.CFUNCTYPE(ctypes.c_void_p)(decoder.make)()):
-            raise MemoryError("libdeflate has no memory for a decompressor")
-        drop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(decoder.drop)
-        weakref.finalize(self, drop, decompressor).atexit = False
-        return decoder.decode, decompressor
-
     def buffer(self, role: str, nbytes: int) -> Bytes:
         """Return `nbytes` of memory that keeps its content until the role is asked for again."""
         held = self._buffers.get(role)
@@ -117,13 +104,6 @@ class Pipeline:
             return None
         first = undoing.steps[0]
         return first.native if len(undoing.steps) == 1 and isinstance(first, StepsInC) else None
-
-    def only_inflates(self, raw_nbytes: int) -> tuple[bool, int]:
-        """Tell whether chunks without a filter mask need inflating alone; gives the `shuffled` of `decode`, too."""
-        if self.native(0, raw_nbytes) is None:
-            return False, 0
-        undoing = self._undoing(0, raw_nbytes)
-        return [one.id for one in undoing.filters] == [DEFLATE], undoing.shuffled
 
     def decode(
         self, stored: Bytes, *, filter_mask: int, raw_nbytes: int, scratch: DecodeScratch, out: Bytes | None = None

@@ -319,6 +319,6 @@ def decode_stored(part: DatasetPart, identity: SourceIdentity, *, place: int) ->
     )
     if not shuffled:
         return data
-    whole, count = np.empty_like(data), data.nbytes // shuffled
-    kernels.gather_planes_stack(data, np.arange(shuffled) * count, count, data.nbytes, 1, whole)
+    whole = np.empty_like(data)
+    kernels.unshuffle(data, shuffled, whole)
     return whole

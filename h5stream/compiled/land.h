@@ -1,0 +1,344 @@
+/* Chunks become rows: each is read, its filters are undone, and its rows are copied to their places while it is in a core's
+cache. A plan says all of that as data; `land` carries out a part of one without Python.
+
+Guarantees: a plan is immutable. What its planner worked out is checked when it is made: each row lies in its chunk, each
+chunk's rows are rows of the plan, each number has a place in its table. Stored bytes are checked whenever they are
+decoded. `land` writes to slots, and to the scratch of its thread; that the rows of a slot fit in there is the planner's
+promise. */
+
+enum {
+    /* Shortest run of elements in a row for which unshuffling and scattering in one pass pays; below it the vector loop is
+    mostly overhead, and the chunk is unshuffled into the cache first. */
+    FUSE_ELEMENTS = 16,
+
+    /* Bytes of a row from which on the rows of spans are unshuffled and copied one by one, in one pass. A guess, not
+    measured: shorter rows are cheaper to copy in runs. */
+    FUSED_ROW_NBYTES = 1024,
+
+    /* Chunks of at most so many bytes stay in a core's own cache, where unshuffling them first costs next to nothing. */
+    SMALL_CHUNK_NBYTES = 128 * 1024,
+
+    /* Bytes that are read at once, unless one chunk has more: as much as a core's own cache holds. */
+    READ_AT_ONCE_NBYTES = 512 * 1024,
+};
+
+/* What one field takes of each decoded chunk. */
+typedef struct {
+    int64_t nbytes;        /* of an element in a batch */
+    int is_whole, may_fuse; /* whether it is all of a stored element as it is; whether its planes may be joined as it is copied */
+    int moved_nbytes;      /* of a column number that another takes the place of, below 0 for one without a sign; 0 for none */
+    const int64_t *places; /* of its bytes in a stored element, least significant first for a number */
+    int64_t *planes;       /* where the plane of each begins in a shuffled chunk */
+    int64_t (*segments)[3];
+    const char *fill; /* elements of the fill value, one behind the other */
+    int64_t fill_nbytes;
+} Program;
+
+/* What all chunks of a dataset have in common. */
+typedef struct {
+    Longs pipelines; /* one for each filter mask; none where nothing is to be undone, and chunks are read in part */
+    int64_t chunk_nbytes, chunk_rows, stored_nbytes, piece_count, program_count, widest;
+    const int64_t *edges, *row_elements; /* the segments of each piece of a row; its elements in a chunk's row */
+    uint8_t *are_long;                   /* whether every segment of a piece is long enough to be fused */
+    Program *programs;
+    Longs moved;
+} ChunkFields;
+
+/* Chunks of a dataset, and where their rows go; or their boxes. */
+typedef struct {
+    const ChunkFields *fields;
+    int64_t count, most_gap, most_batch;
+    const int64_t *offset, *nbytes, *piece, *low, *high; /* offset: -1 for the fill value; low, high: its rows */
+    const int8_t *pipeline; /* which of the pipelines is its own, 0 where there are none; -1 if it is not landed here */
+    Where to;
+    Boxes boxes; /* without axes where rows are no boxes; of its regions those that follow */
+    const int64_t *begin, *chunk_shape, *shape, *skipped;
+} Plan;
+
+/* Return what undoes the filters of a chunk; NULL where it is taken as it is. */
+static const Pipeline *pipeline_of(const Plan *plan, int64_t k)
+{
+    const Longs pipelines = plan->fields->pipelines;
+    return pipelines.count ? (const Pipeline *)pipelines.at[plan->pipeline[k]] : NULL;
+}
+
+/* With what, and where to, a thread lands a part of a plan. */
+typedef struct {
+    int descriptor;    /* of the file; -1 where `at` says where each chunk lies in memory */
+    const int64_t *at;
+    Longs slots;
+    const int64_t *offsets, *row_nbytes; /* of each program's field */
+    Scratch *scratch;
+    const volatile int32_t *stop;
+    int64_t *counts; /* reads, their bytes and ns; where a read failed, and its bytes; chunks, their bytes, ns; ns of copies */
+    Found found;
+} Landing;
+
+enum { READS, READ_NBYTES, READ_NS, FAILED_AT, FAILED_NBYTES, CHUNKS, DECODED_NBYTES, DECODE_NS, SCATTER_NS, COUNTS };
+
+/* Put other column numbers in the place of those of a sparse matrix; one that is none becomes the largest that there is. */
+static void renumber(char *numbers, int64_t nbytes, int64_t kind, Longs moved)
+{
+    const int64_t width = kind < 0 ? -kind : kind;
+    const uint64_t largest = UINT64_MAX >> (64 - 8 * width + (kind > 0));
+    for (int64_t at = 0; at + width <= nbytes; at += width) {
+        uint64_t number = 0;
+        memcpy(&number, numbers + at, (size_t)width);
+        /* A negative one has its highest bit set, and is beyond all that there are. */
+        number = number < (uint64_t)moved.count && number <= largest ? (uint64_t)moved.at[number] : largest;
+        memcpy(numbers + at, &number, (size_t)width);
+    }
+}
+
+/* Return a field's bytes of all elements of chunks that follow one another, as batches have them; NULL without memory. */
+static const char *dense_of(const ChunkFields *of, const Program *program, const char *data, int64_t nbytes, int64_t chunks,
+                            int is_shuffled, Scratch *scratch)
+{
+    const int64_t count = nbytes / of->stored_nbytes, dense_nbytes = count * program->nbytes;
+    const char *dense = data;
+    if (is_shuffled || !program->is_whole) {
+        char *out = room_for(scratch, ROOM_DENSE, dense_nbytes * chunks);
+        if (!out)
+            return NULL;
+        const Longs planes = {program->planes, program->nbytes}, places = {program->places, program->nbytes};
+        if (is_shuffled)
+            for (int64_t c = 0; c < chunks; c++)
+                gather_planes(data + c * nbytes, planes, count, out + c * dense_nbytes);
+        else
+            gather_leaf(data, of->stored_nbytes, places, count * chunks, out);
+        dense = out;
+    }
+    if (program->moved_nbytes) {
+        char *moved = room_for(scratch, ROOM_MOVED, dense_nbytes * chunks);
+        if (!moved)
+            return NULL;
+        memcpy(moved, dense, (size_t)(dense_nbytes * chunks));
+        renumber(moved, dense_nbytes * chunks, program->moved_nbytes, of->moved);
+        dense = moved;
+    }
+    return dense;
+}
+
+/* Return where the rows of a chunk go in one field. */
+static Where in_program(const Plan *plan, const Landing *into, int64_t k, int64_t program)
+{
+    Where to = part_of(&plan->to, plan->low[k], plan->high[k]);
+    to.slots = into->slots, to.offset = into->offsets[program], to.row_nbytes = into->row_nbytes[program];
+    return to;
+}
+
+/* Copy what boxes take of a chunk whose first element is at `source`, with so many elements of the last axis or none. */
+static void place_chunk_in_boxes(const Plan *plan, Landing *into, int64_t k, int64_t program, const char *source, int is_fill)
+{
+    Boxes of = plan->boxes;
+    int64_t ends[MOST_AXES], strides[MOST_AXES], stride = plan->fields->programs[program].nbytes;
+    const int64_t *begin = plan->begin + k * of.axes, *shape = plan->chunk_shape + k * of.axes;
+    for (int64_t axis = of.axes - 1; axis >= 0; axis--) {
+        ends[axis] = least(begin[axis] + shape[axis], plan->shape[k * of.axes + axis]);
+        strides[axis] = is_fill && axis < of.axes - 1 ? 0 : stride;
+        stride *= shape[axis];
+    }
+    of.low = begin, of.high = ends, of.shapes = plan->shape + k * of.axes, of.strides = strides;
+    of.element = plan->fields->programs[program].nbytes;
+    of.to = plan->to;
+    of.to.slots = into->slots, of.to.offset = into->offsets[program], of.to.row_nbytes = into->row_nbytes[program];
+    place_region(&of, &into->found, 0, plan->low[k], plan->high[k], source);
+}
+
+/* Give rows of a chunk that was never written the fill value; return whether there was memory for that. */
+static int fill_rows(const Plan *plan, Landing *into, int64_t k)
+{
+    const ChunkFields *fields = plan->fields;
+    for (int64_t p = 0; p < fields->program_count; p++) {
+        const Program *program = fields->programs + p;
+        if (plan->boxes.axes) {
+            const int64_t nbytes = plan->chunk_shape[(k + 1) * plan->boxes.axes - 1] * program->nbytes;
+            char *const row = room_for(into->scratch, ROOM_DENSE, nbytes);
+            if (!row)
+                return NO_MEMORY;
+            copy_fill(row, nbytes, program->fill, program->fill_nbytes);
+            place_chunk_in_boxes(plan, into, k, p, row, 1);
+            continue;
+        }
+        const Where to = in_program(plan, into, k, p);
+        const int64_t first = fields->edges[plan->piece[k]], last = fields->edges[plan->piece[k] + 1];
+        for (int64_t i = 0; i < to.rows.count; i++)
+            for (int64_t row = 0; row < length_at(&to, i); row++)
+                for (int64_t s = first; s < last; s++)
+                    copy_fill(place_of(&to, i) + row * to.row_nbytes + program->segments[s][1], program->segments[s][2],
+                              program->fill, program->fill_nbytes);
+    }
+    return DONE;
+}
+
+/* Return how many chunks from one on, before `end`, lie side by side: they have the same rows, and their parts of a row
+follow. */
+static int64_t count_side_by_side(const Plan *plan, int64_t k, int64_t end)
+{
+    const ChunkFields *of = plan->fields;
+    if (of->chunk_nbytes > SMALL_CHUNK_NBYTES || plan->to.lengths.count || plan->boxes.axes || !of->program_count)
+        return 1;
+    const int64_t p = plan->piece[k], first = of->edges[p];
+    if (of->edges[p + 1] != first + 1)
+        return 1;
+    const int64_t(*segments)[3] = (Segments)of->programs[0].segments, width = of->programs[0].nbytes;
+    const int64_t n = segments[first][2] / width * of->widest;
+    int64_t count = 1;
+    for (int64_t other = k + 1; other < end && count < MOST_BESIDE && (count + 1) * n <= BESIDE_NBYTES; other++, count++) {
+        const int64_t q = plan->piece[other], its = of->edges[q];
+        if (plan->low[other] != plan->low[k] || plan->high[other] != plan->high[k] || of->edges[q + 1] != its + 1
+            || plan->pipeline[other] != plan->pipeline[k] || of->row_elements[q] != of->row_elements[p] || segments[its][2] != segments[first][2]
+            || segments[its][0] != segments[first][0]
+            || segments[its][1] != segments[first][1] + count * segments[first][2])
+            break;
+    }
+    return count;
+}
+
+/* Return whether a chunk's shuffle is undone as its rows are copied to a field. */
+static int is_fused(const Plan *plan, int64_t k, const Program *program)
+{
+    const ChunkFields *of = plan->fields;
+    const int64_t piece = plan->piece[k], row_nbytes = of->row_elements[piece] * of->stored_nbytes;
+    return program->may_fuse && of->are_long[piece] && of->chunk_nbytes > SMALL_CHUNK_NBYTES && !plan->boxes.axes
+        && (!plan->to.lengths.count || row_nbytes >= FUSED_ROW_NBYTES);
+}
+
+/* Copy rows of decoded chunks, one or several side by side, to all fields; `shuffled` is the width of elements whose byte
+shuffle is still to be undone. Return whether there was memory for that. */
+static int scatter_chunks(const Plan *plan, Landing *into, int64_t k, int64_t count, const char *data, int64_t nbytes,
+                          int64_t shuffled)
+{
+    const ChunkFields *of = plan->fields;
+    if (shuffled && shuffled != of->stored_nbytes) {
+        char *whole = room_for(into->scratch, ROOM_UNSHUFFLED, nbytes * count);
+        if (!whole)
+            return NO_MEMORY;
+        for (int64_t c = 0; c < count; c++)
+            unshuffle(data + c * nbytes, nbytes, shuffled, whole + c * nbytes);
+        data = whole, shuffled = 0;
+    }
+    for (int64_t p = 0; p < of->program_count; p++) {
+        const Program *program = of->programs + p;
+        const int64_t piece = plan->piece[k], first = of->edges[piece], segment_count = of->edges[piece + 1] - first;
+        const Segments segments = (Segments)program->segments + first;
+        Where to = in_program(plan, into, k, p);
+        if (shuffled && count == 1 && is_fused(plan, k, program)) {
+            scatter_planes(&to, data, (Longs){program->planes, program->nbytes}, segments, segment_count,
+                           of->row_elements[piece]);
+            continue;
+        }
+        const char *dense = dense_of(of, program, data, nbytes, count, shuffled != 0, into->scratch);
+        if (!dense)
+            return NO_MEMORY;
+        const int64_t dense_nbytes = nbytes / of->stored_nbytes * program->nbytes;
+        const int64_t stride = of->row_elements[piece] * program->nbytes;
+        if (plan->boxes.axes) {
+            place_chunk_in_boxes(plan, into, k, p, dense - plan->skipped[k] / of->stored_nbytes * program->nbytes, 0);
+        } else if (count > 1) {
+            to.offset += segments[0][1];
+            scatter_beside(&to, dense + segments[0][0], dense_nbytes, stride, count, segments[0][2]);
+        } else {
+            (to.lengths.count ? scatter_spans : scatter)(&to, dense, stride, segments, segment_count);
+        }
+    }
+    return DONE;
+}
+
+/* Return the end of the chunks from one on that one read brings: those that lie close together. */
+static int64_t end_of_read(const Plan *plan, int64_t k, int64_t last)
+{
+    int64_t end = plan->offset[k] + plan->nbytes[k], other = k + 1;
+    for (; other < last && plan->pipeline[other] >= 0 && plan->offset[other] >= 0; other++) {
+        const int64_t gap = plan->offset[other] - end, behind = plan->offset[other] + plan->nbytes[other];
+        if (gap < 0 || gap > plan->most_gap || behind - plan->offset[k] > READ_AT_ONCE_NBYTES)
+            break;
+        end = behind;
+    }
+    return other;
+}
+
+/* Undo the filters of chunks side by side, or of one; return where their bytes are, NULL if one does not decode. */
+static const char *decode_chunks(const Plan *plan, Landing *into, int64_t k, int64_t count, const int64_t *at)
+{
+    const ChunkFields *of = plan->fields;
+    const Pipeline *pipeline = pipeline_of(plan, k);
+    Failure why;
+    if (!pipeline)
+        return (const char *)at[0];
+    if (count == 1)
+        return undo(pipeline, (const char *)at[0], plan->nbytes[k], NULL, into->scratch, &why);
+    char *const stack = room_for(into->scratch, ROOM_STACK, of->chunk_nbytes * count);
+    for (int64_t c = 0; stack && c < count; c++)
+        if (!undo(pipeline, (const char *)at[c], plan->nbytes[k + c], stack + c * of->chunk_nbytes, into->scratch, &why))
+            return NULL;
+    return stack;
+}
+
+/* Land chunks that are in memory; return the first that was not brought. */
+static int64_t land_read(const Plan *plan, int64_t k, int64_t end, const char *data, Landing *into)
+{
+    int64_t at[MOST_BESIDE], began = now_ns();
+    for (int64_t count; k < end && !*into->stop; k += count) {
+        count = count_side_by_side(plan, k, end);
+        for (int64_t c = 0; c < count; c++)
+            at[c] = data ? (int64_t)data + plan->offset[k + c] : into->at[k + c];
+        const char *decoded = decode_chunks(plan, into, k, count, at);
+        if (!decoded)
+            return k;
+        const Pipeline *pipeline = pipeline_of(plan, k);
+        const int64_t nbytes = pipeline ? plan->fields->chunk_nbytes : plan->nbytes[k], ended = now_ns();
+        if (scatter_chunks(plan, into, k, count, decoded, nbytes, pipeline ? pipeline->shuffled : 0) != DONE)
+            return k;
+        const int64_t scattered = now_ns();
+        into->counts[CHUNKS] += count, into->counts[DECODED_NBYTES] += count * nbytes;
+        into->counts[DECODE_NS] += ended - began, into->counts[SCATTER_NS] += scattered - ended;
+        began = scattered;
+    }
+    return k;
+}
+
+/* Bring chunks `first` to `last` of a plan to their places; return the first that was not brought, `last` if all were. */
+static int64_t land(const Plan *plan, int64_t first, int64_t last, Landing *into)
+{
+    int64_t k = first, *found = NULL;
+    if (plan->boxes.axes && !(found = room_of_found(&plan->boxes, &into->found)))
+        return first;
+    while (k < last && !*into->stop) {
+        if (plan->offset[k] < 0) {
+            const int64_t began = now_ns();
+            if (fill_rows(plan, into, k) != DONE)
+                break;
+            into->counts[SCATTER_NS] += now_ns() - began;
+            k++;
+            continue;
+        }
+        if (plan->pipeline[k] < 0)
+            break;
+        char *data = NULL;
+        const int64_t end = end_of_read(plan, k, last), nbytes = plan->offset[end - 1] + plan->nbytes[end - 1] - plan->offset[k];
+        if (into->descriptor >= 0) {
+            data = room_for(into->scratch, ROOM_READ, nbytes);
+            if (!data || read_bytes(into->descriptor, data, nbytes, plan->offset[k], into->counts) != DONE)
+                break;
+            data -= plan->offset[k];
+        }
+        if ((k = land_read(plan, k, end, data, into)) < end)
+            break;
+    }
+    fence();
+    free(found);
+    return k;
+}
+
+/* Copy the rows of one chunk that was decoded elsewhere. */
+static int land_decoded(const Plan *plan, Landing *into, int64_t k, const char *data, int64_t shuffled)
+{
+    int64_t *found = NULL;
+    if (plan->boxes.axes && !(found = room_of_found(&plan->boxes, &into->found)))
+        return NO_MEMORY;
+    const int status = scatter_chunks(plan, into, k, 1, data, plan->fields->chunk_nbytes, shuffled);
+    fence();
+    free(found);
+    return status;
+}
