@@ -561,5 +561,5 @@ def test_the_root_is_a_group_that_can_be_named(tmp_path, kind):
         file["y"], file["g/y"] = np.arange(6), np.arange(6) + 10
     for of, expected in ((["/"], [*range(6)]), (["g", "/"], [*range(10, 16), *range(6)]), (["/g"], [*range(10, 16)])):
         assert H5Dataset(tmp_path / "a.h5", "y", samples=kind(of=of))[:].reshape(-1).tolist() == expected
-    with pytest.raises(errors.OptionError, match="names of groups.*not ''"):
+    with pytest.raises(errors.OptionError, match=r"names of groups.*not ''"):
         H5Dataset(tmp_path / "a.h5", "y", samples=kind(of=[""]))

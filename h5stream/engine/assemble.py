@@ -108,6 +108,9 @@ COPIED_SHARE = 32
 COPIED_NBYTES = 64 * 1024
 """So is one of this many bytes that takes a quarter of it or less: that costs some microseconds."""
 
+UNINTERRUPTED_NBYTES = 1024 * 1024
+"""Bytes that are copied without letting others run Python meanwhile: some 100 us."""
+
 Changing = Callable[[Change, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
 """Changes numbers; the last argument is that of `Change.into`."""
 
@@ -282,8 +285,17 @@ def _apart(memory: Memory, start: int, nbytes: int, dtype: np.dtype[Any], shape:
     """Return a field with a storage of its own: over the slot, or a copy."""
     values: NDArray[Any] = np.ndarray(shape, dtype, memory, start)
     keeps = memory.nbytes / nbytes
-    copied = keeps >= COPIED_SHARE or (nbytes <= COPIED_NBYTES and keeps >= 4)
-    return torch.from_numpy(values.copy() if copied else values)
+    if keeps >= COPIED_SHARE or (nbytes <= COPIED_NBYTES and keeps >= 4):
+        # NumPy would let Python's lock go for the copy, and wait for it while a reader runs Python.
+        own = (
+            values.copy() if nbytes > UNINTERRUPTED_NBYTES else np.ndarray(shape, dtype, _copied(memory, start, nbytes))
+        )
+        return torch.from_numpy(own)
+    return torch.from_numpy(values)
+
+
+def _copied(memory: Memory, start: int, nbytes: int) -> bytearray:
+    return bytearray(memory.data[start : start + nbytes])
 
 
 def strings_to_lists(strings: Any, *, cut_at_nul: bool) -> list[Any]:
