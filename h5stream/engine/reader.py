@@ -145,7 +145,12 @@ class RowReader:
             for part in parts
         )
         self._decoders = decoders_of(layout)
-        self._thread, self._singly = _OwnScratch(), self._ways_singly()
+        self._thread = _OwnScratch()
+        are_simple = all(field.kind == "array" and field.is_as_stored for field in layout.fields)
+        has_rows = all(part.pieces for parts in layout.datasets for part in parts)
+        self._reads_singly = self._unfiltered and are_simple and has_rows
+        # By part, as they are asked for: files of very many groups have a part for each.
+        self._singly: dict[int, tuple[list[UnfilteredRows], list[SourceIdentity]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowReader, (self.layout, self.kept_rows, self.small)
@@ -398,22 +403,21 @@ class RowReader:
 
     # --- single rows: a plan, a slot and a batch around one cost ten times what reading it does ---
 
-    def _ways_singly(self) -> list[tuple[list[UnfilteredRows], list[SourceIdentity]]]:
-        """Return what reads single rows of each dataset, and of which files, by part."""
-        fields, datasets = self.layout.fields, self.layout.datasets
-        are_simple = all(field.kind == "array" and field.is_as_stored for field in fields)
-        if not (self._unfiltered and are_simple and all(part.pieces for parts in datasets for part in parts)):
-            return []
-        every = ([cast(UnfilteredRows, self._way(n, k)) for n in range(len(datasets))] for k in range(len(datasets[0])))
-        return [(ways, [self.layout.files[file] for file in {way.part.file for way in ways}]) for ways in every]
+    def _ways_singly(self, part: int) -> tuple[list[UnfilteredRows], list[SourceIdentity]]:
+        """Return what reads single rows of a part of each dataset, and of which files."""
+        if (reading := self._singly.get(part)) is None:
+            ways = [cast(UnfilteredRows, self._way(number, part)) for number in range(len(self.layout.datasets))]
+            reading = ways, [self.layout.files[file] for file in {way.part.file for way in ways}]
+            self._singly[part] = reading
+        return reading
 
     def single(self, first: int, count: int = 0) -> list[torch.Tensor] | None:
         """Read a row, or `count` of them, a tensor for each field; None where it is not that simple, or fails."""
         layout = self.layout
         place = bisect.bisect_right(layout.file_starts, first) - 1
-        if not self._singly or (count and first + count > layout.file_starts[place + 1]):
+        if not self._reads_singly or (count and first + count > layout.file_starts[place + 1]):
             return None
-        ways, files = self._singly[place]
+        ways, files = self._ways_singly(place)
         values = [np.empty((count or 1, *field.row_shape), field.dtype) for field in layout.fields]
         for way in ways:
             try:
