@@ -288,7 +288,10 @@ def block_rows(layout: SampleLayout) -> tuple[int, ...]:
             sizes.append(max(1, min(lead.rows, BLOCK_NBYTES // max(1, lead.stored_row_nbytes))))
             continue
         whole = any(_is_decoded(layout, parts, number) for parts in layout.aligned)
-        sizes.append((lead.chunk_rows if whole else _cut_rows(lead)) * _chunks_of_sequences(layout, lead))
+        sample_nbytes = 0 if layout.segments is None else layout.row_nbytes
+        sizes.append(
+            (lead.chunk_rows if whole else _cut_rows(lead, sample_nbytes)) * _chunks_of_sequences(layout, lead)
+        )
     return tuple(sizes)
 
 
@@ -302,10 +305,14 @@ def most_blocks(layout: SampleLayout) -> int:
     return min(blocks, layout.samples, int((-(-elements // sizes)).sum()))
 
 
-def _cut_rows(part: DatasetPart) -> int:
-    """Return the rows of a chunk, or of a part of a large one that is not decoded: as fast, and it mixes better."""
-    cut = part.access in (DIRECT, HEAP) and part.chunk_nbytes > WHOLE_NBYTES
-    return max(1, -(-part.chunk_rows // (-(-part.chunk_nbytes // BLOCK_NBYTES) if cut else 1)))
+def _cut_rows(part: DatasetPart, sample_nbytes: int = 0) -> int:
+    """Return the rows of a chunk, or of a part of a large one that is not decoded: as fast, and it mixes better.
+
+    One is large, too, if samples that begin in each of its rows, and have so many bytes, are.
+    """
+    nbytes = max(part.chunk_nbytes, part.chunk_rows * sample_nbytes)
+    cut = part.access in (DIRECT, HEAP) and nbytes > WHOLE_NBYTES
+    return max(1, -(-part.chunk_rows // (-(-nbytes // BLOCK_NBYTES) if cut else 1)))
 
 
 def _chunks_of_sequences(layout: SampleLayout, lead: DatasetPart) -> int:

@@ -270,7 +270,8 @@ def sized(reading: Reading, options: dict[str, Any]) -> None:
     values = [reading.model.sample(number)[ragged[0]] for number in range(len(reading.model.samples))]
     lengths = [min(one.length, len(one.rows)) if isinstance(one, Crops) else len(one) for one in values]
     most = max(1, *lengths) * (1 + options["seed"] % 3)
-    draw = Sized(most, ragged[0], bucket=options["bucket"])
+    name = ragged[0] if reading.style == "dict" else reading.trees[ragged[0]]["args"][0]
+    draw = Sized(most, name, bucket=options["bucket"])
     with reading.loader(shuffle=True, drop_last=False, draw=draw) as loader:
         batches = numbers_in(loader, reading)
     for batch in batches:

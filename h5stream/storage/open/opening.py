@@ -383,7 +383,8 @@ def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> Fie
             "Objects(..., missing='skip') leaves others out, and 'fill' fills datasets of objects that are stored "
         )
         way_out += "alike, no attributes or single values"
-    why = f"{error} Each group that {said} needs the field; {way_out}. In fields= its name begins inside the group."
+    why = f"{str(error).rstrip('.')}. Each group that {said} needs the field; {way_out}. In fields= its name begins "
+    why += "inside the group."
     return FieldNotFoundError(why, field=error.field, file=error.file)
 
 
