@@ -184,7 +184,8 @@ static int64_t count_side_by_side(const Plan *plan, int64_t k, int64_t end)
     const int64_t(*segments)[3] = (Segments)of->programs[0].segments, width = of->programs[0].nbytes;
     const int64_t n = segments[first][2] / width * of->widest;
     int64_t count = 1;
-    for (int64_t other = k + 1; other < end && count < MOST_BESIDE && (count + 1) * n <= BESIDE_NBYTES; other++, count++) {
+    const int64_t together = least(MOST_BESIDE, READ_AT_ONCE_NBYTES / of->chunk_nbytes);
+    for (int64_t other = k + 1; other < end && count < together && (count + 1) * n <= BESIDE_NBYTES; other++, count++) {
         const int64_t q = plan->piece[other], its = of->edges[q];
         if (plan->low[other] != plan->low[k] || plan->high[other] != plan->high[k] || of->edges[q + 1] != its + 1
             || plan->pipeline[other] != plan->pipeline[k] || of->row_elements[q] != of->row_elements[p] || segments[its][2] != segments[first][2]
