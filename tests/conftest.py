@@ -23,6 +23,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 typer.main.get_command = functools.cache(typer.main.get_command)
 
 
+gc.set_threshold(20000)
 # One more than the project's CI has processors, since some tests wait for a process or a time, and not as many as a
 # machine has: each may take a GiB or two.
 PROCESSES = 3

@@ -18,7 +18,7 @@ from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, er
 from h5stream.storage.file import groups
 from h5stream.storage.file.catalogue import kept_of
 
-COUNT = 23
+COUNT = 13
 FIELDS = {"x": "x", "y": Field("deep/er/y", columns=slice(1, 4)), "n": "n", "a": "@a", "v": "deep@v"}
 GZIP = {"chunks": (3, 5), "compression": "gzip", "shuffle": True}
 FORMS = {"contiguous": {}, "gzip": GZIP, "latest": {"libver": "latest", **GZIP}, "user block": {"userblock_size": 512}}

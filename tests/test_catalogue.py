@@ -86,7 +86,7 @@ def test_damaged_catalogues_are_made_anew(folder, path):
     (archive,) = folder.iterdir()
     sound, rng = archive.read_bytes(), np.random.default_rng(0)
     damaged = [b"", sound[:100], sound[: len(sound) // 2], sound + b"x" * 70_000]
-    for _ in range(30):
+    for _ in range(10):
         bytes_of = bytearray(sound)
         bytes_of[rng.integers(len(sound))] ^= 1 << rng.integers(8)
         damaged.append(bytes(bytes_of))
