@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from commands import printed
-from forking import guards_are_forks
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,11 +23,6 @@ from making import vlen
 
 RNG = np.random.default_rng(0)
 TEXT = h5py.string_dtype()
-
-
-@pytest.fixture(autouse=True)
-def quick_guard(monkeypatch):
-    guards_are_forks(monkeypatch)
 
 
 def image(k, kind="jpeg"):
