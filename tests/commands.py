@@ -1,13 +1,17 @@
 """Running a command in this process."""
 
+import pytest
+from forking import guards_are_forks
 from typer.testing import CliRunner
 
 from h5stream.cli.app import app
 
 
 def invoke(*words, width=100):
-    """Run a command; give its exit status and what it printed."""
-    return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": str(width)}, catch_exceptions=False)
+    """Run a command, whose guards are forks; give its exit status and what it printed."""
+    with pytest.MonkeyPatch.context() as patch:
+        guards_are_forks(patch)
+        return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": str(width)}, catch_exceptions=False)
 
 
 def printed(*words, status=0, width=100):

@@ -23,6 +23,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 typer.main.get_command = functools.cache(typer.main.get_command)
 
 
+# A test's garbage is collected at its end. Where a turn comes in a thread that fetches from a store, and is skipped,
+# all that was set aside below is looked at again, in a quarter of a second: so turns are few.
+gc.set_threshold(20_000)
+
 # One more than the project's CI has processors, since some tests wait for a process or a time, and not as many as a
 # machine has: each may take a GiB or two.
 PROCESSES = 3

@@ -15,7 +15,7 @@ from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
 from h5stream.storage.file import groups
 from h5stream.storage.open import field_reader
 
-COUNT = 50
+COUNT = 24
 NAMES = {"state": "obs/state", "reward": "reward", "done": "done"}
 MADE = {
     "gzip": ("earliest", {"maxshape": True, "compression": "gzip", "shuffle": True}),

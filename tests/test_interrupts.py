@@ -1,8 +1,6 @@
 """Ctrl-C at any moment of an epoch ends the loop: it is neither lost nor leaves a thread behind that hangs."""
 
 import signal
-import subprocess
-import sys
 
 import forking
 import pytest
@@ -66,10 +64,7 @@ while True:
 )
 def test_a_script_that_is_interrupted_ends_by_the_signal(tmp_path, delay_s):
     path = write_sample(tmp_path, rows=1000, columns=16, chunk_rows=8).path
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, path, str(delay_s)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = forking.run(SCRIPT, path, delay_s, whole_end=True)
     assert done.returncode == -signal.SIGINT, done.stderr
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
     assert "ignored" not in done.stderr

@@ -46,19 +46,31 @@ def test_groups_datasets_and_attributes_are_reached_by_their_names(path, name):
     assert H5Dataset(path, ".", samples=Objects(f"g/{name}/x"))[0].tolist() == wanted
 
 
-@pytest.mark.parametrize("name", MEMBERS)
-def test_members_of_compounds_are_reached_by_their_names(path, name):
+@pytest.mark.parametrize("kind", ["rows", "rows of groups", "sequences", "objects", "table", "datasets"])
+def test_members_of_compounds_are_reached_by_their_names(path, kind):
     with h5py.File(path) as file:
         table = file["c"][:]
-    assert np.array_equal(H5Dataset(path, f"c:{name}")[:], table[name])
-    assert np.array_equal(H5Dataset(path, f"c:in:{name}")[:], table["in"][name])
-    table_of_groups = Table(group=["r/one", "r/t{}:@*"], row=[0, 1])
-    for samples in (Rows(of="r/*"), Sequences(4, of="r/*"), Objects("r/*"), table_of_groups):
-        last = H5Dataset(path, {"x": f"c:{name}", "a": f"@{name}"}, samples=samples)[-1]
-        row = 1 if samples is table_of_groups else slice(3, 4) if isinstance(samples, Rows) else slice(None)
-        assert np.array_equal(np.atleast_1d(last["x"]), np.atleast_1d(table[name][row]))
-        assert last["a"] == len(name)
-    assert np.array_equal(H5Dataset(path, f".:{name}", samples=Objects("r/*/c"))[1], table[name])
+    samples, row, compound = {
+        "rows": (None, 3, "c"),
+        "rows of groups": (Rows(of="r/*"), 3, "c"),
+        "sequences": (Sequences(4, of="r/*"), slice(None), "c"),
+        "objects": (Objects("r/*"), slice(None), "c"),
+        "table": (Table(group=["r/one", "r/t{}:@*"], row=[0, 1]), 1, "c"),
+        "datasets": (Objects("r/*/c"), slice(None), "."),
+    }[kind]
+    fields = {("x", name): f"{compound}:{name}" for name in MEMBERS}
+    if kind == "rows":
+        fields |= {("in", name): f"c:in:{name}" for name in MEMBERS}
+    elif kind != "datasets":
+        fields |= {("a", name): f"@{name}" for name in MEMBERS}
+    keys = {str(number): key for number, key in enumerate(fields)}
+    last = H5Dataset(path, dict(zip(keys, fields.values(), strict=True)), samples=samples)[-1]
+    for number, (what, name) in keys.items():
+        if what == "a":
+            assert last[number] == len(name)
+        else:
+            wanted = (table["in"] if what == "in" else table)[name][row]
+            assert np.array_equal(np.atleast_1d(last[number]), np.atleast_1d(wanted)), name
 
 
 def test_a_name_that_is_there_wins_over_a_pattern_and_a_backslash_decides(tmp_path):

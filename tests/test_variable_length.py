@@ -62,12 +62,14 @@ def test_a_damaged_chunk_of_places_is_named_where_no_value_can_be_had(tmp_path, 
     assert (found.value.file, found.value.field, found.value.chunk) == (path, "v", (20,))
 
 
-@pytest.mark.parametrize("seed", [7400, pytest.param(None, id="anew", marks=pytest.mark.slow)])
-def test_damaged_heaps_are_what_h5py_says_of_them(tmp_path, seed):
+@pytest.mark.parametrize(
+    ("files", "seed"), [(33, 7400), *(pytest.param(100, seed, marks=pytest.mark.slow) for seed in (7400, None))]
+)
+def test_damaged_heaps_are_what_h5py_says_of_them(tmp_path, files, seed):
     """A short part of ``python tools/fuzz_files.py heaps``."""
-    counts, wrong = fuzz_files.fuzz("heaps", 100, seed or int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
+    counts, wrong = fuzz_files.fuzz("heaps", files, seed or int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
     assert not wrong, wrong
-    assert counts["files"] >= 100
+    assert counts["files"] >= files
 
 
 def test_a_dataset_of_texts_or_of_images_may_be_several_fields(tmp_path):

@@ -48,8 +48,8 @@ def _root(
 ) -> None:
     """Train from plain HDF5 files at the speed of the hardware."""
     names = logging.getLogger("h5stream.defaults")  # there is no line to write them in
-    names.disabled = True
-    context.call_on_close(lambda: setattr(names, "disabled", False))
+    before, names.disabled = names.disabled, True
+    context.call_on_close(lambda: setattr(names, "disabled", before))
     if context.invoked_subcommand is None:
         Console().print(_start(), highlight=False, soft_wrap=True)
 

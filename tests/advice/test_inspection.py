@@ -171,7 +171,7 @@ ILL = {
     "tiny_chunks": (lambda: noise(30_000, 100), {"chunks": (20, 100), "compression": "lzf"}),
     "huge_chunks": (lambda: np.zeros((120_000, 64), "f4"), {"chunks": (80_000, 64), "compression": "lzf"}),
     "split_rows": (lambda: noise(24_000, 128), {"chunks": (8192, 8), "compression": "lzf"}),
-    "slow_filter": (lambda: noise(5000, 256), {"chunks": (1024, 256), **hdf5plugin.BZip2()}),
+    "slow_filter": (lambda: noise(2500, 256), {"chunks": (1024, 256), **hdf5plugin.BZip2()}),
     "through_h5py": (lambda: noise(12_000, 256), {"chunks": (1024, 256), "scaleoffset": 3}),
 }
 

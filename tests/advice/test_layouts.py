@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from commands import printed
-from forking import guards_are_forks
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,11 +23,6 @@ from making import vlen
 
 RNG = np.random.default_rng(0)
 TEXT = h5py.string_dtype()
-
-
-@pytest.fixture(autouse=True)
-def quick_guard(monkeypatch):
-    guards_are_forks(monkeypatch)
 
 
 def image(k, kind="jpeg"):
@@ -381,8 +375,12 @@ CORPUS = {
 
 @pytest.mark.corpus
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the corpus of real files is not at {REAL}")
-def test_what_is_printed_for_real_files_runs(tmp_path, monkeypatch):
-    for path in sorted(REAL.iterdir()):
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in turns", "all"])
+def test_what_is_printed_for_real_files_runs(tmp_path, monkeypatch, whole):
+    """By default those whose layout is named above, and every third of the others."""
+    files = sorted(REAL.iterdir())
+    others = [path for path in files if path.name not in CORPUS]
+    for path in files if whole else [*map(REAL.joinpath, CORPUS), *others[::3]]:
         found = inspect_file(str(path))
         kind = printed_of(found.kinds, found.sample is not None)
         assert found.lines or kind, path

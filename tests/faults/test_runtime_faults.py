@@ -180,7 +180,7 @@ def test_no_descriptor_left_for_h5py_is_no_corrupt_chunk(tmp_path, monkeypatch, 
 # --- consumers ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("times", [200, pytest.param(900, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [60, pytest.param(900, marks=pytest.mark.slow)])
 def test_iterators_dropped_half_way_leave_nothing(sample, times):
     loader = H5StreamLoader(sample.path, 50, True, num_workers=2, window=100)
     process = psutil.Process()
@@ -194,7 +194,7 @@ def test_iterators_dropped_half_way_leave_nothing(sample, times):
         gc.collect()
         return process.num_fds(), threading.active_count(), process.memory_info().rss
 
-    descriptors, threads, rss = drop(100)
+    descriptors, threads, rss = drop(40)
     later = drop(times)
     assert later[:2] == (descriptors, threads)
     assert later[2] - rss < 16 << 20

@@ -47,15 +47,27 @@ def test_what_grows_is_named(name, by, words):
     assert found.startswith(words)
 
 
+class InTurn(dict):
+    """The kinds of samples, of which each round can choose the next."""
+
+    def __init__(self, kinds):
+        super().__init__(kinds)
+        self.turns = itertools.cycle(kinds)
+
+    def __iter__(self):
+        yield next(self.turns)
+
+
 def test_rounds_do_what_they_are_for(monkeypatch):
     """Resumes go on in the middle of an epoch, and files are damaged where a checksum tells, of every kind."""
-    monkeypatch.setattr(soak, "SAMPLES", 12)
+    monkeypatch.setattr(soak, "SAMPLES", 6)
     monkeypatch.setattr(soak, "PROCESS_SHARE", 0)
+    monkeypatch.setattr(soak, "KINDS", InTurn(soak.KINDS))
     ticks = itertools.count()  # a minute's rounds by a clock that moves a second a round
-    done, measured = soak.soak(33 / 60, 0, soak.ACTS, lambda: float(next(ticks)))
-    assert done.total() == 32
+    done, measured = soak.soak(12 / 60, 2, soak.ACTS, lambda: float(next(ticks)))
+    assert done.total() == 11
     kinds, acts = ({what.split()[k] for what in done} for k in (0, 1))
-    assert kinds == set(soak.KINDS)
+    assert kinds == set(soak.KINDS.keys())
     assert {"whole", "aborted", "resumed", "damaged"} <= acts
     assert len(measured) == soak.SAMPLES
 
