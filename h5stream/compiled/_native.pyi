@@ -78,11 +78,67 @@ class Pipeline:
             again. If the bytes do not decode: number of the step (-1 for none of them), the reason, and its numbers.
         """
 
+@final
+class Pool:
+    """A queue of plans, and the threads that carry them out.
+
+    # Guarantees: any thread may call any method. What was added is kept until it is complete, or dropped.
+
+    Parameters
+    ----------
+    stop : int32 array, shape (1,)
+        Not 0 once nothing more is wanted.
+    threads, most_copying : int
+        That carry plans out; of which so many copy what is in memory at a time.
+    """
+
+    running: Final[int]
+    """Threads that carry something out."""
+
+    def __new__(cls, stop: NDArray[np.int32], threads: int, most_copying: int, /) -> Self: ...
+    def add(self, name: object, shares: list[tuple[Plan, _Longs, int, int, _Longs, _Longs, _Longs]], /) -> None:
+        """Put plans in the queue, which are complete together.
+
+        Parameters
+        ----------
+        name
+            What `work` gives once all is brought.
+        shares
+            Of each plan: where each part of it begins and the last ends, in units; the number of the first part; the
+            descriptor of the file, or -1; and where the rows go, as `land` has it.
+        """
+
+    def work(self, scratch: Scratch, counts: _Longs, settled: int, /) -> tuple[Any, int, int, int] | None:
+        """Carry out what is in the queue, or comes, until Python is needed; None once nothing more will come.
+
+        Parameters
+        ----------
+        settled : int
+            What was returned last with a part that was not brought, and is by now; or 0.
+
+        Returns
+        -------
+        name
+            None if it is a call; else of what was added.
+        part, unit, settled : int
+            The part that could not be brought, from which unit on, and what to give as `settled` afterwards. -1, 0 and
+            0 if all of `name` is complete, but for parts that other threads are to settle.
+        """
+
+    def call(self, count: int, /) -> None:
+        """Ask so many threads to come back from `work`."""
+
+    def end(self) -> None:
+        """Let all threads come back from `work` once the queue is empty, or `stop` is set."""
+
+    def drop(self) -> None:
+        """Let go of what was added and no thread carries out."""
+
 # Chunks
 
 COUNTS: Final[int]
 """How many numbers `land` counts in: reads, their bytes, their nanoseconds; where a read failed, and of how many bytes;
-chunks, their bytes once decoded, nanoseconds of decoding; nanoseconds of copying."""
+chunks, their bytes once decoded, nanoseconds of decoding; nanoseconds of copying; bytes of rows that were in memory."""
 
 @final
 class ChunkFields:
@@ -90,7 +146,11 @@ class ChunkFields:
 
 @final
 class Plan:
-    """Chunks of a dataset, and where their rows go, as `plan_chunks` gives it. This name is for annotations alone."""
+    """Where samples go and what brings them there: data alone, which any thread may carry out, also twice.
+
+    `plan_chunks`, `plan_rows` and `plan_memory` give it. Its units are chunks, or entries of `rows`. This name is for
+    annotations alone.
+    """
 
 def chunk_fields(
     pipelines: _Longs,
@@ -174,6 +234,50 @@ def plan_chunks(
         Of boxes, else empty, as `place_boxes` has them.
     """
 
+def plan_rows(
+    numbers: _Longs,
+    offsets: _Longs,
+    across: int,
+    chunk_rows: int,
+    first_row: int,
+    stride: int,
+    extents: _Longs,
+    runs: _Longs,
+    fills: _Longs,
+    fill_nbytes: _Longs,
+    room: int,
+    gap: int,
+    whole_rows: int,
+    rows: _Places,
+    lengths: _Places,
+    batch: _Places,
+    within: _Places,
+    /,
+) -> Plan:
+    """Plan what `read_rows` does; the arguments are those of it."""
+
+def plan_memory(
+    sources: _Longs,
+    nbytes: _Longs,
+    are_asked_for: _Longs,
+    row_count: int,
+    rows: _Places,
+    lengths: _Places,
+    batch: _Places,
+    within: _Places,
+    /,
+) -> Plan:
+    """Plan copies of rows that are in memory.
+
+    Parameters
+    ----------
+    sources, nbytes, are_asked_for : shape (fields,)
+        Where the first row of each field is, the bytes of a row, and whether rows are asked for ahead, as rows in any
+        order of more memory than a cache holds are.
+    row_count : int
+        Rows that are there.
+    """
+
 def land(
     plan: Plan,
     first: int,
@@ -188,7 +292,7 @@ def land(
     counts: _Longs,
     /,
 ) -> int:
-    """Bring chunks `first` to `last` of a plan to their places; return the first not brought, `last` if all were.
+    """Bring units `first` to `last` of a plan to their places; return the first not brought, `last` if all were.
 
     Parameters
     ----------

@@ -407,27 +407,28 @@ FUNCTION(chunk_fields, LONGS("pipelines", 0), NUMBER("chunk_nbytes"), NUMBER("ch
 END_WITH(made(&call, of, FIELDS, NULL))
 
 /* Return whether each chunk's numbers have their places in the tables of a plan. */
-static int are_chunks_sound(const Plan *plan)
+static int are_chunks_sound(const ChunkPlan *plan)
 {
     int is_wrong = 0;
-    for (int64_t k = 0; k < plan->count; k++)
+    for (int64_t k = 0; k < plan->plan.count; k++)
         is_wrong |= plan->offset[k] < -1 || plan->offset[k] > INT64_MAX / 4 || plan->nbytes[k] < 0
-            || plan->nbytes[k] > INT64_MAX / 4 || plan->pipeline[k] >= most(1, plan->fields->pipelines.count) || plan->piece[k] < 0 || plan->piece[k] >= plan->fields->piece_count
-            || plan->low[k] < 0 || plan->low[k] > plan->high[k] || plan->high[k] > plan->to.batch.count;
+            || plan->nbytes[k] > INT64_MAX / 4 || plan->pipeline[k] >= most(1, plan->fields->pipelines.count) || plan->piece[k] < 0
+            || plan->piece[k] >= plan->fields->piece_count || plan->low[k] < 0 || plan->low[k] > plan->high[k]
+            || plan->high[k] > plan->plan.to.batch.count;
     return !is_wrong;
 }
 
-/* Return whether all rows lie inside of their chunks, and note the last batch. */
-static int are_rows_sound(Plan *plan)
+/* Return whether rows lie inside of so many, as far as they are counted, and all their places are some; note the last batch. */
+static int are_places_sound(Plan *plan, int64_t row_count)
 {
     int64_t is_wrong = 0, last = -1;
     for (int64_t i = 0; i < plan->to.batch.count; i++) {
         const int64_t batch = number_at(plan->to.batch, i);
         is_wrong |= batch < 0 || number_at(plan->to.within, i) < 0;
         last = most(last, batch);
-        if (!plan->boxes.axes) {
+        if (row_count >= 0) {
             const int64_t row = row_at(&plan->to, i), length = length_at(&plan->to, i);
-            is_wrong |= row < 0 || length < 0 || length > plan->fields->chunk_rows || row > plan->fields->chunk_rows - length;
+            is_wrong |= row < 0 || length < 0 || length > row_count || row > row_count - length;
         }
     }
     plan->most_batch = last;
@@ -449,25 +450,56 @@ FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes"
             MUST(v[k].count == v[1].count && v[k].columns == axes, "chunks must have as many axes as boxes")
         MUST(v[15].count == v[1].count, "skipped must be of each chunk")
     }
-    Plan *plan = calloc(1, sizeof *plan);
+    ChunkPlan *plan = calloc(1, sizeof *plan);
     int is_sound = 1;
     if (plan) {
-        *plan = (Plan){.fields = v[0].at, .count = v[1].count, .most_gap = v[7].number, .offset = v[1].at, .nbytes = v[2].at,
-                       .piece = v[3].at, .low = v[4].at, .high = v[5].at, .pipeline = v[6].at, .to = where_spans(v + 8),
-                       .boxes = boxes, .begin = v[12].at, .chunk_shape = v[13].at, .shape = v[14].at, .skipped = v[15].at};
-        plan->to.slots = (Longs){0};
-        WITHOUT_GIL(is_sound = are_chunks_sound(plan) && are_rows_sound(plan));
+        const ChunkFields *const fields = v[0].at;
+        *plan = (ChunkPlan){
+            .plan = {.land = land_chunks, .count = v[1].count, .field_count = fields->program_count, .to = where_spans(v + 8)},
+            .fields = fields, .most_gap = v[7].number, .offset = v[1].at, .nbytes = v[2].at, .piece = v[3].at, .low = v[4].at,
+            .high = v[5].at, .pipeline = v[6].at, .boxes = boxes, .begin = v[12].at, .chunk_shape = v[13].at,
+            .shape = v[14].at, .skipped = v[15].at};
+        plan->plan.to.slots = (Longs){0};
+        WITHOUT_GIL(is_sound = are_chunks_sound(plan) && are_places_sound(&plan->plan, axes ? -1 : fields->chunk_rows));
         if (!is_sound)
             free(plan);
     }
     MUST(is_sound, "rows lie outside of their chunks, or chunks outside of the tables")
 END_WITH(made(&call, plan, PLAN, given[0]))
 
+FUNCTION(plan_memory, LONGS("sources", 0), LONGS("nbytes", 1), LONGS("are_asked_for", 1), NUMBER("row_count"), PLACES("rows", 0),
+         PLACES("lengths", 0), PLACES("batch", 5), PLACES("within", 5))
+    MUST(are_lengths_of(v + 4), LENGTHS_FIT)
+    MUST(are_below(v + 1, INT64_MAX), "nbytes must not be negative")
+    for (int64_t field = 0; field < v[2].count; field++)
+        MUST(!v[5].count || !((int64_t *)v[2].at)[field], "spans are not asked for ahead")
+    MemoryPlan *plan = calloc(1, sizeof *plan);
+    int is_sound = 1;
+    if (plan) {
+        *plan = (MemoryPlan){
+            .plan = {.land = land_memory, .count = v[4].count, .field_count = v[0].count, .is_copy = 1, .to = where_spans(v + 4)},
+            .sources = v[0].at, .nbytes = v[1].at, .are_asked_for = v[2].at};
+        plan->plan.to.slots = (Longs){0};
+        WITHOUT_GIL(is_sound = are_places_sound(&plan->plan, v[3].number));
+        if (!is_sound)
+            free(plan);
+    }
+    MUST(is_sound, "rows lie outside of the memory")
+END_WITH(made(&call, plan, PLAN, NULL))
+
 /* Return where a plan's rows go, from the arguments that follow it. */
 static Landing landing(const Value *v, const Value *scratch)
 {
     return (Landing){.descriptor = -1, .slots = longs(v), .offsets = v[1].at, .row_nbytes = v[2].at,
                      .scratch = scratch->at};
+}
+
+#define SLOTS_FIT "slots must be those of all batches and fields"
+
+/* Return whether there is a slot for each batch of a plan, and a place in it for each field. */
+static int have_places(const Plan *plan, const Value *slots)
+{
+    return slots[1].count == plan->field_count && plan->most_batch < slots->count;
 }
 
 FUNCTION(land, MADE("plan", PLAN), NUMBER("first"), NUMBER("last"), NUMBER("descriptor"), LONGS("at", 0), LONGS("slots", 0),
@@ -477,23 +509,25 @@ FUNCTION(land, MADE("plan", PLAN), NUMBER("first"), NUMBER("last"), NUMBER("desc
     Landing into = landing(v + 5, v + 8);
     int64_t done;
     into.descriptor = (int)v[3].number, into.stop = v[9].at, into.counts = v[10].at;
-    MUST(first >= 0 && first <= last && last <= plan->count, "first and last must be chunks of the plan")
-    MUST(into.descriptor >= 0 ? !v[4].count : v[4].count == last - first, "without a descriptor each chunk must be at an address")
-    MUST(v[6].count == plan->fields->program_count && plan->most_batch < v[5].count, "slots must be those of all batches and fields")
+    MUST(first >= 0 && first <= last && last <= plan->count, "first and last must be parts of the plan")
+    if (plan->land == land_chunks)
+        MUST(into.descriptor >= 0 ? !v[4].count : v[4].count == last - first, "without a descriptor each chunk must be at an address")
+    MUST(have_places(plan, v + 5), SLOTS_FIT)
     MUST(v[9].count == 1 && v[10].count == COUNTS, "stop must be one number, counts as many as they are")
     into.at = (const int64_t *)v[4].at - first;
-    WITHOUT_GIL(done = land(plan, first, last, &into));
+    WITHOUT_GIL(done = plan->land(plan, first, last, &into));
 END_WITH(PyLong_FromLongLong(done))
 
 FUNCTION(land_decoded, MADE("plan", PLAN), NUMBER("chunk"), BYTES("data"), NUMBER("shuffled"), LONGS("slots", 0),
          LONGS("offsets", 0), LONGS("row_nbytes", 6), NUMBER("scratch"))
-    const Plan *const plan = v[0].at;
+    const ChunkPlan *const plan = v[0].at;
     const int64_t k = v[1].number, shuffled = v[3].number;
     Landing into = landing(v + 4, v + 7);
     int status;
-    MUST(k >= 0 && k < plan->count && v[2].count == plan->fields->chunk_nbytes, "it is no chunk of the plan")
+    MUST(plan->plan.land == land_chunks && k >= 0 && k < plan->plan.count && v[2].count == plan->fields->chunk_nbytes,
+         "it is no chunk of the plan")
     MUST(shuffled >= 0 && (!shuffled || v[2].count % shuffled == 0), "elements of the shuffle do not fill a chunk")
-    MUST(v[5].count == plan->fields->program_count && plan->most_batch < v[4].count, "slots must be those of all batches and fields")
+    MUST(have_places(&plan->plan, v + 4), SLOTS_FIT)
     WITHOUT_GIL(status = land_decoded(plan, &into, k, v[2].at, shuffled));
 END_WITH_STATUS(status, Py_NewRef(Py_None))
 
@@ -515,6 +549,7 @@ static int are_runs_sound(const Reading *of, int64_t fields)
     return 1;
 }
 
+#define ROWS_FIT "chunk_rows and stride must be positive, gap not negative"
 #define RUNS_FIT "extents and runs do not fit one another, their fields and their fills"
 
 FUNCTION(read_rows, NUMBER("descriptor"), LONGS("numbers", 0), LONGS("offsets", 0), NUMBER("across"), NUMBER("chunk_rows"),
@@ -528,13 +563,38 @@ FUNCTION(read_rows, NUMBER("descriptor"), LONGS("numbers", 0), LONGS("offsets", 
         .scratch = address(v + 11), .room = v[12].number, .gap = v[13].number, .whole_rows = v[14].number,
         .counts = v[15].at, .to = where_spans(v + 16), .field_offsets = v[21].at, .row_nbytes = v[22].at};
     int status;
-    MUST(of.chunk_rows > 0 && of.stride > 0 && of.gap >= 0, "chunk_rows and stride must be positive, gap not negative")
+    MUST(of.chunk_rows > 0 && of.stride > 0 && of.gap >= 0, ROWS_FIT)
     MUST(v[15].count == 5, "counts must be 5")
     MUST(!of.numbers.count || of.numbers.count == of.offsets.count, "numbers must be as many as offsets, or none")
     MUST(are_lengths_of(v + 16), LENGTHS_FIT)
     MUST(are_runs_sound(&of, v[9].count), RUNS_FIT)
     TO_SLOTS(&of.to, status = read_rows(&of));
 END_WITH_STATUS(status, PyBool_FromLong(status))
+
+FUNCTION(plan_rows, LONGS("numbers", 0), LONGS("offsets", 0), NUMBER("across"), NUMBER("chunk_rows"), NUMBER("first_row"),
+         NUMBER("stride"), TABLE("extents", 5), TABLE("runs", 7), LONGS("fills", 0), LONGS("fill_nbytes", 9), NUMBER("room"),
+         NUMBER("gap"), NUMBER("whole_rows"), PLACES("rows", 0), PLACES("lengths", 0), PLACES("batch", 14), PLACES("within", 14))
+    const Reading of = {
+        .numbers = longs(v), .offsets = longs(v + 1), .across = v[2].number, .chunk_rows = v[3].number,
+        .first_row = v[4].number, .stride = v[5].number, .extents = v[6].at, .extent_count = v[6].count, .runs = v[7].at,
+        .run_count = v[7].count, .fills = v[8].at, .fill_nbytes = v[9].at, .room = v[10].number, .gap = v[11].number,
+        .whole_rows = v[12].number};
+    MUST(of.chunk_rows > 0 && of.stride > 0 && of.gap >= 0 && of.room > 0, ROWS_FIT)
+    MUST(!of.numbers.count || of.numbers.count == of.offsets.count, "numbers must be as many as offsets, or none")
+    MUST(are_lengths_of(v + 13), LENGTHS_FIT)
+    MUST(are_runs_sound(&of, v[8].count), RUNS_FIT)
+    RowPlan *plan = calloc(1, sizeof *plan);
+    int is_sound = 1;
+    if (plan) {
+        *plan = (RowPlan){.plan = {.land = land_rows, .count = v[13].count, .field_count = v[8].count, .to = where_spans(v + 13)},
+                          .reading = of};
+        plan->plan.to.slots = (Longs){0};
+        WITHOUT_GIL(is_sound = are_places_sound(&plan->plan, -1));
+        if (!is_sound)
+            free(plan);
+    }
+    MUST(is_sound, "places must not be negative")
+END_WITH(made(&call, plan, PLAN, NULL))
 
 FUNCTION(place_rows, LONGS("sources", 0), NUMBER("stride"), TABLE("extents", 5), TABLE("runs", 7), LONGS("fills", 0),
          LONGS("fill_nbytes", 5), WHERE_SPANS(6), LONGS("offsets", 5), LONGS("row_nbytes", 5))
@@ -747,7 +807,8 @@ END
 PyMethodDef FUNCTIONS[] = {
     METHOD(add_integers), METHOD(add_moments), METHOD(add_short_integers), METHOD(add_sparse), METHOD(begins_of_stretches),
     METHOD(copy_past_cache), METHOD(count_bytes), METHOD(count_reads), METHOD(deal_groups), METHOD(fill_behind),
-    METHOD(fill_outside), METHOD(gather_any), METHOD(chunk_fields), METHOD(land), METHOD(land_decoded), METHOD(plan_chunks),
+    METHOD(fill_outside), METHOD(gather_any), METHOD(chunk_fields), METHOD(land), METHOD(land_decoded), METHOD(plan_chunks), METHOD(plan_memory),
+    METHOD(plan_rows),
     METHOD(renumber), METHOD(unshuffle), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
     METHOD(place_boxes), METHOD(place_rows), METHOD(read_dense), METHOD(read_each), METHOD(read_files),
     METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each),

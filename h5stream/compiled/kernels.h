@@ -9,6 +9,7 @@
 #include "read.h"
 #include "boxes.h"
 #include "land.h"
+#include "pool.h"
 #include "heap.h"
 #include "files.h"
 #include "order.h"

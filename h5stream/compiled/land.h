@@ -44,37 +44,52 @@ typedef struct {
     Longs moved;
 } ChunkFields;
 
+typedef struct Plan Plan;
+
+typedef struct Landing Landing;
+
+/* Where samples go, and a function that brings some of them there. */
+struct Plan {
+    int64_t (*land)(const Plan *, int64_t first, int64_t last, Landing *); /* gives the first unit that was not brought */
+    int64_t count;       /* units: chunks, or rows and spans */
+    int64_t field_count; /* that it fills */
+    int64_t most_batch;  /* the last batch that any of the rows goes to */
+    int is_copy;         /* whether it copies what is in memory already */
+    Where to;            /* without slots, which are known when it is carried out */
+};
+
 /* Chunks of a dataset, and where their rows go; or their boxes. */
 typedef struct {
+    Plan plan;
     const ChunkFields *fields;
-    int64_t count, most_gap, most_batch;
+    int64_t most_gap;
     const int64_t *offset, *nbytes, *piece, *low, *high; /* offset: -1 for the fill value; low, high: its rows */
     const int8_t *pipeline; /* which of the pipelines is its own, 0 where there are none; -1 if it is not landed here */
-    Where to;
     Boxes boxes; /* without axes where rows are no boxes; of its regions those that follow */
     const int64_t *begin, *chunk_shape, *shape, *skipped;
-} Plan;
+} ChunkPlan;
 
 /* Return what undoes the filters of a chunk; NULL where it is taken as it is. */
-static const Pipeline *pipeline_of(const Plan *plan, int64_t k)
+static const Pipeline *pipeline_of(const ChunkPlan *plan, int64_t k)
 {
     const Longs pipelines = plan->fields->pipelines;
     return pipelines.count ? (const Pipeline *)pipelines.at[plan->pipeline[k]] : NULL;
 }
 
 /* With what, and where to, a thread lands a part of a plan. */
-typedef struct {
+struct Landing {
     int descriptor;    /* of the file; -1 where `at` says where each chunk lies in memory */
     const int64_t *at;
     Longs slots;
     const int64_t *offsets, *row_nbytes; /* of each program's field */
     Scratch *scratch;
     const volatile int32_t *stop;
-    int64_t *counts; /* reads, their bytes and ns; where a read failed, and its bytes; chunks, their bytes, ns; ns of copies */
+    int64_t *counts; /* reads, their bytes and ns; where a read failed, and its bytes; chunks, their bytes, ns; ns of copies;
+                        bytes of rows that were in memory */
     Found found;
-} Landing;
+};
 
-enum { READS, READ_NBYTES, READ_NS, FAILED_AT, FAILED_NBYTES, CHUNKS, DECODED_NBYTES, DECODE_NS, SCATTER_NS, COUNTS };
+enum { READS, READ_NBYTES, READ_NS, FAILED_AT, FAILED_NBYTES, CHUNKS, DECODED_NBYTES, DECODE_NS, SCATTER_NS, MEMORY_NBYTES, COUNTS };
 
 /* Put other column numbers in the place of those of a sparse matrix; one that is none becomes the largest that there is. */
 static void renumber(char *numbers, int64_t nbytes, int64_t kind, Longs moved)
@@ -120,15 +135,15 @@ static const char *dense_of(const ChunkFields *of, const Program *program, const
 }
 
 /* Return where the rows of a chunk go in one field. */
-static Where in_program(const Plan *plan, const Landing *into, int64_t k, int64_t program)
+static Where in_program(const ChunkPlan *plan, const Landing *into, int64_t k, int64_t program)
 {
-    Where to = part_of(&plan->to, plan->low[k], plan->high[k]);
+    Where to = part_of(&plan->plan.to, plan->low[k], plan->high[k]);
     to.slots = into->slots, to.offset = into->offsets[program], to.row_nbytes = into->row_nbytes[program];
     return to;
 }
 
 /* Copy what boxes take of a chunk whose first element is at `source`, with so many elements of the last axis or none. */
-static void place_chunk_in_boxes(const Plan *plan, Landing *into, int64_t k, int64_t program, const char *source, int is_fill)
+static void place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k, int64_t program, const char *source, int is_fill)
 {
     Boxes of = plan->boxes;
     int64_t ends[MOST_AXES], strides[MOST_AXES], stride = plan->fields->programs[program].nbytes;
@@ -140,13 +155,13 @@ static void place_chunk_in_boxes(const Plan *plan, Landing *into, int64_t k, int
     }
     of.low = begin, of.high = ends, of.shapes = plan->shape + k * of.axes, of.strides = strides;
     of.element = plan->fields->programs[program].nbytes;
-    of.to = plan->to;
+    of.to = plan->plan.to;
     of.to.slots = into->slots, of.to.offset = into->offsets[program], of.to.row_nbytes = into->row_nbytes[program];
     place_region(&of, &into->found, 0, plan->low[k], plan->high[k], source);
 }
 
 /* Give rows of a chunk that was never written the fill value; return whether there was memory for that. */
-static int fill_rows(const Plan *plan, Landing *into, int64_t k)
+static int fill_rows(const ChunkPlan *plan, Landing *into, int64_t k)
 {
     const ChunkFields *fields = plan->fields;
     for (int64_t p = 0; p < fields->program_count; p++) {
@@ -173,10 +188,10 @@ static int fill_rows(const Plan *plan, Landing *into, int64_t k)
 
 /* Return how many chunks from one on, before `end`, lie side by side: they have the same rows, and their parts of a row
 follow. */
-static int64_t count_side_by_side(const Plan *plan, int64_t k, int64_t end)
+static int64_t count_side_by_side(const ChunkPlan *plan, int64_t k, int64_t end)
 {
     const ChunkFields *of = plan->fields;
-    if (of->chunk_nbytes > SMALL_CHUNK_NBYTES || plan->to.lengths.count || plan->boxes.axes || !of->program_count)
+    if (of->chunk_nbytes > SMALL_CHUNK_NBYTES || plan->plan.to.lengths.count || plan->boxes.axes || !of->program_count)
         return 1;
     const int64_t p = plan->piece[k], first = of->edges[p];
     if (of->edges[p + 1] != first + 1)
@@ -197,17 +212,17 @@ static int64_t count_side_by_side(const Plan *plan, int64_t k, int64_t end)
 }
 
 /* Return whether a chunk's shuffle is undone as its rows are copied to a field. */
-static int is_fused(const Plan *plan, int64_t k, const Program *program)
+static int is_fused(const ChunkPlan *plan, int64_t k, const Program *program)
 {
     const ChunkFields *of = plan->fields;
     const int64_t piece = plan->piece[k], row_nbytes = of->row_elements[piece] * of->stored_nbytes;
     return program->may_fuse && of->are_long[piece] && of->chunk_nbytes > SMALL_CHUNK_NBYTES && !plan->boxes.axes
-        && (!plan->to.lengths.count || row_nbytes >= FUSED_ROW_NBYTES);
+        && (!plan->plan.to.lengths.count || row_nbytes >= FUSED_ROW_NBYTES);
 }
 
 /* Copy rows of decoded chunks, one or several side by side, to all fields; `shuffled` is the width of elements whose byte
 shuffle is still to be undone. Return whether there was memory for that. */
-static int scatter_chunks(const Plan *plan, Landing *into, int64_t k, int64_t count, const char *data, int64_t nbytes,
+static int scatter_chunks(const ChunkPlan *plan, Landing *into, int64_t k, int64_t count, const char *data, int64_t nbytes,
                           int64_t shuffled)
 {
     const ChunkFields *of = plan->fields;
@@ -247,7 +262,7 @@ static int scatter_chunks(const Plan *plan, Landing *into, int64_t k, int64_t co
 }
 
 /* Return the end of the chunks from one on that one read brings: those that lie close together. */
-static int64_t end_of_read(const Plan *plan, int64_t k, int64_t last)
+static int64_t end_of_read(const ChunkPlan *plan, int64_t k, int64_t last)
 {
     int64_t end = plan->offset[k] + plan->nbytes[k], other = k + 1;
     for (; other < last && plan->pipeline[other] >= 0 && plan->offset[other] >= 0; other++) {
@@ -260,7 +275,7 @@ static int64_t end_of_read(const Plan *plan, int64_t k, int64_t last)
 }
 
 /* Undo the filters of chunks side by side, or of one; return where their bytes are, NULL if one does not decode. */
-static const char *decode_chunks(const Plan *plan, Landing *into, int64_t k, int64_t count, const int64_t *at)
+static const char *decode_chunks(const ChunkPlan *plan, Landing *into, int64_t k, int64_t count, const int64_t *at)
 {
     const ChunkFields *of = plan->fields;
     const Pipeline *pipeline = pipeline_of(plan, k);
@@ -277,7 +292,7 @@ static const char *decode_chunks(const Plan *plan, Landing *into, int64_t k, int
 }
 
 /* Land chunks that are in memory; return the first that was not brought. */
-static int64_t land_read(const Plan *plan, int64_t k, int64_t end, const char *data, Landing *into)
+static int64_t land_read(const ChunkPlan *plan, int64_t k, int64_t end, const char *data, Landing *into)
 {
     int64_t at[MOST_BESIDE], began = now_ns();
     for (int64_t count; k < end && !*into->stop; k += count) {
@@ -300,8 +315,9 @@ static int64_t land_read(const Plan *plan, int64_t k, int64_t end, const char *d
 }
 
 /* Bring chunks `first` to `last` of a plan to their places; return the first that was not brought, `last` if all were. */
-static int64_t land(const Plan *plan, int64_t first, int64_t last, Landing *into)
+static int64_t land_chunks(const Plan *given, int64_t first, int64_t last, Landing *into)
 {
+    const ChunkPlan *const plan = (const ChunkPlan *)given;
     int64_t k = first, *found = NULL;
     if (plan->boxes.axes && !(found = room_of_found(&plan->boxes, &into->found)))
         return first;
@@ -333,7 +349,7 @@ static int64_t land(const Plan *plan, int64_t first, int64_t last, Landing *into
 }
 
 /* Copy the rows of one chunk that was decoded elsewhere. */
-static int land_decoded(const Plan *plan, Landing *into, int64_t k, const char *data, int64_t shuffled)
+static int land_decoded(const ChunkPlan *plan, Landing *into, int64_t k, const char *data, int64_t shuffled)
 {
     int64_t *found = NULL;
     if (plan->boxes.axes && !(found = room_of_found(&plan->boxes, &into->found)))
@@ -342,4 +358,62 @@ static int land_decoded(const Plan *plan, Landing *into, int64_t k, const char *
     fence();
     free(found);
     return status;
+}
+
+/* --- Rows that need no decoding ------------------------------------------------------------------------------- */
+
+typedef struct {
+    Plan plan;
+    Reading reading; /* without what a thread adds to it */
+} RowPlan;
+
+/* Read rows, or spans, to their places: all or none of them count as brought. */
+static int64_t land_rows(const Plan *given, int64_t first, int64_t last, Landing *into)
+{
+    Reading of = ((const RowPlan *)given)->reading;
+    const int64_t began = now_ns(), reads = into->counts[READS], nbytes = into->counts[READ_NBYTES], ns = into->counts[READ_NS];
+    of.to = part_of(&given->to, first, last);
+    of.to.slots = into->slots, of.field_offsets = into->offsets, of.row_nbytes = into->row_nbytes;
+    of.descriptor = into->descriptor, of.counts = into->counts, of.scratch = room_for(into->scratch, ROOM_READ, of.room);
+    if (*into->stop || !of.scratch || read_rows(&of) != DONE)
+        return first;
+    into->counts[CHUNKS] += into->counts[READS] - reads;
+    into->counts[DECODED_NBYTES] += into->counts[READ_NBYTES] - nbytes;
+    into->counts[SCATTER_NS] += now_ns() - began - (into->counts[READ_NS] - ns);
+    return last;
+}
+
+/* --- Rows that are in memory ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    Plan plan;
+    /* of each field: where its first row is in memory, the bytes of a row, and whether rows are asked for ahead */
+    const int64_t *sources, *nbytes, *are_asked_for;
+} MemoryPlan;
+
+static int64_t land_memory(const Plan *given, int64_t first, int64_t last, Landing *into)
+{
+    const MemoryPlan *const plan = (const MemoryPlan *)given;
+    const int64_t began = now_ns();
+    Where to = part_of(&given->to, first, last);
+    int64_t rows = 0;
+    if (*into->stop)
+        return first;
+    for (int64_t i = 0; to.lengths.count && i < to.rows.count; i++)
+        rows += length_at(&to, i);
+    rows = to.lengths.count ? rows : to.rows.count;
+    to.slots = into->slots;
+    for (int64_t field = 0; field < given->field_count; field++) {
+        const int64_t nbytes = plan->nbytes[field], whole[1][3] = {{0, 0, nbytes}};
+        const char *const source = (const char *)plan->sources[field];
+        to.offset = into->offsets[field], to.row_nbytes = into->row_nbytes[field];
+        if (nbytes && plan->are_asked_for[field])
+            gather_any(&to, source);
+        else if (nbytes)
+            (to.lengths.count ? scatter_spans : scatter)(&to, source, nbytes, whole, 1);
+        into->counts[MEMORY_NBYTES] += rows * nbytes;
+    }
+    fence();
+    into->counts[SCATTER_NS] += now_ns() - began;
+    return last;
 }

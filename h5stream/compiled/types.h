@@ -12,6 +12,13 @@ typedef struct {
     Pipeline pipeline;
 } PipelineObject;
 
+typedef struct {
+    PyObject_HEAD
+    Pool pool;
+    Py_buffer stop;
+    pid_t process;
+} PoolObject;
+
 static void drop_object(PyObject *self)
 {
     PyTypeObject *const type = Py_TYPE(self);
@@ -186,8 +193,237 @@ static PyType_Slot slots_of_pipeline[] = {
     {Py_tp_new, new_pipeline}, {Py_tp_dealloc, drop_pipeline}, {Py_tp_getset, fields_of_pipeline},
     {Py_tp_methods, methods_of_pipeline}, {0}};
 
-/* --- Both ------------------------------------------------------------------------------------------------------ */
+/* --- Pool ------------------------------------------------------------------------------------------------------ */
+
+/* Return the arguments of a call of a type as functions of the module have them; NULL if one has a name. */
+static PyObject *const *arguments_of(PyObject *given, PyObject *named, PyObject **each, Py_ssize_t most_count)
+{
+    if (named && PyDict_Size(named)) {
+        PyErr_SetString(PyExc_TypeError, "arguments have no names");
+        return NULL;
+    }
+    for (Py_ssize_t k = 0; k < most_count && k < PyTuple_Size(given); k++)
+        each[k] = PyTuple_GetItem(given, k);
+    return each;
+}
+
+static PyObject *new_pool(PyTypeObject *type, PyObject *given, PyObject *named)
+{
+    static const Parameter parameters[] = {ARRAY("stop", "i", 1, 0), NUMBER("threads"), NUMBER("most_copying")};
+    static const char name[] = "Pool";
+    PyObject *each[3];
+    Call call;
+    const Value *const v = call.value;
+    if (!arguments_of(given, named, each, 3) || !take(&call, name, parameters, 3, each, PyTuple_Size(given)))
+        return NULL;
+    MUST(v[0].count == 1 && v[1].number > 0 && v[2].number > 0, "stop must be one number, threads and most_copying positive")
+    PyObject *const self = PyType_GenericNew(type, given, NULL);
+    if (self) {
+        Pool *const pool = &((PoolObject *)self)->pool;
+        pthread_mutex_init(&pool->mutex, NULL), pthread_cond_init(&pool->changed, NULL);
+        pool->stop = v[0].at, pool->threads = v[1].number, pool->most_copying = v[2].number;
+        ((PoolObject *)self)->stop = call.held[0], call.held_count = 0;
+        ((PoolObject *)self)->process = getpid();
+    }
+    release(&call);
+    return self;
+}
+
+/* Let go of a group that no thread has any part of; gives what Python calls it. */
+static PyObject *drop_group(Group *group)
+{
+    PyObject *const name = group->name;
+    for (Share *share = group->shares, *next; share; share = next) {
+        next = share->of_group;
+        Held *const held = share->held;
+        while (held->held_count)
+            PyBuffer_Release(held->held + --held->held_count);
+        Py_XDECREF(held->earlier);
+        free(held);
+        free(share);
+    }
+    free(group);
+    return name;
+}
+
+/* Let go of all groups that nothing is carried out of. */
+static void drop_groups(Pool *pool)
+{
+    Group *dropped = NULL;
+    pthread_mutex_lock(&pool->mutex);
+    pool->first = pool->last = NULL;
+    for (Group **at = &pool->groups; *at;) {
+        Group *const group = *at;
+        if (group->is_running) {
+            at = &group->behind;
+            continue;
+        }
+        *at = group->behind;
+        group->behind = dropped, dropped = group;
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    for (Group *next; dropped; dropped = next) {
+        next = dropped->behind;
+        Py_DECREF(drop_group(dropped));
+    }
+}
+
+/* In a forked child the mutex may be locked for ever, and is not touched: threads that stayed in the parent have the rest. */
+static void drop_pool(PyObject *self)
+{
+    PoolObject *const object = (PoolObject *)self;
+    if (object->process == getpid())
+        drop_groups(&object->pool);
+    PyBuffer_Release(&object->stop);
+    drop_object(self);
+}
+
+/* Make a share of a plan; NULL with an error set. */
+static Share *new_share(PyObject *given)
+{
+    static const Parameter parameters[] = {MADE("plan", PLAN), LONGS("edges", 0), NUMBER("first_part"), NUMBER("descriptor"),
+                                           LONGS("slots", 0), LONGS("offsets", 0), LONGS("row_nbytes", 6)};
+    enum { COUNT = sizeof parameters / sizeof *parameters };
+    static const char name[] = "add";
+    PyObject *each[COUNT];
+    Call call;
+    const Value *const v = call.value;
+    if (!PyTuple_Check(given)) {
+        PyErr_SetString(PyExc_TypeError, "add: a share must be a tuple");
+        return NULL;
+    }
+    if (!arguments_of(given, NULL, each, COUNT) || !take(&call, name, parameters, COUNT, each, PyTuple_Size(given)))
+        return NULL;
+    const Plan *const plan = v[0].at;
+    const int64_t *const edges = v[1].at, count = v[1].count - 1;
+    MUST(count > 0 && edges[0] >= 0 && edges[count] <= plan->count, "edges must be those of parts of the plan")
+    for (int64_t k = 0; k < count; k++)
+        MUST(edges[k] < edges[k + 1], "edges must ascend")
+    MUST(plan->is_copy || v[3].number >= 0, "what is read needs a descriptor")
+    MUST(have_places(plan, v + 4), SLOTS_FIT)
+    Share *const share = calloc(1, sizeof *share);
+    Held *const held = calloc(1, sizeof *held);
+    if (!share || !held) {
+        free(share);
+        free(held);
+        release(&call);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    *share = (Share){.plan = plan, .edges = edges, .count = count, .pending = count, .first_part = v[2].number, .held = held};
+    share->into = landing(v + 4, v);
+    share->into.descriptor = (int)v[3].number, share->into.scratch = NULL;
+    memcpy(held->held, call.held, (size_t)call.held_count * sizeof *held->held);
+    held->held_count = call.held_count, held->earlier = Py_NewRef(each[0]);
+    return share;
+}
+
+static PyObject *add(PyObject *self, PyObject *const *given, Py_ssize_t given_count)
+{
+    if (given_count != 2 || !PyList_Check(given[1]) || !PyList_Size(given[1])) {
+        PyErr_SetString(PyExc_TypeError, "add takes a name, and a list of shares");
+        return NULL;
+    }
+    Group *const group = calloc(1, sizeof *group);
+    if (!group)
+        return PyErr_NoMemory();
+    Share **at = &group->shares;
+    group->name = Py_NewRef(given[0]);
+    for (Py_ssize_t k = 0; k < PyList_Size(given[1]); k++) {
+        Share *const share = new_share(PyList_GetItem(given[1], k));
+        if (!share) {
+            Py_DECREF(drop_group(group));
+            return NULL;
+        }
+        share->group = group, group->pending += share->count;
+        *at = share, at = &share->of_group;
+    }
+    put_in_queue(&((PoolObject *)self)->pool, group);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *work_of(PyObject *self, PyObject *const *given, Py_ssize_t given_count)
+{
+    static const Parameter parameters[] = {WRITTEN("counts", "q", 1, 0), NUMBER("settled")};
+    static const char name[] = "work";
+    Pool *const pool = &((PoolObject *)self)->pool;
+    const State *const state = PyType_GetModuleState(Py_TYPE(self));
+    Call call;
+    const Value *const v = call.value;
+    if (!given_count || !PyObject_TypeCheck(given[0], (PyTypeObject *)state->types[SCRATCH_TYPE])) {
+        PyErr_SetString(PyExc_TypeError, "work takes a Scratch first");
+        return NULL;
+    }
+    if (!take(&call, name, parameters, 2, given + 1, given_count - 1))
+        return NULL;
+    ScratchObject *const scratch = (ScratchObject *)given[0];
+    MUST(v[0].count == COUNTS, "counts must be as many as they are")
+    MUST(!scratch->is_busy, "another thread decodes with the scratch")
+    Outcome outcome;
+    scratch->is_busy = 1;
+    WITHOUT_GIL(outcome = work(pool, v[1].number, &scratch->scratch, v[0].at));
+    scratch->is_busy = 0;
+    release(&call);
+    if (outcome.why == ENDED)
+        return Py_NewRef(Py_None);
+    if (outcome.why == CALLED)
+        return Py_BuildValue("(OLLL)", Py_None, -1LL, 0LL, 0LL);
+    if (outcome.why == COMPLETE)
+        return Py_BuildValue("(NLLL)", drop_group(outcome.group), -1LL, 0LL, 0LL);
+    PyObject *const result = Py_BuildValue("(OLLL)", (PyObject *)outcome.group->name, (long long)outcome.part,
+                                           (long long)outcome.done, (long long)(intptr_t)outcome.group);
+    pthread_mutex_lock(&pool->mutex);
+    outcome.group->is_running--;
+    pthread_mutex_unlock(&pool->mutex);
+    return result;
+}
+
+static PyObject *call_of(PyObject *self, PyObject *given)
+{
+    const long long count = PyLong_AsLongLong(given);
+    if (count < 0 && PyErr_Occurred())
+        return NULL;
+    call_threads(&((PoolObject *)self)->pool, most(0, count));
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *end_of(PyObject *self, PyObject *none)
+{
+    (void)none;
+    end_pool(&((PoolObject *)self)->pool);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *drop_of(PyObject *self, PyObject *none)
+{
+    (void)none;
+    drop_groups(&((PoolObject *)self)->pool);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *running_of(PyObject *self, void *closure)
+{
+    Pool *const pool = &((PoolObject *)self)->pool;
+    (void)closure;
+    pthread_mutex_lock(&pool->mutex); /* once `stop` was set, who did not see it in time is counted */
+    const int64_t running = pool->running;
+    pthread_mutex_unlock(&pool->mutex);
+    return PyLong_FromLongLong(running);
+}
+
+static PyGetSetDef fields_of_pool[] = {{.name = "running", .get = running_of}, {0}};
+
+static PyMethodDef methods_of_pool[] = {
+    {"add", (PyCFunction)(void (*)(void))add, METH_FASTCALL, NULL},
+    {"work", (PyCFunction)(void (*)(void))work_of, METH_FASTCALL, NULL},
+    {"call", call_of, METH_O, NULL}, {"end", end_of, METH_NOARGS, NULL}, {"drop", drop_of, METH_NOARGS, NULL}, {0}};
+
+static PyType_Slot slots_of_pool[] = {
+    {Py_tp_new, new_pool}, {Py_tp_dealloc, drop_pool}, {Py_tp_getset, fields_of_pool}, {Py_tp_methods, methods_of_pool}, {0}};
+
+/* --- All ------------------------------------------------------------------------------------------------------- */
 
 PyType_Spec TYPES[TYPE_COUNT] = {
     [SCRATCH_TYPE] = {"h5stream.compiled._native.Scratch", sizeof(ScratchObject), 0, Py_TPFLAGS_DEFAULT, slots_of_scratch},
-    [PIPELINE_TYPE] = {"h5stream.compiled._native.Pipeline", sizeof(PipelineObject), 0, Py_TPFLAGS_DEFAULT, slots_of_pipeline}};
+    [PIPELINE_TYPE] = {"h5stream.compiled._native.Pipeline", sizeof(PipelineObject), 0, Py_TPFLAGS_DEFAULT, slots_of_pipeline},
+    [POOL_TYPE] = {"h5stream.compiled._native.Pool", sizeof(PoolObject), 0, Py_TPFLAGS_DEFAULT, slots_of_pool}};

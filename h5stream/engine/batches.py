@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.tasks import Destination, Task, Tools
 from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
@@ -20,12 +22,20 @@ from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.order.epoch import Order
 from h5stream.order.places import Places
 from h5stream.storage.layout.layout import FieldLayout
-from h5stream.storage.source.identity import SourceIdentity
+from h5stream.storage.source.identity import ByteSource, Descriptor, SourceIdentity
 from h5stream.storage.source.stores import is_address
 
 _log = logging.getLogger("h5stream")
 
 Take = Callable[[int], NDArray[np.uint8]]
+
+Longs = NDArray[np.int64]
+
+PlanShare = tuple["kernels.Plan", Longs, int, int, Longs, Longs, Longs]
+"""A plan as `kernels.Pool.add` takes it."""
+
+MOST_HELD = 64
+"""Files that the pool reads for a window: each is open until all of the window is there."""
 
 ARRANGED_AHEAD = 3
 """Batches whose ragged rows are arranged before they are asked for: one for each of two readers, and the next one."""
@@ -124,7 +134,11 @@ class PlannedWindow:
     tasks: list[Task]
     files: tuple[int, ...]  # that its rows lie in, also those that stay in memory: all must still be what they were
     fills: bool = False  # whether any of the tasks decodes what stays in memory
-    pending: int = 0  # tasks that are still to come
+    native: list[Task] = field(
+        default_factory=list
+    )  # of the tasks, those that the pool carries out; taken out of these
+    descriptors: dict[int, Descriptor] = field(default_factory=dict)  # of the files that the pool reads, held open
+    pending: int = 0  # tasks that are still to come; all that the pool carries out count as one
     destination: Destination | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
     # rows that cannot be had, by batch (counted from the first) and place in it, and why
@@ -134,6 +148,39 @@ class PlannedWindow:
     def numbers(self) -> range:
         """The batches that it has a share in."""
         return range(self.first_batch, self.first_batch + len(self.rows_of_batch))
+
+    def take_native(self, sources: Sequence[ByteSource]) -> None:
+        """Choose the tasks that the pool carries out: those that are data alone, of files that open, not too many."""
+        tasks, self.tasks = self.tasks, []
+        for task in tasks:
+            is_native = task.native is not None and self._is_open(task.native.file, sources)
+            (self.native if is_native else self.tasks).append(task)
+
+    def _is_open(self, file: int | None, sources: Sequence[ByteSource]) -> bool:
+        if file is None or file in self.descriptors:
+            return True
+        if len(self.descriptors) == MOST_HELD:
+            return False
+        with contextlib.suppress(H5StreamError):  # which a thread says when it reads from it
+            if (descriptor := sources[file].descriptor()) is not None:
+                self.descriptors[file] = descriptor
+        return file in self.descriptors
+
+    def shares(self) -> list[PlanShare]:
+        """Return the plans that the pool carries out, each cut into the parts that are its tasks."""
+        assert self.destination is not None
+        shares, begin = [], 0
+        parts = [task.native for task in self.native if task.native is not None]
+        for number, part in enumerate(parts):
+            following = parts[number + 1] if number + 1 < len(parts) else None
+            if following is not None and following.plan is part.plan and following.first == part.last:
+                continue
+            edges = np.array([each.first for each in parts[begin : number + 1]] + [part.last], dtype=np.int64)
+            descriptor = -1 if part.file is None else self.descriptors[part.file].number
+            where = self.destination.of_fields(part.fields)
+            shares.append((part.plan, edges, begin, descriptor, *where))
+            begin = number + 1
+        return shares
 
     def first_failure(
         self, task: Task, error: H5StreamError, tools: Tools, skipping: RunCounters | None
@@ -233,9 +280,9 @@ class OpenBatches:
                 self._open[number] = batch
             window.batches.append(batch)
             assert brought <= batch.missing
-        window.pending = len(window.tasks)
+        window.pending = len(window.tasks) + bool(window.native)
         every = [batch.objects for batch in window.batches]
-        shares = (task.shared.share for task in window.tasks)
+        shares = (task.shared.share for task in itertools.chain(window.tasks, window.native))
         window.destination = Destination(
             slots=np.array([batch.slot.address for batch in window.batches], dtype=np.int64),
             format=self._format,
@@ -254,7 +301,7 @@ class OpenBatches:
             batch.missing -= brought
             self.ready += batch.missing == 0
         # A reader that waits still knows its last job, and by it the window: it must not keep the batches.
-        window.batches, window.destination = [], None
+        window.batches, window.destination, window.descriptors = [], None, {}
 
     def first_full(self, counters: RunCounters) -> ReadyBatch | None:
         """Return the next batch if all of it is there, without gaps; it is removed later. Raises what is in its way."""

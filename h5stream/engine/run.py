@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from h5stream.base import limits
 from h5stream.base.leases import Living
 from h5stream.base.limits import return_freed_memory
+from h5stream.compiled import _native as kernels
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.plan.placement import Placement
 from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, NOWHERE, Task
@@ -43,14 +45,16 @@ way together: with tasks of one frame, 32 readers had half of a line whose answe
 class Run:
     """One pass over an order, carried out by threads or by who asks.
 
-    # Guarantees: everything below `_lock` is read and written under it. Threads take jobs, carry them out
-    # without the lock, and report back; without threads the consumer does, whenever the next batch is not there, and
-    # what interrupts it then (Ctrl-C) is its own to handle, at once. Only `next_batch` hands batches over, in order, to
-    # one consumer. Nobody touches a slot after its window is complete, and slots go back once nothing is carried out
-    # any more, so stopping early frees nothing too soon. `stop` may be called by any thread, twice, inside the garbage
-    # collector, and in a forked child, where it does nothing.
-    # Which thread changes what there is to do asks for a job next, and wakes as many others as there are more: one
-    # that is woken for nothing holds up all that run Python.
+    # Guarantees: everything below `_lock` is read and written under it. What is data alone (`Task.native`) threads
+    # carry out in the pool, without Python. They come back for jobs, do those without the lock, and report back;
+    # without threads the consumer does, whenever the next batch is not there, and what interrupts it then (Ctrl-C) is
+    # its own to handle, at once. Only `next_batch` hands batches over, in order, to one consumer. Nobody touches a slot
+    # after its window is complete, and slots go back once nothing is carried out any more, so stopping early frees
+    # nothing too soon. `stop` may be called by any thread, twice, inside the garbage collector, and in a forked child,
+    # where it does nothing.
+    # Which thread changes what there is to do asks for a job next, or calls as many threads as there are jobs. A call
+    # is not lost if none waits, and a thread that comes for one goes on until there is no job left. One that comes for
+    # nothing holds up all that run Python. The consumer admits windows itself: a thread would have to wait for it.
     # Where all rows stay in memory once they are decoded, the first batches of a shuffled window need almost all of its
     # chunks, and are read with those; while there is no room for more batches readers decode the rest. So that each
     # chunk is decoded once, nothing is planned while any is, and tasks look whether it is there by now.
@@ -67,8 +71,8 @@ class Run:
         # Nothing ends a reader in silence: the consumer would wait for ever.
         self._caught = BaseException if threads else Exception
         self._pid = os.getpid()
-        self._lock = threading.RLock()  # that of both conditions: quicker to take by itself
-        self._work_came, self._batch_came = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._lock = threading.RLock()  # that of the condition: quicker to take by itself
+        self._batch_came = threading.Condition(self._lock)
         self._windows: Iterator[Window] | None = iter(order.windows(first_batch))
         self._planning = False
         self._planned: PlannedWindow | None = None
@@ -81,6 +85,8 @@ class Run:
         fields, take = reader.layout.fields, reader.ragged_memory.take
         self._open = OpenBatches(order, first_batch, engine.slots, engine.slot_format, fields, take)
         self._stopped = stopped = np.zeros(1, dtype=np.int32)  # which kernels look at, too
+        self._pool = kernels.Pool(stopped, max(1, threads), limits.cpus())
+        self._pool.call(1)  # to plan
         # No method: tasks of asyncio keep what they look at, and by it the run.
         self._is_stopped = lambda: bool(stopped[0])
         self.left_out: set[int] = set()  # batches of which nothing was left, as far as they were passed over
@@ -141,14 +147,17 @@ class Run:
             return batch
 
     def _tell_of_room(self) -> None:
-        """Wake a reader where there is room to go on, who wakes others, and all where nothing more will come."""
-        if self._exhausted:
-            self._work_came.notify_all()
-        elif self._open.may_need_arranging or (self._planned and self._may_admit()):
-            self._work_came.notify()
+        """Go on with what there is room for now, and call a thread for the rest."""
+        if self._threads:
+            may_plan = self._admit_planned()
+            if may_plan or self._exhausted or self._open.may_need_arranging:
+                self._pool.call(1)
+
+    def _call_all(self) -> None:
+        self._pool.call(len(self._threads))
 
     def _tell_all(self) -> None:
-        self._work_came.notify_all()
+        self._call_all()
         self._batch_came.notify_all()
 
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
@@ -190,7 +199,7 @@ class Run:
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing is planned or carried out, or waits for a thread; asked under the lock."""
-        return not self._jobs and self._running == 0 and not self._planning
+        return not self._active and self._running == 0 and not self._planning
 
     @property
     def ready(self) -> int:
@@ -219,6 +228,7 @@ class Run:
             self._windows, self._planned = None, None
             self._jobs.clear()
             self._tell_all()
+            self._pool.end()
         deadline = time.monotonic() + (STOP_S if wait_s is None else wait_s)
         for thread in self._threads:  # not all are alive, after Ctrl-C in `__init__`
             if thread.is_alive() and thread is not threading.current_thread():
@@ -228,7 +238,8 @@ class Run:
 
     def _let_go(self) -> None:
         """Return slots back once a run is stopped and nobody writes to them any more; called under the lock."""
-        if self._stopped[0] and not self._running:
+        if self._stopped[0] and not self._running and not self._pool.running:
+            self._pool.drop()
             for batch in self._open.clear():
                 batch.slot.give_back()
 
@@ -241,13 +252,22 @@ class Run:
             except BaseException as error:  # complete batches come first
                 self._fail_planning(error)
                 return
-        tally = self.counters.tally()
+        tally, settled = self.counters.tally(), 0
         try:
-            while (job := self._wait_for_job()) is not None:
-                self._carry_out(job, tally)
+            while (event := self._pool.work(self._reader.scratch.native, tally.native, settled)) is not None:
+                window, part, unit, settled = event
+                if settled:
+                    self._bring_rest(window, window.native[part], unit, tally)
+                    continue
+                if window is not None:
+                    self._settle(window)
+                while (job := self._next_job()) is not None:
+                    self._carry_out(job, tally)
         except BaseException as error:  # nothing ends a reader in silence: the consumer would wait for ever
             with self._lock:
                 self._fail(self._open.next, error)
+        with self._lock:
+            self._let_go()
 
     def _carry_out(self, job: Callable[[Tally], None], tally: Tally) -> None:
         """Do a job, whose reads end once the run is stopped."""
@@ -258,36 +278,30 @@ class Run:
             stop_asked.reset(tokens[0])
             asked_by.reset(tokens[1])
 
-    def _wait_for_job(self) -> Callable[[Tally], None] | None:
-        """Return what to do next, as soon as there is something; None once nothing more will come."""
+    def _next_job(self) -> Callable[[Tally], None] | None:
+        """Return what Python has to do next; None if there is nothing at the moment, or nothing more will come."""
         with self._lock:
-            while (job := self._take_job()) is None:
-                if self._stopped[0] or (self._exhausted and not self._jobs and not self._open.may_need_arranging):
-                    self._work_came.notify_all()
-                    return None
-                self._work_came.wait()
+            job = self._take_job()
+            if job is None and self._exhausted and not self._active and not self._open.may_need_arranging:
+                self._pool.end()
             return job
 
     def _take_job(self) -> Callable[[Tally], None] | None:
         """Choose what to do next; called under the lock."""
         if self._stopped[0]:
             return None
+        self._admit_planned()
         is_full = self._planned is not None and not self._may_admit()
-        if self._planned is not None and not is_full and not (self._planned.fills and self._decoding):
-            window, self._planned = self._planned, None
-            try:
-                self._admit(window)
-            except self._caught as error:  # no memory for its slots: that is the consumer's to know
-                self._fail(window.first_batch, error)
         if self._threads and (batch := self._open.to_arrange(self._max_open - self._open_batches)) is not None:
             self._running += 1
-            self._work_came.notify()  # there may be another
+            self._pool.call(1)  # there may be another
             return functools.partial(self._arrange, batch)
         fills = self._to_decode is not None and any(window.fills for window in self._active)
         may_plan = self._planned is None and not self._planning and self._windows is not None
         # The next window is planned while others carry this one's tasks; one thread alone carries them first. What is
         # being decoded would be decoded once more for it.
-        if may_plan and not fills and not self._decoding and (len(self._threads) > 1 or not self._jobs):
+        is_alone = len(self._threads) <= 1
+        if may_plan and not fills and not self._decoding and not (is_alone and (self._jobs or self._active)):
             self._planning = True
             return self._plan_next
         if self._jobs:
@@ -297,6 +311,18 @@ class Run:
             self._decoding += 1
             return self._decode_ahead
         return None
+
+    def _admit_planned(self) -> bool:
+        """Admit the window that is planned, if there is room; tells whether it did. Called under the lock."""
+        window = self._planned
+        if window is None or not self._may_admit() or (window.fills and self._decoding):
+            return False
+        self._planned = None
+        try:
+            self._admit(window)
+        except self._caught as error:  # no memory for its slots: that is the consumer's to know
+            self._fail(window.first_batch, error)
+        return True
 
     def _may_admit(self) -> bool:
         if not self._threads or self._open_batches + self._planned_adds <= self._max_open:
@@ -313,19 +339,21 @@ class Run:
     def _admit(self, window: PlannedWindow) -> None:
         """Return the window its slots and queue its tasks; called under the lock."""
         self._open.admit(window)
-        if not window.tasks:  # rows without elements: nothing is to be done for them
+        if not window.pending:  # rows without elements: nothing is to be done for them
             self._complete(window)
             return
         self._active.append(window)
         self._jobs.extend((window, task) for task in window.tasks)
-        self._work_came.notify(len(window.tasks))
+        if window.native:
+            self._pool.add(window, window.shares())
+        self._pool.call(len(window.tasks))
 
     def _complete(self, window: PlannedWindow) -> None:
         """Count what a window brought; called under the lock."""
         self._open.complete(window)
         self._batch_came.notify_all()
         if self._to_decode is not None:
-            self._work_came.notify_all()
+            self._call_all()
 
     def _plan_next(self, tally: Tally) -> None:
         try:
@@ -348,7 +376,7 @@ class Run:
                 return
             self._planned_adds = sum(number not in self._open for number in planned.numbers)
             if self._to_decode is not None:
-                self._work_came.notify_all()
+                self._call_all()
 
     def _plan(self) -> PlannedWindow | None:
         windows = self._windows
@@ -366,9 +394,18 @@ class Run:
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
         files = self._reader.layout.files_of(placement.rows)
         fills = any(task.keeps for task in tasks)
-        return PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
+        planned = PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
+        if self._threads:
+            planned.take_native(self._reader.sources)
+        return planned
 
     def _land(self, window: PlannedWindow, task: Task, tally: Tally) -> None:
+        """Bring a task of a window, as one of those that it waits for."""
+        self._bring(window, task, tally)
+        self._settle(window)
+
+    def _bring(self, window: PlannedWindow, task: Task, tally: Tally) -> None:
+        """Bring a task, or note at which batch it failed, and why."""
         assert window.destination is not None
         failed: tuple[int, BaseException] | None = None
         try:
@@ -382,21 +419,35 @@ class Run:
         except self._caught as error:
             failed = window.first_batch + task.placement.first_batch, error
         with self._lock:
-            # In one step with the count: what completes the window must know of every error in it.
+            self._running -= 1
+            # Before it is counted: what completes the window must know of every error in it.
             if failed is not None:
                 self._fail(*failed)
-            window.pending -= 1
-            last = window.pending == 0
-        changed = window.changed_file(self._reader.layout.files) if last else None
+        failed = None  # it knows this frame, and both would keep all that the run has
+
+    def _settle(self, window: PlannedWindow) -> None:
+        """Count one of the things that a window waits for; the last one completes it."""
         with self._lock:
-            self._running -= 1
+            window.pending -= 1
+            if window.pending:
+                self._let_go()
+                return
+        changed = window.changed_file(self._reader.layout.files)
+        with self._lock:
             if changed is not None:
                 self._fail(window.first_batch, changed)
-            if last:
-                self._active.remove(window)
-                self._complete(window)
+            self._active.remove(window)
+            self._complete(window)
             self._let_go()
-        failed = None  # it knows this frame, and both would keep all that the run has
+
+    def _bring_rest(self, window: PlannedWindow, task: Task, unit: int, tally: Tally) -> None:
+        """Bring what the pool could not bring of a task, or tell why that cannot be."""
+        with self._lock:
+            if self._stopped[0]:
+                return
+            self._running += 1
+        assert task.rest is not None
+        self._carry_out(functools.partial(self._bring, window, task.rest(unit)), tally)
 
     def _decode_ahead(self, tally: Tally) -> None:
         """Decode something that stays in memory before a batch needs it, which reports what is wrong with it."""
@@ -410,7 +461,8 @@ class Run:
             self._decoding -= 1
             if task is None:
                 self._to_decode = None
-            self._work_came.notify_all()
+            if not self._decoding or task is None:
+                self._call_all()
 
     def _arrange(self, batch: ReadyBatch, tally: Tally) -> None:
         began = clock()

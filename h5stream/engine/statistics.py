@@ -8,13 +8,14 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.base.texts import ShownAsText, text_of_bytes
+from h5stream.compiled import _native as kernels
 from h5stream.storage.source.stores import NOTHING, Asked, asked_of_stores
 
 LEAST_TOLD = 0.01
@@ -315,11 +316,14 @@ class Tally:
     copy_ns: int = 0
     h5py_ns: int = 0
     plan_ns: int = 0
+    native: NDArray[np.int64] = field(default_factory=lambda: np.zeros(kernels.COUNTS, dtype=np.int64))
+    """What kernels counted, which count on without Python."""
 
     def add(self, other: Tally) -> None:
         """Count what another thread counted."""
         for name in _NAMES:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.native += other.native
 
     def read(self, since: int, nbytes: int, reads: int = 1) -> None:
         """Count the time since a moment as reading so many bytes."""
@@ -348,16 +352,11 @@ class Tally:
         self.chunks += chunks
         return ended
 
-    def landed(self, counts: NDArray[np.int64]) -> None:
-        """Count what `kernels.land` did."""
-        reads, read_nbytes, read_ns, _, _, chunks, decoded_nbytes, decode_ns, scatter_ns = counts.tolist()
-        self.reads += reads
-        self.read_bytes += read_nbytes
-        self.read_ns += read_ns
-        self.chunks += chunks
-        self.decoded_bytes += decoded_nbytes
-        self.decode_ns += decode_ns
-        self.scatter_ns += scatter_ns
+    def in_all(self, name: str) -> int:
+        """Return one of the counters, with what kernels counted of it."""
+        number = _COUNTED_BY_KERNELS.get(name)
+        count: int = getattr(self, name)
+        return count if number is None else count + int(self.native[number])
 
     def via_h5py(self, since: int, nbytes: int) -> int:
         """Count rows that h5py read since a moment, and return that of its end."""
@@ -371,7 +370,19 @@ class Tally:
         self.scatter_ns += clock() - since
 
 
-_NAMES = tuple(field.name for field in fields(Tally))
+_NAMES = tuple(field.name for field in fields(Tally) if field.name != "native")
+
+_COUNTED_BY_KERNELS = {
+    "reads": 0,
+    "read_bytes": 1,
+    "read_ns": 2,
+    "chunks": 5,
+    "decoded_bytes": 6,
+    "decode_ns": 7,
+    "scatter_ns": 8,
+    "memory_bytes": 9,
+}
+"""The place of each counter in `Tally.native`; see `kernels.COUNTS`."""
 
 
 class RunCounters:
@@ -459,7 +470,7 @@ class RunCounters:
         total = Tally()
         for tally in self._tallies.copy():
             total.add(tally)
-        counted = {name: getattr(total, name) for name in _NAMES}
+        counted: dict[str, Any] = {name: total.in_all(name) for name in _NAMES}
         return LoaderStatistics(
             elapsed_s=(now - began) * 1e-9,
             first_batch_s=None if self._first is None else (self._first - began) * 1e-9,

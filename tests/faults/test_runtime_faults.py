@@ -19,7 +19,7 @@ import pytest
 import torch
 from amounts import crossed
 from inner import fail_in_call, open_batches, run_of, stream_all
-from sample_files import eventually, one_epoch_at_a_time, reader_threads, write_sample
+from sample_files import carry_out_in_python, eventually, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.engine import batches, slots
@@ -103,6 +103,7 @@ def test_no_memory_at_any_allocation_is_an_error_after_which_the_loader_works(
 ):
     if site != "kept":
         stream_all(monkeypatch)
+    carry_out_in_python(monkeypatch)
     sample = write_sample(tmp_path)
     loader = H5StreamLoader(sample.path, 50, True, num_workers=num_workers, window=100)
     with monkeypatch.context() as patch:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement, cut_by
-from h5stream.engine.plan.tasks import GOING_ON, TASK_NBYTES, Bytes, Destination, Task, Tools, Where, chunk_by_chunk
+from h5stream.engine.plan.tasks import TASK_NBYTES, Bytes, Destination, Native, Task, Tools, chunk_by_chunk
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError
@@ -185,51 +185,52 @@ class ChunkPlan:
     def task(self, first: int, last: int) -> Task:
         """Return the task that brings some of the chunks."""
         table = self.table
+        is_native = bool((self.pipelines[first:last] >= 0).any())
         return Task(
             shared=self.shared,
             own=(table.low[first:last], table.high[first:last]),
             bring=functools.partial(self._land, first, last),
             apart=lambda _: (self.task(k, k + 1) for k in range(first, last)),
+            native=self._part(first, last) if is_native else None,
+            rest=lambda k: self.task(k, last),
         )
+
+    def _part(self, first: int, last: int) -> Native:
+        return Native(self.made, first, last, self.fields.fields, self.part.file)
 
     def _land(self, first: int, last: int, _: Placement, destination: Destination, tools: Tools) -> None:
         """Land some chunks: one call, which is begun anew behind each chunk that it cannot bring."""
-        where = destination.of_fields(self.fields.fields)
         descriptor = tools.sources[self.part.file].descriptor()
         if descriptor is None:
             for start, stop, at in self._read(first, last, tools):
-                self._land_range(start, stop, -1, at, where, tools)
+                self._land_range(start, stop, -1, at, destination, tools)
             return
-        self._land_range(first, last, descriptor.number, _NONE, where, tools)
+        self._land_range(first, last, descriptor.number, _NONE, destination, tools)
 
-    def _land_range(self, first: int, last: int, descriptor: int, at: Ints, where: Where, tools: Tools) -> None:
+    def _land_range(
+        self, first: int, last: int, descriptor: int, at: Ints, destination: Destination, tools: Tools
+    ) -> None:
         """Land chunks of a file, or ones that lie at addresses in memory."""
         k = first
         while k < last:
-            counts = np.zeros(kernels.COUNTS, dtype=np.int64)
-            scratch = tools.decoding.native
-            k = kernels.land(
-                self.made, k, last, descriptor, at[k - first :], *where, scratch.address, tools.stop, counts
-            )
-            tools.tally.landed(counts)
+            k = tools.land(self._part(k, last), at[k - first :], descriptor, destination)
             if k < last:
                 raise_if_stopped()
-                self._land_one(k, descriptor >= 0, where, tools)
+                self._land_one(k, descriptor >= 0, destination, tools)
                 k += 1
 
-    def _land_one(self, k: int, may_be_readable: bool, where: Where, tools: Tools) -> None:
+    def _land_one(self, k: int, may_be_readable: bool, destination: Destination, tools: Tools) -> None:
         """Land a chunk that a kernel did not bring, or say what is wrong with it or with the file."""
         table, number = self.table, slice(k, k + 1)
         stored, _ = tools.read(self.part.file, table.offset[number], table.nbytes[number])
         if may_be_readable and self.pipelines[k] >= 0:  # it may be the read alone that failed
-            counts, at = np.zeros(kernels.COUNTS, dtype=np.int64), np.array([address_of(stored)])
-            done = kernels.land(self.made, k, k + 1, -1, at, *where, tools.decoding.native.address, GOING_ON, counts)
-            tools.tally.landed(counts)
-            if done > k:
+            if tools.land(self._part(k, k + 1), np.array([address_of(stored)]), -1, destination) > k:
                 return
+            raise_if_stopped()
         since = clock()
         data, shuffled = self.decode(k, stored, tools)
         since = tools.tally.decoded(since, data.nbytes)
+        where = destination.of_fields(self.fields.fields)
         kernels.land_decoded(self.made, k, data, shuffled, *where, tools.decoding.native.address)
         tools.tally.scattered(since)
 

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from h5stream.base.leases import Living
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Task, Tools, Way, copying
+from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Native, Task, Tools, Way, copying
 from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
-from h5stream.engine.statistics import clock
 from h5stream.order.permutation import SAMPLES, words_of
 from h5stream.order.places import Places, is_ascending, pieces, place_dtype
 from h5stream.samples.space import number_outside
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.source.local import FilesIdentity
 from h5stream.storage.source.remote import GAP_NBYTES
+from h5stream.storage.source.stores import raise_if_stopped
 
 KEEP_NBYTES = 16 * 1024 * 1024
 KEEP_SHARE = 8
@@ -51,6 +51,8 @@ CACHED_NBYTES = 8 * 1024 * 1024
 """Rows of this many bytes are asked for ahead in any order, shorter ones where they are not ascending and all of them
 take more than a cache holds. Rows of 8 bytes, two threads, 256 MiB, nanoseconds: ascending 4.8 in place of 2.5, in
 random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."""
+
+_NONE = np.zeros(0, dtype=np.int64)
 
 TASK_SAMPLES = 65_536
 """Samples of one task that brings fields which come from no dataset."""
@@ -197,28 +199,48 @@ class Kept:
 
     def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of datasets that are there, in any order, into tasks of about as many bytes."""
-        fields = tuple(target.field for n in numbers for target in self.layout.datasets[n][0].targets)
-        row_nbytes = max(1, sum(self._row_nbytes[field] for field in fields))
+        for fields in self._together(self.layout.datasets[n][0] for n in numbers):
+            row_nbytes = max(1, sum(self._row_nbytes[field] for field in fields))
+            step = placement.step_of(max(1, max(LEAST_TASK_NBYTES, task_nbytes) // row_nbytes))
+            plan = self._copies(fields, placement)
+            for low in range(0, len(placement), step):
+                yield self._copying(plan, placement, low, min(low + step, len(placement)))
 
-        def gather(placement: Placement, destination: Destination, tools: Tools) -> None:
-            since = clock()
-            self.copy(fields, placement, destination)
-            tools.tally.memory_bytes += placement.total_rows * row_nbytes
-            tools.tally.scattered(since)
+    def _together(self, parts: Iterable[DatasetPart]) -> list[tuple[int, ...]]:
+        """Return the fields of some datasets by what is copied at once: ragged ones have places of their own."""
+        fields = [target.field for part in parts for target in part.targets]
+        ragged = [(field,) for field in fields if self.layout.fields[field].kind == "ragged"]
+        others = tuple(field for field in fields if (field,) not in ragged)
+        return ragged + ([others] if others else [])
 
-        for some in placement.in_steps(max(1, max(LEAST_TASK_NBYTES, task_nbytes) // row_nbytes)):
-            yield Task(shared=some, bring=gather)
+    def _copies(self, fields: tuple[int, ...], placement: Placement) -> Native:
+        """Plan copies of rows of some fields to their places."""
+        nbytes = np.array([self._row_nbytes[field] for field in fields], dtype=np.int64)
+        sources = address_of(self._memory) + np.array([self._format.offsets[field] for field in fields])
+        # No cache holds rows that lie anywhere: they are asked for ahead.
+        may_ask = placement.counts is None
+        is_far = may_ask and bool((nbytes < ASKED_FOR_NBYTES).any()) and self._is_far(placement)
+        asked = (may_ask & ((nbytes >= ASKED_FOR_NBYTES) | is_far)).astype(np.int64)
+        where = placement.rows, placement.lengths, placement.batch, placement.within
+        plan = kernels.plan_memory(sources, nbytes, asked, self._rows_of(fields), *where)
+        return Native(plan, 0, len(placement), fields, None)
 
-    def copy(self, fields: Sequence[int], placement: Placement, destination: Destination) -> None:
-        """Copy rows of some fields to their places."""
-        for field in fields:
-            nbytes, source = self._row_nbytes[field], address_of(self._memory) + self._format.offsets[field]
-            if nbytes and placement.counts is None and (nbytes >= ASKED_FOR_NBYTES or self._is_far(placement)):
-                # No cache holds rows that lie anywhere: they are asked for ahead.
-                kernels.gather_any(source, *destination.of(field, placement))
-            elif nbytes:
-                whole = np.array([[0, 0, nbytes]], dtype=np.int64)
-                destination.scatter(field, placement, source, nbytes, whole)
+    def _rows_of(self, fields: Sequence[int]) -> int:
+        """Return how many rows there is room for of all these fields."""
+        counts = [
+            count for n, count in self.rows.items() for t in self.layout.datasets[n][0].targets if t.field in fields
+        ]
+        return min(counts)
+
+    def _copying(self, plan: Native, placement: Placement, low: int, high: int) -> Task:
+        """Return the task that copies some of the rows; it keeps the memory, which `trim` may let go of."""
+        part = plan._replace(first=low, last=high)
+        own = np.array([low]), np.array([high])
+        return Task(shared=placement, own=own, bring=functools.partial(self._copy, part), native=part)
+
+    def _copy(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
+        if tools.land(part, _NONE, -1, destination) < part.last:
+            raise_if_stopped()
 
     def _is_far(self, placement: Placement) -> bool:
         """Tell whether no cache holds the rows that come next."""
@@ -260,39 +282,40 @@ class Kept:
         edges: NDArray[np.int64],
     ) -> Iterator[Task]:
         """Plan rows of chunks that are decoded into memory first, whole."""
-        fields = tuple(target.field for target in part.targets)
 
         def apart(task: Task) -> Iterator[Task]:
             """Return tasks that keep nothing: one for each chunk."""
             for one in way(task.placement, TASK_NBYTES):
                 yield from one.apart(one)
 
+        wanted = placement[int(edges[0]) : int(edges[-1])]
+        copies = [self._copies(some, wanted) for some in self._together([part])]
         at_once = max(1, TASK_NBYTES // max(1, part.chunk_rows * part.stored_row_nbytes))
         for low in range(0, len(chunks), at_once):
             some = chunks[low : low + at_once]
             first = part.row_start + some * part.chunk_rows
             counts = part.rows_of_chunks(some)
             tasks = [*way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES)]
+            begin, end = (int(edges[k] - edges[0]) for k in (low, min(low + at_once, len(chunks))))
+            copying = [self._copying(each, wanted, begin, end) for each in copies]
             yield Task(
-                shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
-                bring=self._filling(tasks, filled, some, fields),
+                shared=wanted[begin:end],
+                bring=self._filling(tasks, filled, some, copying),
                 apart=apart,
                 keeps=True,
             )
 
     def _filling(
-        self, tasks: Sequence[Task], filled: NDArray[np.bool_], chunks: NDArray[np.int64], fields: tuple[int, ...]
+        self, tasks: Sequence[Task], filled: NDArray[np.bool_], chunks: NDArray[np.int64], copying: Sequence[Task]
     ) -> Callable[[Placement, Destination, Tools], None]:
         """Return what brings chunks to memory with the tasks that do so, and the wanted rows to their places."""
 
         def fill(placement: Placement, destination: Destination, tools: Tools) -> None:
             for task in tasks if not filled[chunks].all() else ():
                 task.land(self.destination, tools)
-            since = clock()
             filled[chunks] = True
-            if len(placement):
-                self.copy(fields, placement, destination)
-            tools.tally.scattered(since)
+            for task in copying if len(placement) else ():
+                task.land(destination, tools)
 
         return fill
 

@@ -148,10 +148,13 @@ class Placement:
 
     def in_steps(self, count: int) -> Iterator[Placement]:
         """Cut into about so many rows each."""
-        if self.counts is not None:
-            count = max(1, count * len(self) // max(1, self.total_rows))
-        for low in range(0, len(self), count):
-            yield self[low : low + count]
+        step = self.step_of(count)
+        for low in range(0, len(self), step):
+            yield self[low : low + step]
+
+    def step_of(self, count: int) -> int:
+        """Return how many entries have about so many rows."""
+        return count if self.counts is None else max(1, count * len(self) // max(1, self.total_rows))
 
     def row_edges(self) -> Ints:
         """Return where the places of each row begin, of rows that ascend, and where the last ends."""

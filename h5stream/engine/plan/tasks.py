@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import LifoQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,6 +141,14 @@ class Tools:
             self.decoders.put(self._borrowed)
             self._borrowed = None
 
+    def land(self, part: Native, at: NDArray[np.int64], descriptor: int, destination: Destination) -> int:
+        """Carry out what is data alone; gives the first unit that was not brought. `at` is where each is in memory."""
+        where = destination.of_fields(part.fields)
+        scratch = self.decoding.native.address
+        return kernels.land(
+            part.plan, part.first, part.last, descriptor, at, *where, scratch, self.stop, self.tally.native
+        )
+
     def read(self, file: int, offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
         """Read ranges of a file to scratch, one behind the other; gives the bytes, and where each begins there."""
         self.give_back()
@@ -158,11 +166,22 @@ class Tools:
         return data, places
 
 
+class Native(NamedTuple):
+    """Part of a plan that is data alone: a thread carries it out without Python."""
+
+    plan: kernels.Plan
+    first: int  # its units: chunks, or entries of a placement
+    last: int
+    fields: tuple[int, ...]  # that it fills
+    file: int | None  # that it reads from; None if it copies what is in memory
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """Some rows of a window that one thread brings: the function that reads them and brings them to their places.
 
-    What it does was decided when it was planned.
+    What it does was decided when it was planned. Where `native` says all of it, kernels carry it out first, and the
+    function brings what they could not: from the unit on that `rest` is given.
 
     # Guarantees: immutable, and rows are written to the places that they were meant for: any thread may carry it out,
     and more than once.
@@ -173,6 +192,8 @@ class Task:
     own: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # its rows, as ranges of `shared`; None for all
     apart: Callable[[Task], Iterable[Task]] = lambda task: (task,)  # the smallest tasks, each of which may fail alone
     keeps: bool = False  # whether what it decodes stays in memory
+    native: Native | None = None
+    rest: Callable[[int], Task] | None = None
 
     @property
     def placement(self) -> Placement:

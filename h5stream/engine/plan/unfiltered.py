@@ -22,7 +22,7 @@ import numpy as np
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement
-from h5stream.engine.plan.tasks import Destination, Task, Tools, chunk_by_chunk
+from h5stream.engine.plan.tasks import Destination, Native, Task, Tools, chunk_by_chunk
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import SourceError
@@ -42,6 +42,8 @@ FILL_NBYTES = 4096
 
 READ_COST_NBYTES = 8 * 1024
 """What another read costs, as bytes that could be read meanwhile: for cutting tasks that take alike."""
+
+_NONE = np.zeros(0, dtype=np.int64)
 
 ATTEMPTS = 10
 """Times that a task is carried out where reads fail and then succeed."""
@@ -87,9 +89,9 @@ def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools,
         if read():
             return
         # Once more in the ordinary way, which says what is wrong; or gets over it, with a fresh descriptor.
-        offset, nbytes = counts[3:].tolist()
+        offset, nbytes = counts[3:5].tolist()
         source.read_many((offset,), (tools.scratch.buffer("read", nbytes).data,))
-        counts[3:] = 0
+        counts[3:5] = 0
     path = source.identity.path
     raise SourceError(
         f"{path!r}: reads keep failing, the last one of {nbytes} bytes at byte {offset}, and succeed when they are "
@@ -164,17 +166,21 @@ class UnfilteredRows:
         cost = self.row_nbytes + more // placement.total_rows
         steps = max(1, task_nbytes // max(1, cost))
         if self._has_descriptor:
-            yield from map(self._task, placement.in_steps(steps))
+            plan = self._plan(placement)
+            for low in range(0, len(placement), step := placement.step_of(steps)):
+                yield self._part(plan, placement, low, min(low + step, len(placement)))
             return
         # What is far is asked for once: all places of a row are one task's.
         edges = placement.row_edges()
         begins = edges[np.searchsorted(edges, np.arange(0, len(placement), steps))]
         for low, high in itertools.pairwise(np.unique(np.append(begins, len(placement))).tolist()):
-            yield self._task(placement[low:high])
+            some = placement[low:high]
+            yield Task(shared=some, bring=self._read_stretches, apart=functools.partial(chunk_by_chunk, part=self.part))
 
     def task(self, placement: Placement) -> Task:
         """Return one task for some rows of the part, ascending."""
-        return self._task(self._cut(placement))
+        placement = self._cut(placement)
+        return self._part(self._plan(placement), placement, 0, len(placement))
 
     def _cut(self, placement: Placement) -> Placement:
         """Cut spans so that each lies in one chunk, and fits where it is read to unless that is its place."""
@@ -183,16 +189,56 @@ class UnfilteredRows:
         cut = placement.cut_every(self.chunk_rows, self.part.row_start)
         return cut if self.whole_rows else cut.cut_every(self._most_rows, self.part.row_start)
 
-    def _task(self, placement: Placement) -> Task:
-        bring = self._read if self._has_descriptor else self._read_stretches
-        return Task(shared=placement, bring=bring, apart=functools.partial(chunk_by_chunk, part=self.part))
+    def _plan(self, placement: Placement) -> kernels.Plan:
+        """Say as data what brings rows."""
+        return kernels.plan_rows(
+            self.numbers,
+            self.offsets,
+            self._across,
+            self.chunk_rows,
+            self.part.row_start,
+            self.stride,
+            self.extents,
+            self._runs,
+            self._fill_places,
+            self._fill_nbytes,
+            self._room,
+            self._gap_nbytes,
+            self.whole_rows,
+            placement.rows,
+            placement.lengths,
+            placement.batch,
+            placement.within,
+        )
 
-    def _read(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+    def _part(self, plan: kernels.Plan, placement: Placement, low: int, high: int) -> Task:
+        part = Native(plan, low, high, self._fields, self.part.file)
+        return Task(
+            shared=placement,
+            own=(np.array([low]), np.array([high])),
+            bring=functools.partial(self._read, part),
+            apart=self._chunk_by_chunk,
+            native=part,
+            rest=lambda _: self._part(plan, placement, low, high),
+        )
+
+    def _chunk_by_chunk(self, task: Task) -> Iterator[Task]:
+        """Return one task for each chunk that the rows of a task lie in."""
+        return (self.task(one.shared) for one in chunk_by_chunk(task, self.part))
+
+    def _read(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and put them in their places."""
-        began, counts = clock(), np.zeros(5, dtype=np.int64)
-        source, to = tools.sources[self.part.file], destination.of_each(self._fields, placement)
-        read_until_sound(lambda: self._let_read(source, tools.scratch, counts, to), source, tools, counts)
-        tools.tally.read_in_part(began, *counts[:3].tolist())
+        source = tools.sources[self.part.file]
+
+        def read() -> bool:
+            descriptor = source.descriptor()
+            assert descriptor is not None  # else the rows were planned otherwise
+            is_read = tools.land(part, _NONE, descriptor.number, destination) == part.last
+            if not is_read:
+                raise_if_stopped()
+            return is_read
+
+        read_until_sound(read, source, tools, tools.tally.native)
 
     def _let_read(self, source: ByteSource, scratch: DecodeScratch, counts: Ints, to: tuple[Any, ...]) -> bool:
         """Let a kernel read rows to where they go; tell whether all of it was read."""
