@@ -637,4 +637,5 @@ def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> Taken:
         done += len(pieces[k])
         if time.monotonic() > until:
             break
-    return Taken(tally.chunks, tally.read_bytes, tally.decoded_bytes + tally.h5py_bytes).times(1 / done)
+    chunks, read, decoded = (tally.in_all(name) for name in ("chunks", "read_bytes", "decoded_bytes"))
+    return Taken(chunks, read, decoded + tally.h5py_bytes).times(1 / done)

@@ -599,6 +599,83 @@ def deal_groups(
         Where each group's part is written.
     """
 
+# Plans: short work is done with the GIL, since a thread that lets it go waits for those that run Python
+
+def locate(
+    output: _Places, edges: _Longs, size: int, last: int, last_begin: int, batch: _Places, within: _Places, /
+) -> None:
+    """Write the batch of each output place, and its place in that.
+
+    Parameters
+    ----------
+    edges : shape (batches + 1,), or empty
+        Where each batch begins, and where the last ends.
+    size, last, last_begin : int
+        Without edges: places of a batch; the number of the last one, and where that begins.
+    """
+
+def range_of(numbers: _Places, /) -> tuple[int, int]:
+    """Return the least and the greatest number; 0 and 0 of none."""
+
+def subtract(numbers: _Places, amount: int, out: _Places, /) -> None:
+    """Write numbers less an amount."""
+
+def count_batches(batch: _Places, lengths: _Places, counts: _Longs, /) -> None:
+    """Count the rows of each batch up; with lengths those of spans."""
+
+def in_ranges(begins: _Longs, counts: _Longs, every: _Longs, out: _Places, /) -> None:
+    """Write the numbers of ranges one behind the other: `counts` of each from `begins` on, `every` apart."""
+
+def into_chunks(
+    rows: _Places, first_row: int, chunk_rows: int, inside: _Places, begins: _Longs, numbers: _Longs, /
+) -> int:
+    """Write the number that each of ascending rows has inside its chunk, where each chunk's begin, and its number.
+
+    Returns
+    -------
+    int
+        The chunks that rows lie in; `begins` and `numbers` have room for no fewer.
+    """
+
+def lay_chunks(
+    stored: _Longs,
+    offset: _Longs,
+    nbytes: _Longs,
+    all_count: int,
+    numbers: _Longs,
+    edges: _Longs,
+    across: _Longs,
+    columns: int,
+    chunk_nbytes: int,
+    most_gap: int,
+    most_work: int,
+    table: _Longs,
+    cuts: _Longs,
+    /,
+) -> int:
+    """Look chunks up, and lay them as a table in the order of the file; those that were never written come first.
+
+    Parameters
+    ----------
+    stored, offset, nbytes, all_count
+        Chunks that are stored: their numbers, ascending, where each begins, its bytes; and how many the grid has.
+    numbers, edges
+        Chunks of the first column of the grid that rows lie in, and where the rows of each begin and the last ends.
+    across, columns
+        Of each row of chunks, those that are wanted, and how many there are.
+    chunk_nbytes, most_gap, most_work : int
+        Bytes of a decoded chunk; those between two chunks that are read along; of a part, with what is read along.
+    table : shape (7, chunks)
+        Written: number, piece, entry (or -1), offset (or -1), nbytes, low, high.
+    cuts : shape (chunks + 1,)
+        Written: where each part begins, and the last ends.
+
+    Returns
+    -------
+    int
+        The parts.
+    """
+
 def order_by_place(batch: _Places, within: _Places, order: NDArray[np.int32], /) -> bool:
     """Write samples to `order` by batch and place, of which no two have the same; false where they are too few."""
 

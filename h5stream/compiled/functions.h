@@ -161,6 +161,16 @@ static int take(Call *call, const char *function, const Parameter *parameters, P
     __VA_ARGS__;                                                                                                       \
     Py_END_ALLOW_THREADS
 
+/* Numbers that a planner works on with the GIL, at most: a few hundred microseconds. A thread that lets it go must wait for it
+as long as the one that runs Python is let, which is 5 ms, and a window takes dozens of such steps. */
+enum { BRIEF = 1 << 18 };
+
+#define WITHOUT_GIL_IF_LONG(COUNT, ...)                                                                                \
+    PyThreadState *const released = (COUNT) > BRIEF ? PyEval_SaveThread() : NULL;                                      \
+    __VA_ARGS__;                                                                                                       \
+    if (released)                                                                                                      \
+    PyEval_RestoreThread(released)
+
 /* Bring rows to their places, without the GIL, if each batch has a slot. */
 #define TO_SLOTS(TO, ...)                                                                                              \
     int are_slots;                                                                                                     \
@@ -460,7 +470,7 @@ FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes"
             .high = v[5].at, .pipeline = v[6].at, .boxes = boxes, .begin = v[12].at, .chunk_shape = v[13].at,
             .shape = v[14].at, .skipped = v[15].at};
         plan->plan.to.slots = (Longs){0};
-        WITHOUT_GIL(is_sound = are_chunks_sound(plan) && are_places_sound(&plan->plan, axes ? -1 : fields->chunk_rows));
+        WITHOUT_GIL_IF_LONG(v[8].count, is_sound = are_chunks_sound(plan) && are_places_sound(&plan->plan, axes ? -1 : fields->chunk_rows));
         if (!is_sound)
             free(plan);
     }
@@ -480,7 +490,7 @@ FUNCTION(plan_memory, LONGS("sources", 0), LONGS("nbytes", 1), LONGS("are_asked_
             .plan = {.land = land_memory, .count = v[4].count, .field_count = v[0].count, .is_copy = 1, .to = where_spans(v + 4)},
             .sources = v[0].at, .nbytes = v[1].at, .are_asked_for = v[2].at};
         plan->plan.to.slots = (Longs){0};
-        WITHOUT_GIL(is_sound = are_places_sound(&plan->plan, v[3].number));
+        WITHOUT_GIL_IF_LONG(v[4].count, is_sound = are_places_sound(&plan->plan, v[3].number));
         if (!is_sound)
             free(plan);
     }
@@ -589,7 +599,7 @@ FUNCTION(plan_rows, LONGS("numbers", 0), LONGS("offsets", 0), NUMBER("across"), 
         *plan = (RowPlan){.plan = {.land = land_rows, .count = v[13].count, .field_count = v[8].count, .to = where_spans(v + 13)},
                           .reading = of};
         plan->plan.to.slots = (Longs){0};
-        WITHOUT_GIL(is_sound = are_places_sound(&plan->plan, -1));
+        WITHOUT_GIL_IF_LONG(v[13].count, is_sound = are_places_sound(&plan->plan, -1));
         if (!is_sound)
             free(plan);
     }
@@ -677,6 +687,61 @@ FUNCTION(deal_groups, LONGS("groups", 0), LONGS("edges", 0), LONGS("strata", 0),
     MUST(are_below(v + 2, v[7].count) && are_below(v + 2, v[4].count), "strata are not among lacks and weights")
     WITHOUT_GIL(status = deal_groups(longs(v), v[1].at, v[2].at, v[3].at, v[4].at, longs(v + 5), v[6].number, v[7].at, v[8].at));
 END_WITH_STATUS(status, Py_NewRef(Py_None))
+
+/* --- lay.h --------------------------------------------------------------------------------------------------- */
+
+FUNCTION(locate, PLACES("output", 0), LONGS("edges", 0), NUMBER("size"), NUMBER("last"), NUMBER("last_begin"),
+         WRITTEN("batch", "iq", 1, 1), WRITTEN("within", "iq", 1, 1))
+    int status;
+    MUST(v[1].count ? v[1].count > 1 : v[2].number > 0, "edges must be at least two, or size positive")
+    WITHOUT_GIL_IF_LONG(v[0].count, status = locate(numbers(v), longs(v + 1), v[2].number, v[3].number, v[4].number,
+                                                    numbers(v + 5), numbers(v + 6)));
+END_WITH_STATUS(status, Py_NewRef(Py_None))
+
+FUNCTION(range_of, PLACES("numbers", 0))
+    int64_t low, high;
+    WITHOUT_GIL_IF_LONG(v[0].count, range_of(numbers(v), &low, &high));
+END_WITH(Py_BuildValue("(LL)", (long long)low, (long long)high))
+
+FUNCTION(subtract, PLACES("numbers", 0), NUMBER("amount"), WRITTEN("out", "iq", 1, 1))
+    WITHOUT_GIL_IF_LONG(v[0].count, subtract(numbers(v), v[1].number, numbers(v + 2)));
+END
+
+FUNCTION(count_batches, PLACES("batch", 0), PLACES("lengths", 0), WRITTEN("counts", "q", 1, 0))
+    int status;
+    MUST(are_lengths_of(v), LENGTHS_FIT)
+    WITHOUT_GIL_IF_LONG(v[0].count, status = count_batches(numbers(v), numbers(v + 1), longs(v + 2)));
+END_WITH_STATUS(status, Py_NewRef(Py_None))
+
+FUNCTION(in_ranges, LONGS("begins", 0), LONGS("counts", 1), LONGS("every", 0), WRITTEN("out", "iq", 1, 0))
+    int status;
+    MUST(v[2].count == 1 || v[2].count == v[0].count, "every must be one, or as many as begins")
+    WITHOUT_GIL_IF_LONG(v[3].count, status = in_ranges(longs(v), v[1].at, longs(v + 2), numbers(v + 3)));
+END_WITH_STATUS(status, Py_NewRef(Py_None))
+
+FUNCTION(into_chunks, PLACES("rows", 0), NUMBER("first_row"), NUMBER("chunk_rows"), WRITTEN("inside", "iq", 1, 1),
+         WRITTEN("begins", "q", 1, 0), WRITTEN("numbers", "q", 1, 5))
+    int64_t count;
+    MUST(v[2].number > 0 && v[2].number < INT64_MAX / 4, "chunk_rows must be positive")
+    WITHOUT_GIL_IF_LONG(v[0].count, count = into_chunks(numbers(v), v[1].number, v[2].number, numbers(v + 3), longs(v + 4), v[5].at));
+    MUST(count >= 0, "rows must ascend, and lie in no more chunks than there is room for")
+END_WITH(PyLong_FromLongLong(count))
+
+FUNCTION(lay_chunks, LONGS("stored", 0), LONGS("offset", 1), LONGS("nbytes", 1), NUMBER("all_count"), LONGS("numbers", 0),
+         LONGS("edges", 0), LONGS("across", 0), NUMBER("columns"), NUMBER("chunk_nbytes"), NUMBER("most_gap"), NUMBER("most_work"),
+         WRITTEN("table", "q", 2, 0), WRITTEN("cuts", "q", 1, 0))
+    const int64_t count = v[4].count * v[6].count;
+    int64_t *const at = v[11].at, cut_count = 0;
+    const ChunkColumns table = {at, at + count, at + 2 * count, at + 3 * count, at + 4 * count, at + 5 * count, at + 6 * count};
+    int status;
+    MUST(v[5].count == v[4].count + 1 && v[11].count == 7 && v[11].columns == count && v[12].count == count + 1,
+         "edges, table and cuts do not fit numbers and across")
+    MUST(v[10].number > 0 && v[7].number > 0, "most_work and columns must be positive")
+    MUST(are_below(v + 4, INT64_MAX / v[7].number - 1) && are_below(v + 6, v[7].number), "numbers lead out of the grid")
+    WITHOUT_GIL_IF_LONG(count, status = lay_chunks(longs(v), v[1].at, v[2].at, v[3].number, longs(v + 4), v[5].at, longs(v + 6),
+                                                   v[7].number, &table);
+                        if (status == DONE) cut_count = cut_chunks(&table, count, v[8].number, v[9].number, v[10].number, v[12].at));
+END_WITH_STATUS(status, PyLong_FromLongLong(cut_count))
 
 FUNCTION(order_by_place, PLACES("batch", 0), PLACES("within", 1), WRITTEN("order", "i", 1, 1))
     const Where of = {.rows = numbers(v), .batch = numbers(v), .within = numbers(v + 1)};
@@ -807,8 +872,9 @@ END
 PyMethodDef FUNCTIONS[] = {
     METHOD(add_integers), METHOD(add_moments), METHOD(add_short_integers), METHOD(add_sparse), METHOD(begins_of_stretches),
     METHOD(copy_past_cache), METHOD(count_bytes), METHOD(count_reads), METHOD(deal_groups), METHOD(fill_behind),
-    METHOD(fill_outside), METHOD(gather_any), METHOD(chunk_fields), METHOD(land), METHOD(land_decoded), METHOD(plan_chunks), METHOD(plan_memory),
-    METHOD(plan_rows),
+    METHOD(fill_outside), METHOD(gather_any), METHOD(chunk_fields), METHOD(land), METHOD(land_decoded), METHOD(plan_chunks),
+    METHOD(plan_memory), METHOD(plan_rows), METHOD(count_batches), METHOD(in_ranges), METHOD(into_chunks), METHOD(lay_chunks),
+    METHOD(locate), METHOD(range_of), METHOD(subtract),
     METHOD(renumber), METHOD(unshuffle), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
     METHOD(place_boxes), METHOD(place_rows), METHOD(read_dense), METHOD(read_each), METHOD(read_files),
     METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each),

@@ -13,6 +13,7 @@
 #include "heap.h"
 #include "files.h"
 #include "order.h"
+#include "lay.h"
 #include "sparse.h"
 #include "moments.h"
 #include "functions.h"

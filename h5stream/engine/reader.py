@@ -307,6 +307,11 @@ class RowReader:
         return self._small is not None and is_whole and self.layout.rows <= ASKING_ROWS
 
     @property
+    def plans_ahead(self) -> bool:
+        """Whether a plan does not depend on what is still being read: on which rows stay in memory by then."""
+        return not self.kept_rows or (self._keeping is not None and self._keeping.is_filled)
+
+    @property
     def kept_nbytes(self) -> int:
         """Bytes of memory for rows that stay there once they are decoded."""
         return 0 if self._keeping is None else self._keeping.nbytes

@@ -59,8 +59,9 @@ class Run:
     # chunks, and are read with those; while there is no room for more batches readers decode the rest. So that each
     # chunk is decoded once, nothing is planned while any is, and tasks look whether it is there by now.
 
-    At most `max_open_batches` are filled or waiting, unless one window needs more. Where several ranks (`world_size`)
-    count on as many batches from each other, a batch of which nothing is left is an error.
+    At most `max_open_batches` are filled or waiting, unless one window needs more; with 0 the first window is planned,
+    and nothing is read before `allow`. Where several ranks (`world_size`) count on as many batches from each other, a
+    batch of which nothing is left is an error.
     """
 
     def __init__(self, engine: Engine, order: Order, first_batch: int, max_open_batches: int, world_size: int) -> None:
@@ -189,6 +190,11 @@ class Run:
     def _exhausted(self) -> bool:
         return self._windows is None and self._planned is None and not self._planning
 
+    @property
+    def has_planned_all(self) -> bool:
+        """Whether all windows are planned and admitted; read without the lock."""
+        return self._windows is None and self._planned is None
+
     def left_to_hand_over(self) -> int | None:
         """Return the batches that are open once nothing is left to plan or carry out; None before that."""
         if self._windows is not None:  # which is true of most batches, and takes no lock
@@ -211,6 +217,11 @@ class Run:
         with self._lock:
             self._max_open, self._passed_on = max_open_batches, passed_on
             self._tell_of_room()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it reads nothing until it is allowed to."""
+        return not self._max_open
 
     def _wait(self, deadline: float | None, timeout_s: float) -> None:
         left = None if deadline is None else deadline - time.monotonic()
@@ -327,6 +338,8 @@ class Run:
     def _may_admit(self) -> bool:
         if not self._threads or self._open_batches + self._planned_adds <= self._max_open:
             return True
+        if not self._max_open:  # until it is allowed to
+            return False
         # Never wait for room that only this window can make: it may complete a batch that is open already.
         nothing_coming = self.is_at_rest and not self._passed_on
         return nothing_coming and not self._open.any_waits

@@ -77,22 +77,32 @@ class Iterations:
         )
         return run, Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
 
-    def read_ahead(self, epoch: int, taken: int) -> None:
-        """Read the first window of the epoch after `epoch`, no more, while `taken` batches of that are consumed.
+    def read_ahead(self, epoch: int, taken: int | None) -> None:
+        """Read the first windows of the epoch after `epoch` while `taken` batches of that are consumed.
 
-        From a store only if the user has asked for a second epoch before, or says that more than one is coming.
+        The first is planned before, as soon as nothing of `epoch` is left to be planned: None while some is being read.
+        From a store, which charges for it, only one, and only if the user has asked for a second epoch before, or says
+        that more than one is coming.
         """
-        if epoch == 0 and self._may_be_last:
+        if (epoch == 0 and self._may_be_last) or not self._follows or not self.engine.reads_ahead:
+            return
+        if taken is None and not self.engine.reader.plans_ahead:
             return
         size = self.cursor.footprint
         needed = min(size.first_batches, size.max_open_batches)
-        if self._ahead or not self._follows or not self.engine.reads_ahead or taken + needed > size.max_open_batches:
-            return
-        if (start := self.cursor.start_after(epoch)) is None:
-            return
-        with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
-            run, progress = self._begun(start, needed)
-            self._ahead[start.epoch] = run, progress, weakref.finalize(self, run.stop)
+        has_room = taken is not None and taken + needed <= size.max_open_batches
+        if not self._ahead and (has_room or taken is None):
+            if (start := self.cursor.start_after(epoch)) is None:
+                return
+            with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
+                run, progress = self._begun(start, needed if has_room else 0)
+                self._ahead[start.epoch] = run, progress, weakref.finalize(self, run.stop)
+        elif has_room:
+            for run, _, _ in tuple(self._ahead.values()):
+                if not self.engine.reader.is_far:
+                    run.allow(size.max_open_batches, taken or 0)
+                elif run.waits:
+                    run.allow(needed)
 
     def asked_ahead(self) -> Asked:
         """Return what was asked of stores so far for what is read ahead."""
@@ -197,8 +207,8 @@ class LoaderIterator:
             if self._closed:  # by another thread, while this one waited
                 raise self._closed_early() from None
             raise
-        if (taken := self._run.left_to_hand_over()) is not None:
-            self._iterations.read_ahead(self._epoch, taken)
+        if self._run.has_planned_all:
+            self._iterations.read_ahead(self._epoch, self._run.left_to_hand_over())
         if batch is None:
             self._over = self._progress.ended = True
             self._run.stop()

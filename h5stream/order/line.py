@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from h5stream.compiled import _native as kernels
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import BATCHES, BLOCKS, ROWS, permutation
-from h5stream.order.places import Places, in_ranges, new_array, pieces, place_dtype
+from h5stream.order.places import Places, in_ranges, new_array, place_dtype
 from h5stream.order.weights import interleaved
 from h5stream.samples.segments import Ints
 
@@ -146,6 +147,8 @@ class Run:
 
 # --- batches, and which of them each rank has ---
 
+_NONE = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cut:
@@ -181,17 +184,9 @@ class Cut:
     def locate(self, output: Places) -> tuple[Places, Places]:
         """Return the batch of each output place, and its place in that."""
         batch, within = (new_array(len(output), output.dtype) for _ in range(2))
-        size = min(self.size, self.rows)  # which may be more than the numbers' type can hold
-        for piece in pieces(len(output)):
-            if self.edges is not None:
-                batch[piece] = np.searchsorted(self.edges, output[piece], side="right") - 1
-                np.subtract(output[piece], self.edges[batch[piece]], out=within[piece], casting="same_kind")
-            else:
-                np.floor_divide(output[piece], size, out=batch[piece])
-                np.subtract(output[piece], batch[piece] * size, out=within[piece])
-        if self.edges is None and self.rows <= (self.batches - 1) * self.size:
-            given_away = np.flatnonzero(output == self.rows - 1)
-            batch[given_away], within[given_away] = self.batches - 1, 0
+        if len(output):
+            last, edges = self.batches - 1, _NONE if self.edges is None else self.edges
+            kernels.locate(output, edges, self.size, last, self.start_of(last), batch, within)
         return batch, within
 
 

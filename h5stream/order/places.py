@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import mmap
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from h5stream.compiled import _native as kernels
 
 Places = NDArray[np.signedinteger[Any]]
 
@@ -68,22 +69,8 @@ def mapped(nbytes: int, what: str) -> mmap.mmap:
 
 def in_ranges(begins: NDArray[np.int64], counts: NDArray[np.int64], every: Any = 1, *, dtype: Any) -> Places:
     """Return the numbers of ranges, one behind the other: so many of each from where it begins, and so many apart."""
-    parts, every = -(-counts // PIECE), np.broadcast_to(every, counts.shape)
-    of = np.repeat(np.arange(len(parts)), parts)
-    done = (np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)) * PIECE
-    every, counts = every[of], np.minimum(PIECE, counts[of] - done)
-    after = np.cumsum(counts)
-    shift = begins[of] + (done - (after - counts)) * every
     numbers: Places = new_array(int(counts.sum()), dtype)
-    # Some ranges at a time, so that little is held besides.
-    edges = np.concatenate([[0], np.flatnonzero(np.diff(after // PIECE)) + 1, [len(counts)]]).tolist()
-    for first, last in itertools.pairwise(edges if len(counts) else []):
-        start, stop = int(after[first] - counts[first]), int(after[last - 1])
-        some = np.arange(start, stop, dtype=np.int64)
-        if (every[first:last] != 1).any():
-            some *= np.repeat(every[first:last], counts[first:last])
-        some += np.repeat(shift[first:last], counts[first:last])
-        numbers[start:stop] = some
+    kernels.in_ranges(begins, counts, np.atleast_1d(np.asarray(every, dtype=np.int64)), numbers)
     return numbers
 
 
@@ -95,10 +82,10 @@ def is_ascending(numbers: NDArray[Any]) -> bool:
 
 def less(numbers: NDArray[Any], amount: int) -> Places:
     """Return numbers less an amount, in 32 bits where that is enough."""
-    result = new_array(len(numbers), place_dtype(int(numbers.max(initial=0)) + 1))
-    for piece in pieces(len(numbers)):
-        np.subtract(numbers[piece], amount, out=result[piece], casting="same_kind")
-    return narrowed(result)
+    _, most = kernels.range_of(numbers)
+    result: Places = new_array(len(numbers), place_dtype(most - amount + 1))
+    kernels.subtract(numbers, amount, result)
+    return result
 
 
 def narrowed(numbers: NDArray[Any]) -> Places:

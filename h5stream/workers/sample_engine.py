@@ -174,7 +174,7 @@ class SampleRun:
     def __init__(self, run: Run, engine: SampleEngine, first_batch: int, max_open_batches: int) -> None:
         self._run, self._engine, self._pid, self._coming = run, engine, os.getpid(), first_batch
         self.counters, self.left_out = run.counters, run.left_out
-        self._max_open, self._most = max_open_batches, engine.count * engine.ahead
+        self._max_open, self._taken, self._most = max_open_batches, 0, engine.count * engine.ahead
         self._number = next(engine.numbers)
         lock = threading.RLock()
         self._changed, self._room = threading.Condition(lock), threading.Condition(lock)
@@ -257,7 +257,7 @@ class SampleRun:
     def _count_passed_on(self) -> None:
         with self._changed:
             passed_on = sum(not made.done() for _, _, made in self._due)
-        self._run.allow(self._max_open, passed_on)
+        self._run.allow(self._max_open, self._taken + passed_on)
 
     def hear(self, made: Future[Done]) -> None:
         """Take in what came of a batch, or that its worker is gone."""
@@ -271,6 +271,16 @@ class SampleRun:
                 self._changed.notify_all()
         self._count_passed_on()
 
+    @property
+    def has_planned_all(self) -> bool:
+        """Whether all windows are planned and admitted."""
+        return self._run.has_planned_all
+
+    @property
+    def waits(self) -> bool:
+        """Whether it reads nothing until it is allowed to."""
+        return self._run.waits
+
     def left_to_hand_over(self) -> int | None:
         """Return the batches that are open once nothing is left to read; None before that."""
         left = self._run.left_to_hand_over()
@@ -278,8 +288,8 @@ class SampleRun:
             return None if left is None else left + len(self._due)
 
     def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
-        """Change how many batches may be open."""
-        self._max_open = max_open_batches
+        """Change how many batches may be open; `passed_on` are those of the pass before that count among them."""
+        self._max_open, self._taken = max_open_batches, passed_on
         self._count_passed_on()
 
     def stop(self) -> None:

@@ -49,6 +49,7 @@ class ChunkFields:
         # For each filter mask that is undone in C what does so; their addresses are used as long as this lives.
         self._pipelines = {} if part.access == DIRECT else _pipelines_of(part)
         self.masks = tuple(self._pipelines)
+        self.has_masks = bool(part.chunk_index.filter_mask.any())  # whether any chunk was left out by some filter
         self.fields = tuple(target.field for target, _ in taken)
         programs = [
             (leaf.nbytes, leaf.is_whole, _may_fuse(leaf, part.moved), _kind_of(leaf.dtype, part.moved))
@@ -308,6 +309,10 @@ def pipelines_of(part: DatasetPart, fields: ChunkFields, table: ChunkTable) -> N
     pipelines = np.zeros(len(table.entry), dtype=np.int8)
     if part.access == DIRECT:
         return pipelines
+    is_raw = table.nbytes == part.chunk_nbytes
+    if fields.masks == (0,) and not fields.has_masks and part.pipeline.filters and not is_raw.any():
+        pipelines[table.entry == MISSING] = -1
+        return pipelines
     pipelines[table.entry == MISSING] = -1
     entries = np.maximum(table.entry, 0)
     masks = part.chunk_index.filter_mask[entries] if len(part.chunk_index.numbers) else pipelines
@@ -315,7 +320,6 @@ def pipelines_of(part: DatasetPart, fields: ChunkFields, table: ChunkTable) -> N
         pipelines[:] = -1
         for number, mask in enumerate(fields.masks):
             pipelines[(masks == mask) & (table.entry != MISSING)] = number
-    is_raw = table.nbytes == part.chunk_nbytes
     if not part.pipeline.filters:
         pipelines[~is_raw] = -1
     elif is_raw.any():  # an edge chunk that was left unfiltered, perhaps
@@ -336,20 +340,30 @@ def plan_chunks(
 ) -> Iterator[Task]:
     """Cut rows of a part, ascending, into tasks of about as many decoded bytes, in the order of the file's."""
     shared, edges, numbers = placement.in_chunks(part)
-    # Every row of chunks crosses the same pieces: one column of this table each.
-    count, across = len(part.pieces), np.array([each.number for each in part.pieces], dtype=np.int64)
-    piece = np.tile(np.arange(count, dtype=np.int64), len(numbers))
-    number = np.repeat(numbers, count) * part.chunk_index.columns + across[piece]
-    entry, offset, nbytes = looked_up(part.chunk_index, number)
-    low, high = np.repeat(edges[:-1], count), np.repeat(edges[1:], count)
-    table = ChunkTable(number, piece, entry, offset, nbytes, low, high).some(np.argsort(offset, kind="stable"))
-    work = np.maximum(table.nbytes, part.chunk_nbytes)
+    index, across = part.chunk_index, np.array([each.number for each in part.pieces], dtype=np.int64)
+    columns, cuts = (
+        np.empty((7, len(numbers) * len(across)), dtype=np.int64),
+        np.empty(len(numbers) * len(across) + 1, dtype=np.int64),
+    )
     # A gap that is read along costs as well: without it a task of tiny chunks could span gigabytes of the file.
-    gap = _gaps(table.offset, table.nbytes)
-    work[1:] += np.where((gap > 0) & (gap <= most_gap), gap, 0)
-    plan = ChunkPlan.of(part, fields, table, shared, most_gap)
-    for cut in cut_by(work, task_nbytes):
-        yield plan.task(cut.start, cut.stop)
+    count = kernels.lay_chunks(
+        index.numbers,
+        index.offset,
+        index.nbytes,
+        index.chunks,
+        numbers,
+        edges,
+        across,
+        index.columns,
+        part.chunk_nbytes,
+        most_gap,
+        task_nbytes,
+        columns,
+        cuts,
+    )
+    plan = ChunkPlan.of(part, fields, ChunkTable(*columns), shared, most_gap)
+    for first, last in itertools.pairwise(cuts[: count + 1].tolist()):
+        yield plan.task(first, last)
 
 
 def looked_up(index: ChunkIndex, number: Ints) -> tuple[Ints, Ints, Ints]:

@@ -18,7 +18,7 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.ragged import Share
 from h5stream.order.epoch import Window
 from h5stream.order.permutation import CROPS, fractions_of
-from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, place_dtype, sought
+from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, place_dtype, sought
 from h5stream.samples.space import Space, Steps, neighbours, number_outside
 from h5stream.storage.layout.layout import DatasetPart, Lookup
 
@@ -83,17 +83,12 @@ class Placement:
     @property
     def first_batch(self) -> int:
         """The earliest batch, counted from the window's first, that any of the rows goes to."""
-        return int(self.batch.min())
+        return kernels.range_of(self.batch)[0]
 
     def rows_of_batches(self) -> Ints:
-        """Count the rows of each batch, piece by piece: `numpy.bincount` makes 64-bit numbers of all it is given."""
-        if self.counts is not None:
-            return np.bincount(self.batch, weights=self.counts).astype(np.int64)
-        counts = np.zeros(int(self.batch.max()) + 1, dtype=np.int64)
-        for piece in pieces(len(self)):
-            first = int(self.batch[piece].min())
-            some = np.bincount(self.batch[piece] - first)
-            counts[first : first + len(some)] += some
+        """Count the rows of each batch."""
+        counts = np.zeros(kernels.range_of(self.batch)[1] + 1, dtype=np.int64)
+        kernels.count_batches(self.batch, self.lengths, counts)
         return counts
 
     def ascending(self) -> Placement:
@@ -187,19 +182,13 @@ class Placement:
         """Give ascending rows their numbers inside their chunks; spans are cut where chunks end."""
         cut = self.cut_every(part.chunk_rows, part.row_start)
         rows = cut.rows
-        in_rows = new_array(len(rows), rows.dtype)
-        begins, numbers, before = [], [], -1
-        chunk_rows = min(part.chunk_rows, int(np.iinfo(rows.dtype).max))
-        for piece in pieces(len(rows)):
-            local = rows[piece] - part.row_start
-            chunk = local // chunk_rows
-            np.subtract(local, chunk * chunk_rows, out=in_rows[piece])
-            first = np.flatnonzero(np.diff(chunk, prepend=before))
-            begins.append(first + piece.start)
-            numbers.append(chunk[first].astype(np.int64))
-            before = chunk[-1]
-        edges = np.concatenate([*begins, [len(rows)]])
-        return replace(cut, rows=in_rows), edges, np.concatenate(numbers)
+        inside, most = new_array(len(rows), rows.dtype), 0
+        if len(rows):
+            most = min(len(rows), (int(rows[-1]) - int(rows[0])) // part.chunk_rows + 2)
+        edges, numbers = np.empty(most + 1, dtype=np.int64), np.empty(most, dtype=np.int64)
+        count = kernels.into_chunks(rows, part.row_start, part.chunk_rows, inside, edges[:most], numbers)
+        edges[count] = len(rows)
+        return replace(cut, rows=inside), edges[: count + 1], numbers[:count]
 
 
 def placed_spans(
