@@ -10,9 +10,8 @@ import pytest
 import torch
 from amounts import crossed
 from forking import run
-from inner import default_budget, iterations_of
+from inner import ahead_of, default_budget, iterations_of
 from making import write_datasets
-from sample_files import reader_threads
 
 from bench import memory
 from h5stream import H5Dataset, H5StreamLoader
@@ -224,12 +223,11 @@ def test_what_an_idle_loader_has_read_ahead_goes_where_both_do_not_fit(wide, mon
     train, other = loader_of(wide, 500, shuffle=True), loader_of(wide, 500, shuffle=True)
     for _ in train:
         pass
-    ahead = reader_threads()
-    assert ahead != []  # of the next epoch's first window
+    assert ahead_of(train)  # the next epoch's first windows
     next(iter(roomy))
-    assert reader_threads() == ahead
+    assert ahead_of(train)
     next(iter(other))
-    assert reader_threads() == []
+    assert not ahead_of(train)
 
 
 def test_a_loader_that_is_under_way_keeps_what_it_has(wide, monkeypatch):

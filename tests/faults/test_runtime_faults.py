@@ -26,8 +26,8 @@ from h5stream.engine import batches, slots
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.plan import chunks, kept
 from h5stream.engine.plan.placement import Placement
+from h5stream.engine.plan.tasks import Tools
 from h5stream.errors import SourceError
-from h5stream.storage.decode.filters import DecodeScratch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -88,7 +88,7 @@ def test_sigterm_in_any_state_ends_the_process_or_does_what_a_handler_of_the_use
 
 ALLOCATIONS = {
     "slots": (slots.SlotRing, "_map_arena"),
-    "scratch": (DecodeScratch, "buffer"),
+    "landing": (Tools, "land"),
     "plan": (Placement, "in_chunks"),
     "destination": (batches, "Destination"),
     "kept": (kept, "map_memory"),
