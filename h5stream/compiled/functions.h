@@ -556,12 +556,6 @@ FUNCTION(count_reads, PLACES("rows", 0), PLACES("lengths", 0), NUMBER("most_gap"
     WITHOUT_GIL(count_reads(numbers(v), numbers(v + 1), v[2].number, &reads, &skipped));
 END_WITH(Py_BuildValue("(LL)", (long long)reads, (long long)skipped))
 
-FUNCTION(read_each, NUMBER("descriptor"), LONGS("offsets", 0), LONGS("nbytes", 2), NUMBER("target"))
-    int64_t done;
-    MUST(are_below(v + 2, INT64_MAX), "nbytes must not be negative")
-    WITHOUT_GIL(done = read_each((int)v[0].number, longs(v + 1), v[2].at, address(v + 3)));
-END_WITH(PyLong_FromLongLong(done))
-
 /* --- boxes.c ------------------------------------------------------------------------------------------------ */
 
 FUNCTION(place_boxes, LONGS("sources", 0), TABLE("strides", 0), TABLE("low", 0), TABLE("high", 0), TABLE("shapes", 0),
@@ -663,6 +657,7 @@ FUNCTION(read_files, BYTES("paths"), LONGS("path_at", 0), LONGS("sizes", 2), LON
                       .count = v[1].count};
     int64_t done;
     MUST(v[0].count && !((const char *)v[0].at)[v[0].count - 1], "paths must end with a null")
+    MUST(are_below(v + 7, INT64_MAX), "nbytes must not be negative")
     WITHOUT_GIL(done = read_files(&of, longs(v + 5), v[6].at, v[7].at, v[8].at));
 END_WITH(PyLong_FromLongLong(done))
 
@@ -749,7 +744,6 @@ PyMethodDef FUNCTIONS[] = {
     METHOD(copy_past_cache), METHOD(count_bytes), METHOD(count_reads), METHOD(deal_groups), METHOD(fill_behind),
     METHOD(fill_outside), METHOD(gather_any), METHOD(chunk_fields), METHOD(land), METHOD(land_decoded), METHOD(plan_chunks),
     METHOD(renumber), METHOD(unshuffle), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
-    METHOD(place_boxes), METHOD(place_rows), METHOD(read_dense), METHOD(read_each), METHOD(read_files),
-    METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each),
-    METHOD(scatter), METHOD(scatter_spans),
+    METHOD(place_boxes), METHOD(place_rows), METHOD(read_dense), METHOD(read_files),
+    METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each), METHOD(scatter), METHOD(scatter_spans),
     METHOD(shuffled_into), METHOD(spread), {0}};

@@ -324,15 +324,3 @@ static void count_reads(Numbers rows, Numbers lengths, int64_t most_gap, int64_t
         end = most(end, row + (lengths.count ? number_at(lengths, k) : 1));
     }
 }
-
-/* Read ranges of a file to memory, one behind the other; return how many of them came whole. */
-static int64_t read_each(int descriptor, Longs offsets, const int64_t *nbytes, char *target)
-{
-    int64_t counts[5] = {0};
-    for (int64_t k = 0; k < offsets.count; k++) {
-        if (!read_bytes(descriptor, target, nbytes[k], offsets.at[k], counts))
-            return k;
-        target += nbytes[k];
-    }
-    return offsets.count;
-}

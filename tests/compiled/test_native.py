@@ -150,14 +150,21 @@ def test_any_bytes_are_copied_past_the_cache_and_none_beside_them(start, place, 
     assert np.array_equal(target, expected)
 
 
-def test_ranges_are_read_until_one_is_short(tmp_path):
+def one_file(path):
+    """Give the arguments of `read_files` that name a file, as it is now."""
+    now = path.stat()
+    numbers = [np.array([each], np.int64) for each in (0, now.st_size, now.st_mtime_ns, now.st_ino)]
+    return np.frombuffer(bytes(path) + b"\0", np.uint8), *numbers
+
+
+def test_ranges_of_files_are_read_until_one_is_short(tmp_path):
     data, target = np.random.default_rng(5).integers(0, 256, 200_000, dtype=np.uint8), np.zeros(30, np.uint8)
     (tmp_path / "bytes").write_bytes(data.tobytes())
-    offsets, nbytes = np.array([5, 100, 199_995, 0]), np.array([10, 5, 10, 5])
-    with open(tmp_path / "bytes", "rb") as file:
-        assert native.read_each(file.fileno(), offsets, nbytes, address_of(target)) == 2
-        assert target[:15].tolist() == [*data[5:15], *data[100:105]]
-        assert native.read_each(file.fileno(), offsets[:0], nbytes[:0], 0) == 0
+    offsets, nbytes, which = np.array([5, 100, 199_995, 0]), np.array([10, 5, 10, 5]), np.zeros(4, np.int64)
+    file, places = one_file(tmp_path / "bytes"), address_of(target) + np.array([0, 10, 15, 25])
+    assert native.read_files(*file, which, offsets, nbytes, places) == 2
+    assert target[:15].tolist() == [*data[5:15], *data[100:105]]
+    assert native.read_files(*file, *[offsets[:0]] * 4) == 0
 
 
 TO = PLACES, PLACES, PLACES, LONGS, 0, 1
@@ -234,7 +241,7 @@ WRONG = {
         ),
         ValueError,
     ),
-    "a length below 0": ("read_each", (0, LONGS, LONGS - 1, 0), ValueError),
+    "a length below 0": ("read_files", (BYTES[:1] * 0, *[LONGS[:1]] * 4, *[LONGS] * 2, LONGS - 1, LONGS), ValueError),
     "collections that do not ascend": ("read_objects", objects_of(address=[4096, 0, 8192]), ValueError),
     "values of a length below 0": ("read_objects", objects_of(wanted=[0, -8, 0]), ValueError),
     "a path beyond the paths": (
@@ -338,10 +345,13 @@ def test_a_read_that_a_signal_interrupts_goes_on(tmp_path):
     subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "signals.c", "-o", made, "-ldl"], check=True)
     (tmp_path / "bytes").write_bytes(bytes(range(40)))
     code = (
-        "import sys, numpy as np\nfrom h5stream.compiled import _native as native\n"
-        "target, file = np.zeros(20, np.uint8), open(sys.argv[1], 'rb')\n"
-        "where = target.__array_interface__['data'][0]\n"
-        "assert native.read_each(file.fileno(), np.array([5, 20]), np.array([10, 10]), where) == 2\n"
+        "import os, sys, numpy as np\nfrom h5stream.compiled import _native as native\n"
+        "target, now = np.zeros(20, np.uint8), os.stat(sys.argv[1])\n"
+        "paths = np.frombuffer(sys.argv[1].encode() + b'\\0', np.uint8)\n"
+        "numbers = 0, now.st_size, now.st_mtime_ns, now.st_ino\n"
+        "where = target.__array_interface__['data'][0] + np.array([0, 10])\n"
+        "ranges = np.array([0, 0]), np.array([5, 20]), np.array([10, 10]), where\n"
+        "assert native.read_files(paths, *(np.array([each]) for each in numbers), *ranges) == 2\n"
         "assert bytes(target) == bytes([*range(5, 15), *range(20, 30)])\n"
     )
     environment = os.environ | {"LD_PRELOAD": str(made), "PYTHONPATH": str(ROOT)}
