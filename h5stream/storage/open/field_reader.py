@@ -819,6 +819,8 @@ def _unknown(found: _Found, asked: Field, unknown: list[str], count: int, last: 
     above, _, below = asked.name.rpartition("{}")
     beside = last.file.get(above.rpartition("/")[0] or "/") if not below else None
     hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
+    if asked.name.strip("/") in last.file:  # a name in a file is else taken as it is
+        hint = f" {quoted(asked.name, '{')!r} is the name that has {{}} itself."
     why = (
         f": there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of {count:,} names are of nothing that "
     )
