@@ -53,7 +53,7 @@ from h5stream.storage.layout.axis_names import AxisNames, axis_names, chosen_by_
 from h5stream.storage.layout.fields import Field, SampleShape, Take, check_options, columns_wanted, not_ragged
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
 from h5stream.storage.many.members import EachBytes, Lying, ObjectsOfFile, UnlikeError, asked_of, find, inside_of
-from h5stream.storage.many.stacked import bytes_of_each, row_of_each, rows_of_each
+from h5stream.storage.many.stacked import bytes_of_each, row_of_each, rows_of_each, with_meanings
 from h5stream.storage.open.extents import Extents, SampleKind
 from h5stream.storage.open.joining import FileParts
 from h5stream.storage.open.lookups import Key, LookedUp, counted, unlike_widths
@@ -399,6 +399,7 @@ def _rows_of_objects(
         for row in np.flatnonzero(lacking < part.chunk_index.columns)[:1].tolist():
             one = there.find(named[row])
             part = replace(part, targets=described(one)[1].targets)
+        part = with_meanings(part, members, which, lying, np.arange(len(which)))
     return new, part
 
 
