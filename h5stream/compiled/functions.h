@@ -417,6 +417,28 @@ static int are_chunks_sound(const Plan *plan)
     return !is_wrong;
 }
 
+/* Return whether each chunk has the rows, or the elements, that are taken of it, and no more than its bytes. */
+static int are_bytes_enough(const Plan *plan)
+{
+    const ChunkFields *const of = plan->fields;
+    const int64_t axes = plan->boxes.axes, most_elements = of->chunk_nbytes / of->stored_nbytes;
+    int64_t is_wrong = 0;
+    for (int64_t k = 0; k < plan->count; k++) {
+        const int64_t row_nbytes = of->row_elements[plan->piece[k]] * of->stored_nbytes;
+        if (!axes && !of->pipelines.count && plan->offset[k] >= 0 && plan->pipeline[k] >= 0)
+            for (int64_t i = plan->low[k]; i < plan->high[k]; i++)
+                is_wrong |= row_at(&plan->to, i) + length_at(&plan->to, i) > plan->nbytes[k] / row_nbytes;
+        int64_t elements = 1;
+        for (int64_t axis = k * axes; axis < (k + 1) * axes && !is_wrong; axis++) {
+            const int64_t side = plan->chunk_shape[axis];
+            is_wrong |= plan->begin[axis] < 0 || plan->begin[axis] > INT64_MAX / 4 || side < 1 || side > most_elements / elements;
+            elements *= is_wrong ? 1 : side;
+        }
+        is_wrong |= axes && (plan->skipped[k] < 0 || plan->skipped[k] > of->chunk_nbytes || (of->pipelines.count && plan->skipped[k]));
+    }
+    return !is_wrong;
+}
+
 /* Return whether all rows lie inside of their chunks, and note the last batch. */
 static int are_rows_sound(Plan *plan)
 {
@@ -456,7 +478,7 @@ FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes"
                        .piece = v[3].at, .low = v[4].at, .high = v[5].at, .pipeline = v[6].at, .to = where_spans(v + 8),
                        .boxes = boxes, .begin = v[12].at, .chunk_shape = v[13].at, .shape = v[14].at, .skipped = v[15].at};
         plan->to.slots = (Longs){0};
-        WITHOUT_GIL(is_sound = are_chunks_sound(plan) && are_rows_sound(plan));
+        WITHOUT_GIL(is_sound = are_chunks_sound(plan) && are_rows_sound(plan) && are_bytes_enough(plan));
         if (!is_sound)
             free(plan);
     }
