@@ -285,7 +285,9 @@ def heap(draw: Draw) -> None:
         data += b"GCOL\1\0\0\0" + (4096).to_bytes(8, "little") + body + bytes(8) + free.to_bytes(8, "little")
         data += bytes(free - 16)
         for k, size in enumerate(objects, 1):
-            address.append(begin), index.append(k), sizes.append(size)
+            address.append(begin)
+            index.append(k)
+            sizes.append(size)
     for _ in range(draw.upto(3, 0)):
         at, word = draw.upto(len(data) - 1, 0), HOSTILE[draw.rng.integers(len(HOSTILE))] & (2**64 - 1)
         width = draw.upto(8)

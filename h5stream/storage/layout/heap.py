@@ -120,7 +120,7 @@ class HeapValues:
         whole = memoryview(bytearray(edges[-1]))
         heads = [whole[low:high] for low, high in itertools.pairwise(edges)]
         source.read_many(begins.tolist(), heads)
-        sizes = [int.from_bytes(head[8 : 8 + long], "little") if head[:4] == b"GCOL" else 0 for head in heads]
+        sizes = [int.from_bytes(head[8 : 8 + long], "little") if bytes(head[:4]) == b"GCOL" else 0 for head in heads]
         known = zip(begins.tolist(), heads, sizes, strict=True)
         left = [
             (begin + len(head), bytearray(size - len(head)) if len(head) < size <= end - begin else bytearray())
