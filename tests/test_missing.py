@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import warnings
 
 import h5py
 import numpy as np
@@ -23,6 +24,7 @@ from h5stream import (
     Table,
 )
 from h5stream.errors import MeaningWarning, OptionError
+from h5stream.storage.file import groups
 
 ROWS = 24
 
@@ -369,6 +371,34 @@ def test_numbers_that_do_not_mean_the_same_are_warned_of(tmp_path, files):
     H5Dataset([tmp_path / "u0.h5"] * 2, "x")
 
 
+@pytest.mark.parametrize("many", [1, 2000], ids=["by bytes", "one by one"])
+@pytest.mark.parametrize("kind", [str, np.bytes_], ids=["of variable length", "fixed"])
+@pytest.mark.parametrize("units", [["m", "m", "km"], ["km", "mm", "km"], ["m", None, "m"], ["km"] * 3], ids=str)
+def test_objects_and_groups_whose_units_differ_are_warned_of(tmp_path, monkeypatch, units, kind, many):
+    monkeypatch.setattr(groups, "MANY", many)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    paths = [tmp_path / f"{k}.h5" for k in range(3)]
+    for place in (tmp_path / "all.h5", *paths):
+        with h5py.File(place, "w") as file:
+            for k in range(3) if place.name == "all.h5" else [int(place.stem)]:
+                group = file.create_group(f"g/{k}") if place.name == "all.h5" else file
+                group["x"] = np.full(4, k)
+                if units[k]:
+                    group["x"].attrs["units"] = kind(units[k])
+    one, ragged = tmp_path / "all.h5", Field("x", ragged="list")
+    ways = [(one, "x", Objects("g/*")), (one, ragged, Objects("g/*")), (one, ".", Objects("g/*/x"))]
+    ways += [(paths, "x", Objects("files")), (paths, ragged, Objects("files")), (one, "x", Rows(of="g/*"))]
+    for source, field, samples in [*ways, *ways]:  # the second time by what was kept of them, if that are many
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", MeaningWarning)
+            H5Dataset(source, field, samples=samples).close()
+        texts = [str(one.message) for one in caught if one.category is MeaningWarning]
+        assert len(texts) == (len(set(units)) > 1)
+        other = next((k for k in range(3) if units[k] != units[0]), 0)
+        assert all(f"units is {units[0]!r} in" in text for text in texts)
+        assert all(f"g/{other}/x" in text or f"{other}.h5" in text for text in texts)
+
+
 def test_a_layout_with_packings_travels_and_is_written(tmp_path, files):
     import pickle
 
@@ -417,6 +447,7 @@ def test_filled_objects_do_not_shift_the_packings_of_others(tmp_path):
         np.testing.assert_array_equal(dataset[k]["t"], [np.nan, 7 * k if k else np.nan])
 
 
+@pytest.mark.filterwarnings("ignore::h5stream.errors.MeaningWarning")  # of scale factors that are not followed
 @pytest.mark.parametrize("missing", ["netcdf", "fill", -9, ["netcdf", 2], np.nan])
 @pytest.mark.parametrize("are_files", [False, True])
 @pytest.mark.parametrize("which", [{0}, {1, 4}])

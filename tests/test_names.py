@@ -9,6 +9,7 @@ import numpy as np
 import obstore
 import pytest
 from commands import printed
+from sample_files import plain
 
 from h5stream import Bounds, Field, H5Dataset, Objects, Rows, Sequences, Table, Values, errors
 
@@ -238,3 +239,15 @@ def test_values_whose_names_end_with_a_dot_are_found_in_each_object(tmp_path):
     assert batch["at"].tolist() == [10, 12]
     assert batch["of"].tolist() == [20, 22]
     assert batch["x"].tolist() == [[0, 1], [2, 3]]
+
+
+def test_letters_beyond_ascii_in_the_address_of_an_object_name_it(tmp_path):
+    with h5py.File(tmp_path / "é日.h5", "w") as file:
+        for k in range(3):
+            file[f"g/{k}/x"] = np.full(4, k)
+            file[f"g/{k}/word"] = ["a", "b", "c", "d"]
+    store = obstore.store.LocalStore(str(tmp_path))
+    for samples in (Rows(of="g/*"), Objects("g/*")):
+        here = H5Dataset(str(tmp_path / "é日.h5"), ["x", "word"], samples=samples)
+        there = H5Dataset("memory://letters/é日.h5", ["x", "word"], samples=samples, storage_options=store)
+        assert [plain(sample) for sample in there] == [plain(sample) for sample in here]

@@ -97,6 +97,41 @@ def test_the_loader_imports_only_what_every_loader_needs(imported):
     assert loaded & FOR_LATER == set()
 
 
+WITHOUT_TERMINAL = """
+import sys
+import torch, hdf5plugin, imagecodecs, h5py, numpy as np  # what they import is theirs
+
+BLOCKED, asked = {"typer", "rich", "psutil", "pynvml"}, []
+for name in [name for name in sys.modules if name.split(".")[0] in BLOCKED]:
+    del sys.modules[name]
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in BLOCKED:
+            asked.append(name)
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Blocked())
+from h5stream import H5Dataset, H5StreamLoader
+
+with h5py.File(sys.argv[1], "w") as file:
+    file.create_dataset("x", data=np.arange(12), chunks=(4,), compression="gzip")
+with H5StreamLoader(H5Dataset(sys.argv[1], ["x"]), batch_size=4, seed=1, num_workers=1) as loader:
+    rows = sorted(int(row) for batch in loader for row in batch[0])
+    loader.stats()
+assert rows == list(range(12)), rows
+print(*asked, *BLOCKED & {name.split(".")[0] for name in sys.modules})
+"""
+
+
+def test_the_core_needs_nothing_that_is_for_terminals_or_watching_the_machine(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TERMINAL, tmp_path / "x.h5"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
 def test_a_name_that_is_not_offered_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'h5stream' has no attribute 'load'"):
         _ = h5stream.load

@@ -1,33 +1,55 @@
 """What a file looks like to a training loop: its datasets, what a batch of them costs, and what would help.
 
 Everything is a value; `h5stream.cli.inspect` prints it, and `Inspection.to_dict` returns it as plain containers.
+
+Small detectors, one a layout, see what a file holds that is not rows of equally long datasets. Each goes by names,
+shapes and the clues of the listing alone. What one proposes is tried on a few samples, and only then taken from what
+the next ones see.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import operator
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
-from h5stream.advice import batch_rows
+from h5stream.advice import alike, batch_rows
 from h5stream.advice.cost import Advice, SampleCost, cost_sample, repack_command
-from h5stream.advice.detectors import proposals_of
-from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
-from h5stream.advice.program import Lines, Proposal, fields_from_text, form_of, loader_lines, quoted, tried
+from h5stream.advice.listing import INDEX, MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
+from h5stream.advice.program import (
+    LABEL,
+    MOST_FIELDS,
+    Lines,
+    Proposal,
+    Way,
+    fields_from_text,
+    form_of,
+    keyed,
+    last_name,
+    loader_lines,
+    named,
+    quoted,
+    short_keys,
+    tried,
+    with_options,
+)
 from h5stream.base import limits
 from h5stream.base.executors import carried_out, check_executor
-from h5stream.base.texts import names_in
+from h5stream.base.texts import counted, names_in, names_text, shape_text
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
 from h5stream.storage.source.local import identity_of
 from h5stream.storage.source.stores import Asked, asked_of_stores
 
-MOST_FIELDS = 64  # fields that are taken for a sample where none are named
+_MOST_CHOSEN = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
 _NO_ROWS = "no dataset here has rows that can be streamed"
 
@@ -159,10 +181,10 @@ def inspect_files(paths: Sequence[str], *, executor: Executor | None = None, **a
 
 
 def _choose_fields(
-    entries: Mapping[str, DatasetEntry], named: Sequence[str] | None, kinds: Sequence[Proposal], root: list[str]
+    entries: Mapping[str, DatasetEntry], wanted: Sequence[str] | None, kinds: Sequence[Proposal], root: list[str]
 ) -> tuple[str, tuple[str, ...]]:
-    if named:
-        return "named", names_in("fields=", named)
+    if wanted:
+        return "named", names_in("fields=", wanted)
     # What is no sample row by row: parts of sparse matrices, datasets that are a sample each, all groups but one.
     apart = {entry.path for kind in kinds for entry in kind.about if entry not in kind.rows}
     usable = {name: e for name, e in entries.items() if e.access != REFUSED and not e.role and e.rows}
@@ -180,7 +202,7 @@ def _choose_fields(
     best = max(groups.values(), key=lambda held: (sum(d.written_nbytes for d in held), held[0].rows or 0), default=[])
     if not best or written(d.path for d in best) < mostly:
         return "rows", ()  # what is left describes the samples
-    keep = sorted(best, key=lambda d: -d.written_nbytes)[:MOST_FIELDS]
+    keep = sorted(best, key=lambda d: -d.written_nbytes)[:_MOST_CHOSEN]
     return "rows", tuple(d.path for d in best if d in keep)
 
 
@@ -195,3 +217,500 @@ def _by_rows(entries: Iterable[DatasetEntry], first: Set[str] = frozenset()) -> 
         return first.isdisjoint(d.path for d in held), not rows, -sum(d.written_nbytes for d in held)
 
     return dict(sorted(groups.items(), key=place))
+
+
+# --- detectors -------------------------------------------------------------------------------------------
+
+LONG_ROW = 1 << 15  # values along the last axis of a row, from which it is a signal to be cut
+MOST_DENSE = 100_000  # columns of a sparse matrix, up to which its rows are asked for as dense ones
+
+_SPARSE = ("data", "indices", "indptr")
+
+# What names say, where shapes and numbers leave it open.
+_FLAG = re.compile(r"(^|/)(terminals?|timeouts?|dones?|terminated|truncated|is_last|is_terminal|episode_ends?)$", re.I)
+_EPISODE = r"(traj(ectory|ectories)?|episodes?|ep|demos?|sequences?|seq|rollouts?)s?"
+_EPISODE_ID = re.compile(rf"(^|/){_EPISODE}_?(ids?|idx|index|nums?|number)?$", re.I)
+_EPISODE_EDGE = re.compile(rf"(^|/){_EPISODE}_?(lens?|lengths?|ends?|starts?|begins?|bounds?|boundaries)$", re.I)
+_OFFSET = re.compile(r"off|idx|index|ptr|bound|end|start|begin|first|cum|row_splits", re.I)
+_LENGTH = re.compile(r"len|count|num|size|mult|(^|[/_])n($|_)", re.I)
+_VOLUME = re.compile(r"raw|label|seg|mask|volume", re.I)
+_SPLIT = re.compile(r"(^|[/_])(train|valid|val|test|dev|eval)", re.I)
+_PLACES = re.compile(r"(^|[/_])(pos|neg|positions?|coords?|coordinates|loc|locations?|centers?|places?|patches)", re.I)
+_LAST = {"first": "last", "start": "end", "begin": "end", "from": "to"}
+
+
+def proposals_of(
+    path: str, listing: Listing, files: Sequence[str] = (), *, allow_external: bool = False
+) -> tuple[Proposal, ...]:
+    """Find what is special about a file's datasets; programs name it as `path` does, and are tried on `files`."""
+    found, refused, taken = list[Proposal](), dict[tuple[str, ...], Proposal](), set[str]()
+    for detect in DETECTORS:
+        for proposal in detect(replace(listing.without(taken), path=path)):
+            if not taken.isdisjoint(proposal.datasets):
+                continue  # another way for what is taken
+            outcome = proposal.tried(path, files, allow_external=allow_external)
+            if outcome.is_refused:
+                refused.setdefault(outcome.datasets, outcome)
+            else:
+                found.append(outcome)
+                taken.update(outcome.datasets)
+    found += (one for one in refused.values() if taken.isdisjoint(one.datasets))
+    return (*found, *_asides(path, listing))
+
+
+def proposals_of_files(
+    families: Mapping[str, Sequence[str]], listings: Mapping[str, Listing], *, allow_external: bool = False
+) -> Proposal | None:
+    """Find what files are that hold the same: by what the first holds, else each a sample, a recording or rows.
+
+    Of several families of them: fields of one sample.
+    """
+    (pattern, paths), *others = families.items()
+    files: Sequence[str] = [*listings]
+    if others:
+        found, files = [*alike.joined_files(families, listings)], paths if len(paths) > 1 else []
+    elif found := alike.like_files(pattern, listings, len(paths)):
+        kinds = proposals_of(pattern, listings[files[0]], files, allow_external=allow_external)
+        inside = printed_of([kind for kind in kinds if kind.key != "flat"], has_rows=False)
+        if inside and inside.ways and not inside.before:
+            return replace(inside, what=f"The pattern holds {len(paths):,} like files. Of the first: {inside.what}")
+    tries = (one.tried(pattern, files, allow_external=allow_external) for one in found)
+    return next((one for one in tries if not one.is_refused), None)
+
+
+def printed_of(kinds: Sequence[Proposal], has_rows: bool) -> Proposal | None:
+    """Choose whose lines are printed: of what has most data, and beside rows that are streamed of these alone."""
+    with_lines = [kind for kind in kinds if kind.lines and (not has_rows or kind.rows)]
+    return max(with_lines, key=lambda kind: kind.nbytes, default=None)
+
+
+# --- sparse matrices --------------------------------------------------------------------------------------
+
+
+def _sparse(seen: Listing) -> Iterator[Proposal]:
+    found = {}
+    for group, members in seen.by_group.items():
+        parts = [members[name] for name in _SPARSE if name in members and members[name].axes == 1]
+        if len(parts) == len(_SPARSE) and parts[0].rows == parts[1].rows != 0 and (parts[2].rows or 0) > 1:
+            found[group] = parts
+    if not found:
+        return
+    main = max(found, key=lambda group: (group == "X", found[group][0].rows or 0))
+    rows, about = (found[main][2].rows or 1) - 1, [e for parts in found.values() for e in parts]
+    entry = seen.groups[main]
+    which = f"{named([*found])} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'}"
+    if entry.sparse != "rows":
+        what, _, then = entry.sparse.partition(": ")
+        turned = _turned_to_rows(seen.path, main) if "(CSC)" in entry.sparse else ()
+        key, way_out = "sparse_columns" if turned else "sparse", then[:1].upper() + then[1:] or entry.sparse
+        yield Proposal(key, what if then else which, about, way_out, lines=turned)
+        return
+    form = "packed" if entry.width > MOST_DENSE else "dense"
+    fields = {"x": f'Field({quoted(main)}, ragged="{form}")', **_annotations(seen, rows, taken=set(found))}
+    what = f"{which}; {main} has {counted(rows, 'sample')}" + f" of {entry.width:,} columns" * bool(entry.width)
+    way_out = (
+        "ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the values that "
+        "are stored, and their columns"
+    )
+    ways = [Way(fields if len(fields) > 1 else {main: fields["x"]})]
+    lined_up = f'Field({quoted(main)}, columns="by name", ragged="{form}")'  # for files that have them in other orders
+    ways.append(Way({name: lined_up if text == fields["x"] else text for name, text in ways[0].fields.items()}))
+    yield Proposal("sparse", what, about, way_out, ways)
+
+
+def _annotations(seen: Listing, rows: int, taken: Iterable[str] = ()) -> dict[str, str]:
+    """Return what is known of each of so many rows beside a matrix: a label, or else whatever comes first."""
+    found: dict[str, str] = {}
+    for entry in seen.entries:
+        group, _, name = entry.path.rpartition("/")
+        if entry.rows != rows or group in taken or entry.axes != 1:
+            continue
+        if name == "codes" and "categories" in seen.by_group[group]:
+            found[group] = quoted(group)
+        elif "obs" in group.split("/") and not entry.members:
+            found[entry.path] = quoted(entry.path)
+        for member in entry.members if entry.path == "obs" else ():
+            found[member["name"]] = quoted(member["name"])
+    labels = [name for name in found if LABEL.search(last_name(name))] or [*found]
+    return {last_name(name): found[name] for name in labels[:1]}
+
+
+def _turned_to_rows(path: str, group: str) -> Lines:
+    """Return the lines that write a matrix row by row."""
+    target = f"{PurePath(path).stem}.rows.h5"  # beside where they run, whatever folder the source lies in
+    return (
+        "import h5py",
+        "import numpy as np",
+        "from h5stream import Field, H5StreamLoader",
+        f"source = {quoted(path)}",
+        f"target = {quoted(target)}",
+        'with h5py.File(source) as f, h5py.File(target, "w") as out:',
+        f"    matrix = f[{quoted(group)}]",
+        '    data, indices, indptr = (matrix[name][:] for name in ("data", "indices", "indptr"))',
+        "    columns = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))",
+        '    order = np.argsort(indices, kind="stable")',
+        "    counts = np.bincount(indices)",
+        '    out["x/data"], out["x/indices"] = data[order], columns[order]',
+        '    out["x/indptr"] = np.append(0, counts.cumsum())',
+        '    out["x"].attrs["shape"] = [len(counts), len(indptr) - 1]',
+        "",
+        *loader_lines(target, {"x": 'Field("x", ragged="dense")'}, batch_size=256)[2:],
+    )
+
+
+def _anndata(seen: Listing) -> Iterator[Proposal]:
+    matrix = seen.by_path.get("X")
+    if matrix is None or matrix.axes != 2 or not matrix.rows:
+        return
+    beside = _annotations(seen, matrix.rows)
+    if beside and any(name.startswith(("obs", "var")) for name in seen.by_path):
+        what = f"It looks like AnnData's: X has {counted(matrix.rows, 'sample')}, and obs says what each is"
+        way_out = "Categories of obs come as codes, and loader.dataset.categories says what these are"
+        yield Proposal("anndata", what, [matrix], way_out, [Way({"x": quoted("X"), **beside})], rows=[matrix])
+
+
+# --- one behind the other: episodes, and samples of unlike lengths --------------------------------------------
+
+
+def _episodes(seen: Listing) -> Iterator[Proposal]:
+    for rows, beside in seen.by_rows.items():
+        said, of = _episodes_said(seen, rows, beside)
+        fields = [e for e in beside if e not in said and not re.search(r"(^|/)next_", e.path)][:MOST_FIELDS]
+        if said and fields and rows >= alike.LEAST_ALIKE:
+            what = f"{_say(said)} where episodes end in {counted(rows, 'row')} that lie one behind the other"
+            does = "takes rows that follow one another and stay inside an episode"
+            way = Way(keyed(fields), f'Sequences({alike.WINDOW}, of={of}, pad="edge")', does)
+            yield Proposal("episodes", what, beside, ways=[way], rows=beside)
+            return
+
+
+def _say(said: Sequence[DatasetEntry]) -> str:
+    return f"{named([entry.path for entry in said])} {'says' if len(said) == 1 else 'say'}"
+
+
+def _episodes_said(seen: Listing, rows: int, beside: list[DatasetEntry]) -> tuple[list[DatasetEntry], str]:
+    """Return the datasets that say where episodes of so many rows end, and how `Sequences` is told."""
+    flat = [entry for entry in beside if entry.axes == 1]
+
+    def is_flag(entry: DatasetEntry) -> bool:
+        if (counts := entry.counts) is None:
+            return entry.dtype.startswith("float")
+        return counts.total < 0 or (counts.least >= 0 and counts.most <= 1 and 0 < counts.total < rows / 2)
+
+    if flags := [entry for entry in flat if _FLAG.search(entry.path) and is_flag(entry)]:
+        return flags, f"Ends({', '.join(quoted(entry.path) for entry in flags)})"
+    for entry in flat:
+        counts = entry.counts
+        if counts and _EPISODE_ID.search(entry.path) and 0 < counts.changes < rows / 2:
+            return [entry], f"Ids({quoted(entry.path)})"
+    for entry in seen.entries:
+        if _EPISODE_EDGE.search(entry.path) and entry.rows != rows and (how := _says_rows(entry, rows)):
+            holds = ', holds="ends"' * (how == "Bounds" and entry.counts is not None and entry.counts.first == 1)
+            return [entry], f"{how}({quoted(entry.path)}{holds})"
+    return [], ""
+
+
+def _says_rows(entry: DatasetEntry, rows: int) -> str:
+    """Tell whether numbers are bounds or lengths of stretches of so many rows; empty if they are neither."""
+    counts, name = entry.counts, entry.path.rsplit("/", 1)[-1]
+    if counts is None or (entry.rows or 0) < 2 or entry.rows == rows + 1 or counts.least < 0:
+        return ""
+    is_bound = counts.is_rising and counts.last == rows and (counts.first == 0 or _OFFSET.search(name))
+    if is_bound and (counts.changes > 0 or _OFFSET.search(name)):
+        return "Bounds"
+    return "Lengths" if counts.total == rows and _LENGTH.search(name) and counts.most != rows else ""
+
+
+def _ragged(seen: Listing) -> Iterator[Proposal]:
+    """Find samples of any number of rows, of which other datasets say which each has."""
+    found: dict[int, list[tuple[str, list[DatasetEntry], list[DatasetEntry]]]] = defaultdict(list)
+    for how, said, rows, count in (one for entry in seen.entries for one in _stretches_said(seen, entry)):
+        flat = [entry for entry in seen.by_rows.get(rows, []) if entry not in said]
+        if flat and sum(entry.raw_nbytes for entry in flat) > said[0].raw_nbytes / 16:
+            found[count].append((how, said, flat))
+    if not found:
+        return
+    count = max(found, key=lambda n: sum(e.written_nbytes for _, _, flat in found[n] for e in flat))
+    fields, about, told = dict[str, str](), list[DatasetEntry](), list[DatasetEntry]()
+    for how, said, flat in sorted(found[count], key=lambda one: one[0]):  # bounds before lengths of the same
+        groups = ([*group.values()] for group in Listing(seen.path, flat).by_group.values())
+        largest = max(groups, key=lambda group: sum(entry.written_nbytes for entry in group))
+        if chosen := [e for e in largest if e.path not in fields][:MOST_FIELDS]:
+            told += said
+            about += [*said, *chosen]
+            fields |= {e.path: f"Field({quoted(e.path)}, lookup={how})" for e in chosen}
+    says = {e.path for _, said, _ in found[count] for e in said}
+    beside = [e for e in seen.by_rows[count] if e.path not in says and not e.members][:MOST_FIELDS]
+    every = {e.path: e for e in told}.values()
+    read = [f"    {_as_word(e)} = f[{quoted(e.path)}][:]" for e in every if e.columns]
+    yield Proposal(
+        "ragged",
+        f"{_say(told)} which rows of {names_text([*fields])} each of {counted(count, 'sample')} has",
+        [*about, *beside],
+        'lookup= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" '
+        "otherwise; ragged=Ragged(crop=Crop(...)) takes a part of each",
+        [Way(short_keys(fields | {e.path: form_of(e) for e in beside}))],
+        before=(f"with h5py.File({quoted(seen.path)}) as f:", *read) if read else (),
+    )
+
+
+def _as_word(entry: DatasetEntry) -> str:
+    """Name what the lines before the loader read of a dataset."""
+    return f"said_{re.sub(r'[^a-z0-9]', '_', last_name(entry.path).lower())}"
+
+
+def _stretches_said(seen: Listing, entry: DatasetEntry) -> Iterator[tuple[str, list[DatasetEntry], int, int]]:
+    """Return what `rows=` takes where a dataset says stretches of others: with what, of how many rows, and how many."""
+    counts, count = entry.counts, entry.rows or 0
+    for k, column in enumerate(entry.columns if _LENGTH.search(last_name(entry.path)) else ()):
+        yield f"Lengths({_as_word(entry)}[:, {k}])", [entry], column.total, count
+    if len(edges := entry.columns) == 2 and edges[0].first == 0 and edges[0].is_rising:
+        for rows, inclusive in ((edges[1].most, ""), (edges[1].most + 1, ", inclusive=True")):
+            yield f"Between({_as_word(entry)}[:, 0], {_as_word(entry)}[:, 1]{inclusive})", [entry], rows, count
+    if counts is None:
+        return
+    is_alone = len(seen.by_rows.get(count, ())) == 1  # no other field says how many samples there are
+    for rows in {counts.last, counts.total} - {count, 0, -1}:
+        if how := _says_rows(entry, rows):
+            are_ends = how == "Bounds" and counts.first != 0
+            holds = ', holds="ends"' * (are_ends and (counts.first == 1 or is_alone))
+            yield f"{how}({quoted(entry.path)}{holds})", [entry], rows, count - (how == "Bounds" and not are_ends)
+    group, _, name = entry.path.rpartition("/")
+    # Where samples begin, and no end: the last one is about as long as the others.
+    has_many = counts.changes < 0 or 2 * counts.changes > count  # of a large one only the ends are known
+    is_index = _OFFSET.search(name) and counts.is_rising and counts.first == 0 and has_many
+    for rows in seen.by_rows if is_index else ():
+        if counts.last < rows < counts.last + 8 * counts.last / max(1, count - 1) and abs(rows - count) > 1:
+            holds = ', holds="starts"' * is_alone
+            yield f"Bounds({quoted(entry.path)}{holds})", [entry], rows, count
+    for first, last in _LAST.items():
+        other = seen.by_group[group].get(name.replace(first, last)) if first in name else None
+        if other and other.counts and other.rows == count and counts.least in (-1, 0):
+            most = other.counts.most
+            for rows, inclusive in ((most, ""), (most + 1, ", inclusive=True")):
+                yield f"Between({quoted(entry.path)}, {quoted(other.path)}{inclusive})", [entry, other], rows, count
+
+
+def _named_objects(seen: Listing) -> Iterator[Proposal]:
+    """Find texts, one a row, that are the names of datasets of a group."""
+    texts = {entry.path: {_family(word) for word in entry.words} for entry in seen.entries if entry.words}
+    for group, members in seen.by_group.items():
+        there = {_family(name): entry for name, entry in members.items() if entry.shape or entry.image}
+        for path, words in texts.items():
+            if len(members) < alike.LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(there):
+                continue
+            count, first = seen.by_path[path].rows or 0, there[min(words)]
+            same = [e for e in members.values() if e.dtype == first.dtype and e.axes == len(first.shape or ())]
+            unlike = alike.unlike_axes(same)
+            if any(unlike) and not first.image:
+                continue
+            form = form_of(first, f"{group}/{{}}".lstrip("/"), ragged="pad" if unlike else "")
+            key = re.sub(r"_?(ids?|names?)$", "", last_name(path)) or "x"
+            beside = [e for e in seen.entries if e.rows == count and e.path != path and not e.members][:MOST_FIELDS]
+            yield Proposal(
+                "named",
+                f"{path} names, for each of {counted(count, 'sample')}, a dataset of {group or 'the root'}",
+                [seen.by_path[path], *same, *beside],
+                "lookup= looks it up; each is read once a window, however many samples name it",
+                [Way({key: with_options(form, lookup=quoted(path)), **keyed(beside)})],
+            )
+            return
+
+
+def _lookups(seen: Listing) -> Iterator[Proposal]:
+    """Find rows that several samples share: a dataset says which, or there are so many samples for each."""
+
+    def proposal(rows: int, shared: Sequence[DatasetEntry], how: str, said: str = "", before: Lines = ()) -> Proposal:
+        beside = [e for e in seen.by_rows[rows] if e.path != said]
+        fields = {last_name(e.path): with_options(form_of(e), lookup=how) for e in shared[:MOST_FIELDS]}
+        what = f"Several of {counted(rows, 'sample')} share a row of {named([e.path for e in shared])}"
+        ways = [Way(keyed(beside[:MOST_FIELDS]) | fields)]
+        return Proposal("lookup", what, [*seen.by_rows[rows], *shared], ways=ways, before=before)
+
+    for index in seen.entries:
+        counts, rows = index.counts, index.rows or 0
+        shared = seen.by_rows.get(counts.most + 1, []) if counts and alike.INDEX_NAME.search(index.path) else []
+        if counts and counts.least >= 0 and counts.most + 1 != rows and any(e.axes > 1 for e in shared):
+            yield proposal(rows, shared, quoted(index.path), index.path)
+    lead = max(seen.entries, key=lambda e: e.raw_nbytes, default=None)
+    if lead is None or lead.axes < 2:
+        return
+    for other in seen.entries:
+        times, rest = divmod(lead.rows or 0, max(2, other.rows or 0))
+        is_alike = not rest and times > 1 and (lead.inner, lead.dtype) == (other.inner, other.dtype)
+        if is_alike and (other.rows or 0) > 1 and _shares(lead.path, other.path):
+            yield proposal(lead.rows or 0, [other], "rows", before=(f"rows = np.arange({lead.rows}) // {times}",))
+
+
+def _shares(one: str, other: str) -> bool:
+    """Tell whether the ends of two names agree, and neither says that it is of a split."""
+    ends = [re.split(r"[_/]", name)[-1].lower() for name in (one, other)]
+    return ends[0] == ends[1] and not any(_SPLIT.search(name) for name in (one, other))
+
+
+def _volumes(seen: Listing) -> Iterator[Proposal]:
+    """Find volumes, an image and its labels, in chunks that were chosen to be cut along all axes; of any resolution."""
+    cut = [e for e in seen.entries if e.axes == len(e.chunk_shape or ()) == 3 and all(e.shape or ())]
+    for lead in sorted(cut, key=lambda e: -math.prod(e.shape or ())):
+        shape, chunk = lead.shape or (), min(e.chunk_shape or () for e in cut if e.shape == lead.shape)
+        scales = {e.path: [n / m for n, m in zip(e.shape or (), shape, strict=True)] for e in cut}
+        entries = [e for e in cut if all((1 / scale).is_integer() for scale in scales[e.path])]
+        is_cut = all(1 < inner < outer for inner, outer in zip(chunk, shape, strict=True))
+        # h5py's own guess halves the axes.
+        halved = [{math.ceil(length / (1 << k)) for k in range(40)} for length in shape]
+        chosen = any(one not in guessed for one, guessed in zip(chunk, halved, strict=True))
+        if len(entries) < 2 or not is_cut or not chosen or not any(_VOLUME.search(entry.path) for entry in entries):
+            continue
+        forms = {}
+        for e in entries[:MOST_FIELDS]:
+            take = f"Take(scale=({', '.join(f'{scale:g}' for scale in scales[e.path])}))" * (e.shape != shape)
+            forms[e.path] = with_options(form_of(e), take=take)
+        fields, volumes = short_keys(forms), f"are volumes of {shape_text(shape)}, in chunks of {shape_text(chunk)}"
+        ways = [
+            Way(fields, f'Boxes({chunk}, at="grid")', "takes boxes that lie side by side, or of another size"),
+            Way(fields, f'Boxes({chunk}, at="random", per_epoch=1000)', "anywhere"),
+            Way(keyed(entries[:MOST_FIELDS]), "", "takes each slice along axis 0"),
+        ]
+        rows = [e for e in entries if e.shape == shape]
+        yield Proposal("volume", f"{named([e.path for e in entries])} {volumes}", entries, ways=ways, rows=rows)
+        return
+
+
+def _places(seen: Listing) -> Iterator[Proposal]:
+    """Find tables of the places of boxes in large images."""
+    tables = [e for e in seen.entries if e.columns and _PLACES.search(e.path)]
+    for axes in (2, 3):
+        some = [e for e in tables if len(e.columns) == axes]
+        most = [max(e.columns[k].most for e in some) for k in range(axes)] if some else []
+        large = [e for e in seen.entries if e.axes >= axes and min((e.shape or ())[-axes:]) >= 64 and e not in some]
+        if not large or not some or any(e.rows == one.rows for e in large for one in some):
+            continue
+        room = min(n - m for e in large for n, m in zip((e.shape or ())[-axes:], most, strict=True))
+        if room < 4:
+            continue
+        size, read = (min(64, 1 << (room.bit_length() - 1)),) * axes, ", ".join(f"f[{quoted(e.path)}][:]" for e in some)
+        does = "takes a box from each of these places on; its size is yours"
+        yield Proposal(
+            "places",
+            f"{_say(some)} where boxes of {named([e.path for e in large])} begin",
+            [*large, *some],
+            ways=[Way(keyed(large), f"Boxes({size}, at=places)", does)],
+            before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    places = np.concatenate([{read}])"),
+        )
+        return
+
+
+def _recordings(seen: Listing) -> Iterator[Proposal]:
+    """Find rows that are a recording each: simulations and films of many times, long signals."""
+    for rows, beside in seen.by_rows.items():
+        axis = _time_axis(max(beside, key=lambda e: e.raw_nbytes).shape or ())
+        films = [e for e in beside if _time_axis(e.shape or ()) == axis]
+        others = [e for e in beside if e not in films]
+        counts = {(e.shape or ())[axis] for e in films if axis}
+        if len(counts) != 1 or any(e.axes > 1 or not e.words for e in others):
+            continue
+        length = alike.stretch_length(min(counts), sum(e.raw_nbytes for e in films) / rows / min(counts))
+        samples = f'Sequences({length}, stride={length}, of="rows", axis={axis})'
+        ways = [
+            Way(keyed(films), samples, f"cuts them into samples of {length:,}, or of a length of your own"),
+            Way(keyed([*films, *others]), "", "takes each row whole"),
+        ]
+        what = f"Each row of {named([e.path for e in films])} seems to be a recording of {min(counts):,} times"
+        yield Proposal("recordings", what, films, ways=ways, rows=films)
+        return
+
+
+def _time_axis(shape: Sequence[int]) -> int:
+    """Return the axis along which rows are as long as recordings; 0 where there is none."""
+    if len(shape) >= 5 and shape[1] >= alike.LEAST_ALIKE:
+        return 1
+    is_film = len(shape) == 4 and shape[1] == shape[2] and shape[3] > alike.WINDOW
+    return -1 if is_film or (len(shape) in (2, 3) and shape[-1] >= LONG_ROW) else 0
+
+
+def _flat(seen: Listing) -> Iterator[Proposal]:
+    """Find one long sequence of numbers, such as tokens or a signal, of which a row is one number."""
+    every = [entry for entry in seen.entries if (entry.rows or 0) > 1]
+    if len(every) != 1 or len(every[0].shape or ()) != 1 or LABEL.search(last_name(every[0].path)):
+        return
+    entry, rows = every[0], every[0].rows or 0
+    if rows < 4 * alike.LONG_COUNT or not re.match(r"u?int|float", entry.dtype):
+        return
+    what, samples = f"{entry.path} is one sequence of {rows:,} numbers", "Sequences(128, stride=128)"
+    does = "cuts it into samples of 128, or of a length of your own. Without samples=, each number is a sample"
+    yield Proposal("flat", what, every, ways=[Way({entry.path: quoted(entry.path)}, samples, does)], rows=every)
+
+
+def _family(name: str) -> str:
+    """Return what names have in common that differ in their numbers."""
+    return re.sub(r"\d+", "0", name)
+
+
+# --- NWB, MATLAB, PyTables, single values -----------------------------------------------------------------
+
+
+def _nwb(seen: Listing) -> Iterator[Proposal]:
+    series = {
+        group: members
+        for group, members in seen.by_group.items()
+        if "data" in members and (members["data"].rows or 0) > 1 and members.keys() & {"timestamps", "starting_time"}
+    }
+    if "nwb_version" not in seen.groups[""].attributes or not series:
+        return
+    group = max(series, key=lambda name: series[name]["data"].written_nbytes)
+    rows = series[group]["data"].rows or 1
+    beside = [one for name, one in series[group].items() if name in ("data", "timestamps") and one.rows == rows]
+    length, what = max(1, min(100, rows // 2)), f"{group} is a recording of {counted(rows, 'row')}"
+    does = f"takes {length:,} rows that follow one another; without samples= each row is one"
+    way = Way(short_keys({one.path: quoted(one.path) for one in beside}), f"Sequences({length})", does)
+    yield Proposal("nwb", f"It is Neurodata Without Borders (NWB); {what}", beside, ways=[way], rows=beside)
+
+
+def _matlab(seen: Listing) -> Iterator[Proposal]:
+    arrays = [e for e in seen.entries if e.matlab_class and e.shape and len(e.shape) > 1 and max(e.shape) > 1]
+    if not arrays:
+        return
+    largest = max(arrays, key=lambda e: e.raw_nbytes)
+    shape = largest.shape or ()
+    what = (
+        "MATLAB wrote this file (-v7.3), and its axes are the other way round here: "
+        f"{largest.path} is {shape_text(shape[::-1])} in MATLAB and {shape_text(shape)} in HDF5"
+    )
+    # Arrays that agree in their last axis and not in their first: samples are columns here.
+    ends: tuple[dict[int, list[DatasetEntry]], ...] = (defaultdict(list), defaultdict(list))
+    for entry in arrays:
+        for end, by_length in zip((0, -1), ends, strict=True):
+            by_length[(entry.shape or ())[end]].append(entry)
+    first, turned = (max((g for n, g in by_length.items() if n > 1), key=len, default=[]) for by_length in ends)
+    if len(turned) <= max(1, len(first)):
+        last = ", ".join([":"] * (len(shape) - 1))
+        way_out = f"A row here is {largest.path}({last}, i) in MATLAB. samples=Rows(axis=-1) takes MATLAB's own rows"
+        yield Proposal("matlab", what, arrays, way_out, rows=arrays)
+        return
+    samples, names = counted((turned[0].shape or (0,))[-1], "sample"), named([e.path for e in turned])
+    what += f". The {samples} of {names} lie along the last axis here, not the first"
+    ways = [Way({e.path: quoted(e.path) for e in turned[:MOST_FIELDS]}, "Rows(axis=-1)", "takes them along that axis")]
+    yield Proposal("matlab_turned", what, turned, ways=ways)
+
+
+def _asides(path: str, listing: Listing) -> Iterator[Proposal]:
+    """Name what is no data: indexes of PyTables, links that lead nowhere, single values alone."""
+    if index := [entry for entry in listing.entries if entry.role == INDEX]:
+        which = f"{counted(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'}"
+        yield Proposal("pytables", f"{which} what PyTables keeps to find rows of its tables, and no data", index)
+    if dead := [f"{path}/{name}".lstrip("/") for path, group in listing.groups.items() for name in group.dead]:
+        what = f"{counted(len(dead), 'link')} {'lead' if len(dead) > 1 else 'leads'} nowhere, such as {dead[0]!r}"
+        way_out = "What they were to lead to is no sample: a pattern leaves them out, with a warning"
+        yield Proposal("dead_links", what, (), way_out)
+    entries = listing.entries
+    if entries and all(not entry.shape and not entry.image for entry in entries):
+        what = f"It holds single values only ({counted(len(entries), 'dataset')}), and no dataset with rows"
+        reads = f"with h5py.File({quoted(path)}) as f:", f"    print(f[{quoted(entries[0].path)}][()])"
+        way_out = "There is nothing to stream. Read them with h5py"
+        yield Proposal("single_values", what, entries, way_out, lines=("import h5py", "", *reads))
+
+
+# In the order in which they look: formats that are known by name, things that are alike, rows of datasets.
+_KNOWN, _OF_MANY = (_sparse, _anndata, _nwb), (_named_objects, alike.like_datasets, alike.like_groups)
+_OF_ROWS = (_episodes, _ragged, _matlab, _volumes, _places, _recordings, _lookups, _flat)
+DETECTORS: tuple[Callable[[Listing], Iterator[Proposal]], ...] = (*_KNOWN, *_OF_MANY, *_OF_ROWS)

@@ -13,8 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 from h5stream.advice.cost import EVERY_EPOCH, BatchCost, SampleCost, SamplesCost
-from h5stream.advice.detectors import printed_of
-from h5stream.advice.inspection import Inspection
+from h5stream.advice.inspection import Inspection, printed_of
 from h5stream.advice.listing import DAMAGED, REFUSED, DatasetEntry
 from h5stream.advice.program import Proposal, fields_text
 from h5stream.base.texts import count_text, counted, names_text, shape_text, text_of_bytes

@@ -485,9 +485,6 @@ def room_of_each(extents: int, largest: int, room: int, /) -> int:
 def count_reads(rows: _Places, lengths: _Places, most_gap: int, /) -> tuple[int, int]:
     """Return how many reads ascending rows, or spans of them, take, and the rows that are read along between them."""
 
-def read_each(descriptor: int, offsets: _Longs, nbytes: _Longs, target: int, /) -> int:
-    """Read ranges of a file to `target`, one behind the other; return how many of them came whole."""
-
 # Boxes
 
 def place_boxes(

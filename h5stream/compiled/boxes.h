@@ -132,12 +132,33 @@ static int64_t *room_of_found(const Boxes *of, Found *found)
     return memory;
 }
 
-/* Copy what lies in boxes `first` to `last` of a region whose first element is at `source`, without the fence. */
-static void place_region(const Boxes *of, Found *found, int64_t region, int64_t first, int64_t last, const char *source)
+/* Return whether all that was found of a box lies in that part of a region which is there. */
+static int is_there(const Boxes *of, const Found *found)
+{
+    int64_t low = found->run_count ? found->runs[1] : 0, high = low;
+    for (int64_t k = 0; k < found->run_count; k++)
+        low = least(low, found->runs[3 * k + 1]), high = most(high, found->runs[3 * k + 1] + found->runs[3 * k + 2]);
+    for (int64_t axis = 0; axis < of->axes - 1; axis++) {
+        const int64_t *out = found->out + axis * of->most;
+        int64_t nearest = out[0], farthest = out[0];
+        for (int64_t k = 1; k < found->counts[axis]; k++)
+            nearest = least(nearest, out[k]), farthest = most(farthest, out[k]);
+        low += nearest, high += farthest;
+    }
+    return low >= of->from && high <= of->until;
+}
+
+/* Copy what lies in boxes `first` to `last` of a region whose first element is at `source`, without the fence; return
+whether all of it is there. */
+static int place_region(const Boxes *of, Found *found, int64_t region, int64_t first, int64_t last, const char *source)
 {
     for (int64_t box = first; box < last; box++)
-        if (reach(of, found, region, box))
+        if (reach(of, found, region, box)) {
+            if (of->until && !is_there(of, found))
+                return WRONG;
             place_box(of, found, source, place_of(&of->to, box));
+        }
+    return DONE;
 }
 
 /* Copy what lies in boxes of regions of volumes, such as chunks, to its place in each of them. */

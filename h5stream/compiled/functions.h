@@ -428,6 +428,28 @@ static int are_chunks_sound(const ChunkPlan *plan)
     return !is_wrong;
 }
 
+/* Return whether each chunk has the rows, or the elements, that are taken of it, and no more than its bytes. */
+static int are_bytes_enough(const ChunkPlan *plan)
+{
+    const ChunkFields *const of = plan->fields;
+    const int64_t axes = plan->boxes.axes, most_elements = of->chunk_nbytes / of->stored_nbytes;
+    int64_t is_wrong = 0;
+    for (int64_t k = 0; k < plan->plan.count; k++) {
+        const int64_t row_nbytes = of->row_elements[plan->piece[k]] * of->stored_nbytes;
+        if (!axes && !of->pipelines.count && plan->offset[k] >= 0 && plan->pipeline[k] >= 0)
+            for (int64_t i = plan->low[k]; i < plan->high[k]; i++)
+                is_wrong |= row_at(&plan->plan.to, i) + length_at(&plan->plan.to, i) > plan->nbytes[k] / row_nbytes;
+        int64_t elements = 1;
+        for (int64_t axis = k * axes; axis < (k + 1) * axes && !is_wrong; axis++) {
+            const int64_t side = plan->chunk_shape[axis];
+            is_wrong |= plan->begin[axis] < 0 || plan->begin[axis] > INT64_MAX / 4 || side < 1 || side > most_elements / elements;
+            elements *= is_wrong ? 1 : side;
+        }
+        is_wrong |= axes && (plan->skipped[k] < 0 || plan->skipped[k] > of->chunk_nbytes || (of->pipelines.count && plan->skipped[k]));
+    }
+    return !is_wrong;
+}
+
 /* Return whether rows lie inside of so many, as far as they are counted, and all their places are some; note the last batch. */
 static int are_places_sound(Plan *plan, int64_t row_count)
 {
@@ -470,7 +492,8 @@ FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes"
             .high = v[5].at, .pipeline = v[6].at, .boxes = boxes, .begin = v[12].at, .chunk_shape = v[13].at,
             .shape = v[14].at, .skipped = v[15].at};
         plan->plan.to.slots = (Longs){0};
-        WITHOUT_GIL_IF_LONG(v[8].count, is_sound = are_chunks_sound(plan) && are_places_sound(&plan->plan, axes ? -1 : fields->chunk_rows));
+        WITHOUT_GIL_IF_LONG(v[8].count, is_sound = are_chunks_sound(plan) && are_places_sound(&plan->plan, axes ? -1 : fields->chunk_rows)
+                                                    && are_bytes_enough(plan));
         if (!is_sound)
             free(plan);
     }
@@ -625,12 +648,6 @@ FUNCTION(count_reads, PLACES("rows", 0), PLACES("lengths", 0), NUMBER("most_gap"
     MUST(v[0].count && are_lengths_of(v), "rows must be some, and " LENGTHS_FIT)
     WITHOUT_GIL(count_reads(numbers(v), numbers(v + 1), v[2].number, &reads, &skipped));
 END_WITH(Py_BuildValue("(LL)", (long long)reads, (long long)skipped))
-
-FUNCTION(read_each, NUMBER("descriptor"), LONGS("offsets", 0), LONGS("nbytes", 2), NUMBER("target"))
-    int64_t done;
-    MUST(are_below(v + 2, INT64_MAX), "nbytes must not be negative")
-    WITHOUT_GIL(done = read_each((int)v[0].number, longs(v + 1), v[2].at, address(v + 3)));
-END_WITH(PyLong_FromLongLong(done))
 
 /* --- boxes.c ------------------------------------------------------------------------------------------------ */
 
@@ -788,6 +805,7 @@ FUNCTION(read_files, BYTES("paths"), LONGS("path_at", 0), LONGS("sizes", 2), LON
                       .count = v[1].count};
     int64_t done;
     MUST(v[0].count && !((const char *)v[0].at)[v[0].count - 1], "paths must end with a null")
+    MUST(are_below(v + 7, INT64_MAX), "nbytes must not be negative")
     WITHOUT_GIL(done = read_files(&of, longs(v + 5), v[6].at, v[7].at, v[8].at));
 END_WITH(PyLong_FromLongLong(done))
 
@@ -876,7 +894,6 @@ PyMethodDef FUNCTIONS[] = {
     METHOD(plan_memory), METHOD(plan_rows), METHOD(count_batches), METHOD(in_ranges), METHOD(into_chunks), METHOD(lay_chunks),
     METHOD(locate), METHOD(range_of), METHOD(subtract),
     METHOD(renumber), METHOD(unshuffle), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
-    METHOD(place_boxes), METHOD(place_rows), METHOD(read_dense), METHOD(read_each), METHOD(read_files),
-    METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each),
-    METHOD(scatter), METHOD(scatter_spans),
+    METHOD(place_boxes), METHOD(place_rows), METHOD(read_dense), METHOD(read_files),
+    METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each), METHOD(scatter), METHOD(scatter_spans),
     METHOD(shuffled_into), METHOD(spread), {0}};

@@ -118,6 +118,7 @@ typedef struct {
     int64_t axes, regions, most;
     const int64_t *sources, *strides, *low, *high, *shapes, *begins, *ends, *offsets, *sizes, *follow, *origins;
     int64_t mode, element, boxes;
+    int64_t from, until; /* bytes from a region's first element between which it is there, if `until` is above 0 */
     Where to;
 } Boxes;
 

@@ -142,8 +142,9 @@ static Where in_program(const ChunkPlan *plan, const Landing *into, int64_t k, i
     return to;
 }
 
-/* Copy what boxes take of a chunk whose first element is at `source`, with so many elements of the last axis or none. */
-static void place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k, int64_t program, const char *source, int is_fill)
+/* Copy what boxes take of a chunk whose first element is at `source`, or of one row of fill values; return whether it has
+all that they take. */
+static int place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k, int64_t program, const char *source, int is_fill)
 {
     Boxes of = plan->boxes;
     int64_t ends[MOST_AXES], strides[MOST_AXES], stride = plan->fields->programs[program].nbytes;
@@ -157,7 +158,11 @@ static void place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k
     of.element = plan->fields->programs[program].nbytes;
     of.to = plan->plan.to;
     of.to.slots = into->slots, of.to.offset = into->offsets[program], of.to.row_nbytes = into->row_nbytes[program];
-    place_region(&of, &into->found, 0, plan->low[k], plan->high[k], source);
+    if (!is_fill && !plan->fields->pipelines.count) { /* it is read in part */
+        of.from = plan->skipped[k] / plan->fields->stored_nbytes * of.element;
+        of.until = of.from + plan->nbytes[k] / plan->fields->stored_nbytes * of.element;
+    }
+    return place_region(&of, &into->found, 0, plan->low[k], plan->high[k], source);
 }
 
 /* Give rows of a chunk that was never written the fill value; return whether there was memory for that. */
@@ -250,7 +255,9 @@ static int scatter_chunks(const ChunkPlan *plan, Landing *into, int64_t k, int64
         const int64_t dense_nbytes = nbytes / of->stored_nbytes * program->nbytes;
         const int64_t stride = of->row_elements[piece] * program->nbytes;
         if (plan->boxes.axes) {
-            place_chunk_in_boxes(plan, into, k, p, dense - plan->skipped[k] / of->stored_nbytes * program->nbytes, 0);
+            const char *const source = dense - plan->skipped[k] / of->stored_nbytes * program->nbytes;
+            if (place_chunk_in_boxes(plan, into, k, p, source, 0) != DONE)
+                return WRONG;
         } else if (count > 1) {
             to.offset += segments[0][1];
             scatter_beside(&to, dense + segments[0][0], dense_nbytes, stride, count, segments[0][2]);

@@ -251,14 +251,17 @@ static int read_chosen(const Reading *of, const Chosen *chosen)
     return DONE;
 }
 
-/* Return whether every chunk that rows lie in has a place in the table, no extent is longer than the room, and every run
-there is and has a field; rows ascend. */
+/* Return whether rows ascend, every chunk that they lie in has a place in the table, and no extent is longer than the room. */
 static int is_sound(const Reading *of, int64_t across, int64_t largest)
 {
-    const int64_t count = of->to.rows.count;
-    const int64_t last = (row_at(&of->to, count - 1) - of->first_row) / of->chunk_rows * of->across + across;
-    return row_at(&of->to, 0) >= of->first_row && largest <= of->room
-        && (of->numbers.count || !of->offsets.count || last < of->offsets.count);
+    const int64_t count = of->to.rows.count, end = row_at(&of->to, count - 1);
+    const int64_t last = (end - of->first_row) / of->chunk_rows * of->across + across;
+    int is_wrong = 0;
+    for (int64_t i = 0; i < count; i++)
+        is_wrong |= (i && row_at(&of->to, i) < row_at(&of->to, i - 1)) || length_at(&of->to, i) < 0;
+    return !is_wrong && of->first_row >= 0 && row_at(&of->to, 0) >= of->first_row && end < INT64_MAX / 2 / of->stride
+        && largest <= of->room && of->across > 0 && across < INT64_MAX / 4
+        && (of->numbers.count || !of->offsets.count || (last >= 0 && last < of->offsets.count));
 }
 
 /* Read rows that need no decoding, no bytes but those of the extents, and put them in their places.
@@ -323,16 +326,4 @@ static void count_reads(Numbers rows, Numbers lengths, int64_t most_gap, int64_t
         *skipped += gap > 0 && gap <= most_gap ? gap : 0;
         end = most(end, row + (lengths.count ? number_at(lengths, k) : 1));
     }
-}
-
-/* Read ranges of a file to memory, one behind the other; return how many of them came whole. */
-static int64_t read_each(int descriptor, Longs offsets, const int64_t *nbytes, char *target)
-{
-    int64_t counts[5] = {0};
-    for (int64_t k = 0; k < offsets.count; k++) {
-        if (!read_bytes(descriptor, target, nbytes[k], offsets.at[k], counts))
-            return k;
-        target += nbytes[k];
-    }
-    return offsets.count;
 }

@@ -136,7 +136,7 @@ static int read_dense(Reading *of, Longs column_offsets, int64_t column_chunk, v
             break;
         }
         for (high = low + 1; high < to->rows.count && row_at(to, high) == row_at(to, low) + count; high++) {
-            if (length_at(to, high) < 0 || count + length_at(to, high) > room)
+            if (length_at(to, high) < 0 || length_at(to, high) > room - count)
                 break;
             count += length_at(to, high);
         }

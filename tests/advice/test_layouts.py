@@ -12,8 +12,7 @@ from commands import printed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.advice.detectors import printed_of
-from h5stream.advice.inspection import inspect_file
+from h5stream.advice.inspection import inspect_file, printed_of
 from h5stream.advice.program import WIDTH, loader_lines, quoted
 
 pytest.importorskip("imagecodecs")

@@ -11,8 +11,7 @@ pytest.importorskip("imagecodecs")
 from layouts import GALLERY, LAYOUTS, write
 
 from examples.gallery import PROGRAMS
-from h5stream.advice.detectors import printed_of, proposals_of_files
-from h5stream.advice.inspection import inspect_file
+from h5stream.advice.inspection import inspect_file, printed_of, proposals_of_files
 from h5stream.advice.listing import list_files
 from h5stream.advice.program import samples_from_text
 from h5stream.storage.layout.fields import paths_of

@@ -58,7 +58,7 @@ def fields_of(chunk_rows, row_elements, segments, *, width=1, places=None, pipel
 NO_BOXES = *[np.zeros((0, 0), np.int64)] * 3, *[np.zeros(0, np.int64)], *[np.zeros((0, 0), np.int64)] * 2
 
 
-def plan_of(fields, rows, batch, within, *, low=(0,), high=None, piece=(0,), offset=None, nbytes=0):
+def plan_of(fields, rows, batch, within, *, low=(0,), high=None, piece=(0,), offset=None, nbytes=1 << 30):
     """Plan chunks that follow one another in a file, or one."""
     count = len(low)
     offset = np.arange(count) * max(1, nbytes) if offset is None else np.array(offset)
@@ -150,14 +150,21 @@ def test_any_bytes_are_copied_past_the_cache_and_none_beside_them(start, place, 
     assert np.array_equal(target, expected)
 
 
-def test_ranges_are_read_until_one_is_short(tmp_path):
+def one_file(path):
+    """Give the arguments of `read_files` that name a file, as it is now."""
+    now = path.stat()
+    numbers = [np.array([each], np.int64) for each in (0, now.st_size, now.st_mtime_ns, now.st_ino)]
+    return np.frombuffer(bytes(path) + b"\0", np.uint8), *numbers
+
+
+def test_ranges_of_files_are_read_until_one_is_short(tmp_path):
     data, target = np.random.default_rng(5).integers(0, 256, 200_000, dtype=np.uint8), np.zeros(30, np.uint8)
     (tmp_path / "bytes").write_bytes(data.tobytes())
-    offsets, nbytes = np.array([5, 100, 199_995, 0]), np.array([10, 5, 10, 5])
-    with open(tmp_path / "bytes", "rb") as file:
-        assert native.read_each(file.fileno(), offsets, nbytes, address_of(target)) == 2
-        assert target[:15].tolist() == [*data[5:15], *data[100:105]]
-        assert native.read_each(file.fileno(), offsets[:0], nbytes[:0], 0) == 0
+    offsets, nbytes, which = np.array([5, 100, 199_995, 0]), np.array([10, 5, 10, 5]), np.zeros(4, np.int64)
+    file, places = one_file(tmp_path / "bytes"), address_of(target) + np.array([0, 10, 15, 25])
+    assert native.read_files(*file, which, offsets, nbytes, places) == 2
+    assert target[:15].tolist() == [*data[5:15], *data[100:105]]
+    assert native.read_files(*file, *[offsets[:0]] * 4) == 0
 
 
 TO = PLACES, PLACES, PLACES, LONGS, 0, 1
@@ -234,7 +241,7 @@ WRONG = {
         ),
         ValueError,
     ),
-    "a length below 0": ("read_each", (0, LONGS, LONGS - 1, 0), ValueError),
+    "a length below 0": ("read_files", (BYTES[:1] * 0, *[LONGS[:1]] * 4, *[LONGS] * 2, LONGS - 1, LONGS), ValueError),
     "collections that do not ascend": ("read_objects", objects_of(address=[4096, 0, 8192]), ValueError),
     "values of a length below 0": ("read_objects", objects_of(wanted=[0, -8, 0]), ValueError),
     "a path beyond the paths": (
@@ -295,6 +302,7 @@ WRONG_PLANS = {
     "rows that end before they begin": {"low": (2,), "high": [1]},
     "an offset below -1": {"offset": [-2]},
     "bytes below 0": {"nbytes": -1},
+    "fewer bytes than its rows have": {"rows": np.int32([0, 2, 0]), "nbytes": 2},
 }
 
 
@@ -314,6 +322,59 @@ def test_a_batch_beyond_the_slots_of_a_plan_is_refused():
         native.land_decoded(plan, 0, BYTES[:3], 0, *where)
     with pytest.raises(ValueError, match="plan"):
         native.land_decoded(native.chunk_fields, 0, BYTES[:3], 0, *where)
+
+
+SIDES = {
+    "a chunk with more elements than its bytes": {"chunk_shape": [[2, 2]]},
+    "a chunk of which products wrap": {"chunk_shape": [[2**62, 4]]},
+    "a chunk without elements": {"chunk_shape": [[3, 0]]},
+    "a chunk that begins below 0": {"begin": [[0, -1]]},
+    "bytes that are not read, below 0": {"skipped": [-1]},
+}
+
+
+def boxes_of(nbytes=3, **other):
+    """Plan a chunk of (3, 1) bytes of a volume that lies as it is, of which a box of (2, 1) is taken."""
+    given = {"begin": [[0, 0]], "chunk_shape": [[3, 1]], "shape": [[3, 1]], "skipped": [0]} | other
+    one = np.ones(1, np.int64)
+    return native.plan_chunks(
+        fields_of(3, [1], [[0, 0, 1]]), one * 0, one * nbytes, one * 0, one * 0, one, np.zeros(1, np.int8), 0,
+        np.zeros(1, np.int64), LONGS[:0], one * 0, one * 0, *(np.array(each) for each in given.values()),
+        np.array([[1, 0]]), np.array([[0, 1], [0, 1]]), np.array([2, 1]), np.ones(2, np.int64), 0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SIDES)
+def test_chunks_of_boxes_that_lead_out_of_their_bytes_are_refused(what):
+    with pytest.raises(ValueError, match="outside"):
+        boxes_of(**SIDES[what])
+
+
+@pytest.mark.parametrize(("nbytes", "landed"), [(3, 1), (2, 0)])
+def test_a_box_of_which_a_chunk_that_is_read_in_part_has_too_little_is_not_brought(nbytes, landed):
+    source, target, scratch = np.arange(3, dtype=np.uint8), np.full(2, 9, np.uint8), native.Scratch()
+    where = np.array([address_of(target)]), ONE_FIELD, ONE_FIELD + 2, scratch.address
+    counts, at = np.zeros(native.COUNTS, np.int64), np.array([address_of(source)])
+    assert native.land(boxes_of(nbytes), 0, 1, -1, at, *where, np.zeros(1, np.int32), counts) == landed
+    assert target.tolist() == ([1, 2] if landed else [9, 9])
+
+
+def test_rows_that_descend_are_not_read():
+    arguments = list(BEYOND["read_rows"](PLACES * 0))
+    arguments[16] = np.array([1, 0, 2], np.int32)
+    with pytest.raises(ValueError, match="lead out"):
+        native.read_rows(*arguments)
+
+
+def test_lengths_of_sparse_rows_whose_sum_wraps_are_refused(tmp_path):
+    (tmp_path / "matrix").write_bytes(np.ones(3).tobytes() + np.zeros(3, np.int32).tobytes())
+    rows, lengths, memory = np.array([0, 1]), np.array([1, 2**63 - 1]), np.zeros(2)
+    with open(tmp_path / "matrix", "rb") as file, pytest.raises(ValueError, match="lead out"):
+        native.read_dense(
+            file.fileno(), LONGS[:1], 3, LONGS[:1] + 24, 3, 0, rows, lengths, rows * 0, rows,
+            np.array([memory.__array_interface__["data"][0]]), np.zeros(3), PLACES.copy(), PLACES[:1], BYTES[:1] + 1,
+            np.zeros(1), np.zeros(5, np.int64),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("segments", [[[0, 0, 2]], [[1, 0, 1]], [[-1, 0, 1]], [[0, -1, 1]], [[0, 0, 0]]])
@@ -338,10 +399,13 @@ def test_a_read_that_a_signal_interrupts_goes_on(tmp_path):
     subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "signals.c", "-o", made, "-ldl"], check=True)
     (tmp_path / "bytes").write_bytes(bytes(range(40)))
     code = (
-        "import sys, numpy as np\nfrom h5stream.compiled import _native as native\n"
-        "target, file = np.zeros(20, np.uint8), open(sys.argv[1], 'rb')\n"
-        "where = target.__array_interface__['data'][0]\n"
-        "assert native.read_each(file.fileno(), np.array([5, 20]), np.array([10, 10]), where) == 2\n"
+        "import os, sys, numpy as np\nfrom h5stream.compiled import _native as native\n"
+        "target, now = np.zeros(20, np.uint8), os.stat(sys.argv[1])\n"
+        "paths = np.frombuffer(sys.argv[1].encode() + b'\\0', np.uint8)\n"
+        "numbers = 0, now.st_size, now.st_mtime_ns, now.st_ino\n"
+        "where = target.__array_interface__['data'][0] + np.array([0, 10])\n"
+        "ranges = np.array([0, 0]), np.array([5, 20]), np.array([10, 10]), where\n"
+        "assert native.read_files(paths, *(np.array([each]) for each in numbers), *ranges) == 2\n"
         "assert bytes(target) == bytes([*range(5, 15), *range(20, 30)])\n"
     )
     environment = os.environ | {"LD_PRELOAD": str(made), "PYTHONPATH": str(ROOT)}

@@ -434,13 +434,14 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     if "tiny or huge" in found["marks"] and rng.random() < 0.5:
         found["forms"].append(form_of(rng, "measured"))
     if any(reallocates(node) for file in draft.files for node in file["nodes"]):
-        copied = form_of(rng, "repacked")  # drawn for damaged files, too, so that what follows stays what it is
-        found["forms"] += [copied] if all(form["form"] != "damaged" for form in found["forms"]) else []
+        found["forms"].append(form_of(rng, "repacked"))
     has_columns = any(node["path"].endswith("indices") for file in draft.files for node in file["nodes"])
     if rng.random() < (0.9 if has_columns else 0.5 if kind == "objects" else 0.25) and "damaged" not in [
         form["form"] for form in found["forms"]
     ]:
         found["forms"] += hazard_of(rng, draft)
+    if found["forms"][0]["form"] == "damaged":
+        del found["forms"][1:]  # they are drawn, too, so that what follows stays what it is
     return dressed(rng, found)
 
 

@@ -128,15 +128,22 @@ class Model:
             return self._stepped(lambda row: self._sparse(part, name, row, options), steps, sample, options)
         if "decode" in options:
             return self._stepped(lambda row: self._image(part, name, row, options), steps, sample, options)
-        return self._taken(part.read(name), part.at(name).ndim, steps, sample, options)
+        return self._taken(self._read(part, name, options), part.at(name).ndim, steps, sample, options)
+
+    @staticmethod
+    def _read(part: Part, name: str, options: dict[str, Any]) -> Any:
+        """Read a dataset, or the members of it that a field asks for."""
+        wanted = options.get("members")
+        if not wanted or not part.is_numbered(name):
+            return part.members(name, wanted) if wanted else part.read(name)
+        values = part.read(name)
+        return np.stack([values[one] for one in wanted], axis=-1)
 
     def _taken(self, values: np.ndarray, axes: int, steps: Any, sample: Sample, options: dict[str, Any]) -> Any:
         """Take rows along the field's axis, those outside of the segment as padding says."""
         axis = self.axis if options.get("axis") is None else options["axis"]
         axis %= axes  # of the dataset: those of its elements come behind
         lacks_axis = axis == 0 and self.axis != 0 and options.get("axis") is None
-        if options.get("members"):
-            values = np.stack([values[name] for name in options["members"]], axis=-1)
         if sample.index is not None and options.get("axis") is None:
             if axes <= abs(self.axis) or axes == 1 or lacks_axis:
                 return values[sample.index]
@@ -177,9 +184,7 @@ class Model:
             return self._lacking(name, options)
         if "decode" in options:
             return decoded(np.asarray(part.read(name)).tobytes())
-        values = part.read(name)
-        if options.get("members"):
-            values = np.stack([values[one] for one in options["members"]], axis=-1)
+        values = self._read(part, name, options)
         if options.get("columns") is None:
             return values
         # Columns are of the dataset's axes, and neither of those that its elements have nor of stacked members.

@@ -2,6 +2,7 @@
 
 import fnmatch
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,11 @@ class Part:
             return bool(self.find(name)[0])
         except KeyError:
             return False
+
+    def members(self, name: str, wanted: Sequence[str]) -> np.ndarray:
+        """Read some members of a compound, side by side; others may be of a type that h5py does not read."""
+        owner, above, _ = self.find(name)
+        return np.stack([values_of(owner, (*above, one)) for one in wanted], axis=-1)
 
     def _numbered(self, before: str, behind: str) -> Any:
         """Return objects with numbers in their names as rows, in the order of these."""

@@ -103,4 +103,5 @@ def test_a_virtual_dataset_whose_name_has_a_percent_sign_is_written(tmp_path):
 
 
 def test_a_damaged_case_is_read_in_one_way_alone():
-    assert [form["form"] for form in case_of(7300329, "sequences")["forms"]] == ["damaged"]
+    for seed, kind in ((7300329, "sequences"), (9503666, "objects")):
+        assert [form["form"] for form in case_of(seed, kind)["forms"]] == ["damaged"]

@@ -153,13 +153,12 @@ class Tools:
         """Read ranges of a file to scratch, one behind the other; gives the bytes, and where each begins there."""
         self.give_back()
         source, began, places, count = self.sources[file], clock(), np.cumsum(nbytes) - nbytes, len(nbytes)
-        data, held = self.scratch.buffer("read", int(nbytes.sum())), source.descriptor()
+        data = self.scratch.buffer("read", int(nbytes.sum()))
         if not count:
             return data, places
         if isinstance(source, FilesBytes):
             source.read_each(offsets, nbytes, address_of(data) + places)
-        elif held is None or count == 1 or kernels.read_each(held.number, offsets, nbytes, address_of(data)) < count:
-            # In the ordinary way, which also says what is wrong, or gets over it.
+        else:
             ends = zip(places.tolist(), (places + nbytes).tolist(), strict=True)
             source.read_many(offsets.tolist(), [data[low:high].data for low, high in ends])
         self.tally.read(began, data.nbytes, count)

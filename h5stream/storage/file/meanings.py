@@ -19,7 +19,16 @@ from h5stream.samples.table import ROW
 from h5stream.storage.file.discovery import thing_at
 from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.layout.fields import Field
-from h5stream.storage.layout.layout import DatasetPart, FieldLayout, Lookup, SampleLayout, Target, leaves_of, numbers_of
+from h5stream.storage.layout.layout import (
+    DatasetPart,
+    FieldLayout,
+    Lookup,
+    Meaning,
+    SampleLayout,
+    Target,
+    leaves_of,
+    numbers_of,
+)
 from h5stream.storage.source.handles import DAMAGE
 from h5stream.storage.source.local import FilesIdentity
 
@@ -41,16 +50,19 @@ def attributes_of(dataset: Any, names: Sequence[str]) -> dict[str, Any]:
         return values
     for name in names:
         with contextlib.suppress(*DAMAGE, TypeError, ValueError, NotImplementedError):
-            if name in dataset.attrs and np.prod(dataset.attrs.get_id(name).shape or (1,)) <= MOST_NUMBERS:
+            if (
+                h5py.h5a.exists(dataset.id, name.encode())
+                and np.prod(dataset.attrs.get_id(name).shape or (1,)) <= MOST_NUMBERS
+            ):
                 value = dataset.attrs[name]
                 if not isinstance(value, h5py.Empty):
                     values[name] = value
     return values
 
 
-def meaning_of(dataset: Any) -> tuple[tuple[str, str], ...]:
+def meaning_of(dataset: Any) -> Meaning:
     """Return what a dataset's attributes say of its numbers, as text that can be compared."""
-    return tuple((name, _shown(value)) for name, value in attributes_of(dataset, MEANINGS).items())
+    return tuple((name, shown(value)) for name, value in attributes_of(dataset, MEANINGS).items())
 
 
 def packed_by(dataset: Any) -> tuple[str, ...]:
@@ -81,7 +93,8 @@ def not_followed(layout: SampleLayout) -> dict[str, tuple[str, ...]]:
     return names
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value of an attribute as text."""
     values = np.ravel(value).tolist()
     texts = [one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values]
     return ", ".join(texts)
@@ -375,12 +388,31 @@ def warn_of_meanings(layout: SampleLayout) -> None:
     """Warn of datasets that are read as one, and whose attributes say that stored numbers mean different things."""
     followed = set(_followed(layout))
     for parts in layout.datasets:
-        for place, target in enumerate(parts[0].targets if len(parts) > 1 else ()):
-            first = _compared(target, followed)
-            for part in parts[1:]:
-                if part.targets[place].meaning != target.meaning and _compared(part.targets[place], followed) != first:
-                    _warn(layout, target.field, (first, parts[0]), (_compared(part.targets[place], followed), part))
+        for place, target in enumerate(parts[0].targets):
+            first = _compared(target.field, target.meaning, followed)
+            for where, meaning in _said_by(layout, parts, place):
+                if meaning != target.meaning and _compared(target.field, meaning, followed) != first:
+                    at_first = _where(layout, parts[0], parts[0].path)
+                    _warn(layout, target.field, (first, at_first), (_compared(target.field, meaning, followed), where))
                     return
+
+
+def _said_by(
+    layout: SampleLayout, parts: Sequence[DatasetPart], place: int
+) -> Iterator[tuple[tuple[str, str], Meaning]]:
+    """Yield where the data of a field are, and what attributes say there."""
+    for part in parts:
+        yield _where(layout, part, part.path), part.targets[place].meaning
+        for path, meaning in part.targets[place].others:
+            yield _where(layout, part, path), meaning
+
+
+def _where(layout: SampleLayout, part: DatasetPart, path: str) -> tuple[str, str]:
+    """Return the path of the file that something of a part is in, and its path there; of files, only which it is."""
+    identity = layout.files[part.file]
+    if not isinstance(identity, FilesIdentity):
+        return identity.path, path
+    return (identity.paths[0] if path == part.path else path), part.path
 
 
 def _followed(layout: SampleLayout) -> Iterator[int]:
@@ -390,24 +422,20 @@ def _followed(layout: SampleLayout) -> Iterator[int]:
             yield from (numbers_of(leaf)[0] for _, leaf in leaves_of("", entry))
 
 
-def _compared(target: Target, followed: set[int]) -> dict[str, str]:
+def _compared(field: int, meaning: Meaning, followed: set[int]) -> dict[str, str]:
     """Return the attributes that must agree, by name: with missing="netcdf" the units alone."""
-    names = ("units",) if target.field in followed else MEANINGS
-    return {name: value for name, value in target.meaning if name in names}
+    names = ("units",) if field in followed else MEANINGS
+    return {name: value for name, value in meaning if name in names}
 
 
-def _warn(
-    layout: SampleLayout,
-    number: int,
-    first: tuple[dict[str, str], DatasetPart],
-    other: tuple[dict[str, str], DatasetPart],
-) -> None:
+Said = tuple[dict[str, str], tuple[str, str]]
+"""What attributes say, by name, and where: a file, and a path in it."""
+
+
+def _warn(layout: SampleLayout, number: int, first: Said, other: Said) -> None:
     name = next(name for name in MEANINGS if first[0].get(name) != other[0].get(name))
-    where = [layout.files[part.file].path for _, part in (first, other)]
-    where = [
-        f"{path!r}, {part.path!r}" if where[0] == where[1] else repr(path)
-        for path, (_, part) in zip(where, (first, other), strict=True)
-    ]
+    is_one = first[1][0] == other[1][0]
+    where = [f"{file!r}, {path!r}" if is_one else repr(file) for _, (file, path) in (first, other)]
     has = [f"{values[name]!r}" if name in values else "none" for values, _ in (first, other)]
     way_out = "missing='netcdf' follows the attributes of each file"
     if name == "units":

@@ -48,6 +48,8 @@ _AT_ONCE = 1 << 18
 """Keys of trees of chunks, or elements of arrays of them, that are looked at together."""
 _MOST_UNKNOWN = 64
 """Headers that were looked at and not understood, after which what is left is asked for."""
+_SHORT_NBYTES = 64
+"""Of values of attributes that are taken along with the headers."""
 _MOST_CHUNK_NBYTES, _MOST_NBYTES = 1 << 40, 1 << 60
 """Of a chunk, and of data that lie together."""
 
@@ -74,12 +76,14 @@ class Alike(NamedTuple):
     sides: Ints  # (objects, axes): the shape of its chunks; 0 where there are none
     # where the values lie of those attributes that were wanted and are in the header; by "" that of data not in chunks
     values: dict[str, Ints]
+    said: dict[str, Bytes]  # (objects, bytes): the values themselves of those attributes, where these are short
 
     def of(self, fits: Bools) -> Alike:
         """Return some of them."""
-        which, address, nbytes, mask, dims, sides = (each[fits] for each in self[1:-1])
+        which, address, nbytes, mask, dims, sides = (each[fits] for each in self[1:-2])
         values = {name: each[fits] for name, each in self.values.items()}
-        return Alike(self.template, which, address, nbytes, mask, dims, sides, values)
+        said = {name: each[fits] for name, each in self.said.items()}
+        return Alike(self.template, which, address, nbytes, mask, dims, sides, values, said)
 
 
 def superblock_of(file: Any, file_nbytes: int) -> Superblock:
@@ -146,7 +150,9 @@ def _compared(template: Template, raw: Raw, which: Ints, addresses: Ints) -> tup
         fits &= ~there | ((address >= 0) & (nbytes >= 0) & (nbytes <= raw.end - address))
         mask = zeros if template.mask is None else matched.number(template.mask)
     values = {name: matched.where(place) if name else address for name, (place, _) in template.values.items()}
-    return fits, Alike(template, which, address, nbytes, mask, dims, sides, values)
+    short = {name: place for name, (place, _) in template.values.items() if name and place.nbytes <= _SHORT_NBYTES}
+    said = {name: matched.data[:, place.at : place.at + place.nbytes].copy() for name, place in short.items()}
+    return fits, Alike(template, which, address, nbytes, mask, dims, sides, values, said)
 
 
 def looked_up(raw: Raw, groups: Ints, path: str) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -115,19 +116,22 @@ class HeapValues:
         begins, of = np.unique(address[address >= 0], return_inverse=True)
         needed = HEADER_NBYTES + np.bincount(of, weights=nbytes[address >= 0] + HEADER_NBYTES + 8).astype(np.int64)
         first = np.minimum(np.maximum(needed, _FETCHED_NBYTES), end - begins)
-        heads = [bytearray(count) for count in first.tolist()]
-        source.read_many(begins.tolist(), [memoryview(head) for head in heads])
-        sizes = [int.from_bytes(head[8 : 8 + long], "little") if head[:4] == b"GCOL" else 0 for head in heads]
+        edges = np.append(0, np.cumsum(first)).tolist()
+        whole = memoryview(bytearray(edges[-1]))
+        heads = [whole[low:high] for low, high in itertools.pairwise(edges)]
+        source.read_many(begins.tolist(), heads)
+        sizes = [int.from_bytes(head[8 : 8 + long], "little") if bytes(head[:4]) == b"GCOL" else 0 for head in heads]
         known = zip(begins.tolist(), heads, sizes, strict=True)
         left = [
             (begin + len(head), bytearray(size - len(head)) if len(head) < size <= end - begin else bytearray())
             for begin, head, size in known
         ]
-        source.read_many([begin for begin, _ in left], [memoryview(rest) for _, rest in left])
+        further = [(begin, memoryview(rest)) for begin, rest in left if rest]
+        source.read_many([begin for begin, _ in further], [rest for _, rest in further])
         held = Descriptor(os.memfd_create("h5stream-heap"))
         places = np.cumsum([0, *(len(head) + len(rest) for head, (_, rest) in zip(heads, left, strict=True))])
-        for place, head, (_, rest) in zip(places.tolist(), heads, left, strict=False):
-            os.pwrite(held.number, head + rest, place)
+        with open(held.number, "wb", closefd=False) as file:
+            file.writelines(itertools.chain(*((head, rest) for head, (_, rest) in zip(heads, left, strict=True))))
         there = places[np.minimum(np.searchsorted(begins, address), max(0, len(begins) - 1))]
         return held, np.where(address >= 0, there, address), int(places[-1])
 

@@ -134,6 +134,10 @@ class FieldLayout:
         return self.row_nbytes if self.steps is None else self.row_nbytes // len(self.steps)
 
 
+Meaning = tuple[tuple[str, str], ...]
+"""The attributes of a dataset that say what its numbers mean, by name, as text."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A field that is filled from a dataset."""
@@ -144,7 +148,9 @@ class Target:
     fill: NDArray[np.uint8]  # one element of the fill value, as the batch holds it
     # the members inside of it that make one row of numbers; empty where it is taken as it is
     stacked: tuple[str, ...] = ()
-    meaning: tuple[tuple[str, str], ...] = ()  # the dataset's attributes that say what its numbers mean, as text
+    meaning: Meaning = ()
+    # of objects that are read as one: where some are whose attributes say otherwise than the first one's, and what
+    others: tuple[tuple[str, Meaning], ...] = ()
 
     def taken(self, elements: NDArray[Any]) -> NDArray[Any]:
         """Return the field's values of stored elements, as NumPy has them."""

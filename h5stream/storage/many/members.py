@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import json
 import math
 import reprlib
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 
 from h5stream.base.names import Ints, Names, Reading
 from h5stream.errors import FieldLengthError, FieldNotFoundError
+from h5stream.samples.packing import MEANINGS
 from h5stream.storage.decode import elements
 from h5stream.storage.decode.elements import (
     Meanings,
@@ -34,6 +36,7 @@ from h5stream.storage.file.discovery import dataset_at, is_there, means, once_of
 from h5stream.storage.file.external import Guard, without_soft_links
 from h5stream.storage.file.groups import RawFile, checked
 from h5stream.storage.file.h5py_reader import compact_offset
+from h5stream.storage.file.meanings import meaning_of
 from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.headers.headers import ASK, Alike, Chunks, chunks_of, looked_up, read_headers
 from h5stream.storage.headers.templates import CHUNKED, COMPACT, CONTIGUOUS, NOWHERE, Bools, Raw, is_sound, numbers_in
@@ -48,6 +51,8 @@ from h5stream.storage.layout.index import (
     offset_of,
     refuse_beyond,
 )
+from h5stream.storage.layout.layout import Meaning
+from h5stream.storage.many.meanings import said_of
 from h5stream.storage.source.handles import DAMAGE
 from h5stream.storage.source.local import FilesIdentity, identity_of
 
@@ -194,6 +199,7 @@ class _Column:
     """
 
     attribute = ""  # the attribute there that is looked for; empty for what lies there itself
+    about: tuple[str, ...] = ()  # attributes that say something of what lies there
     is_inside = True  # whether the path is one inside of each, or beside it
 
     def __init__(self, path: str, count: int, **found: Any) -> None:
@@ -283,7 +289,8 @@ def from_bytes(members: Members, columns: Sequence[Column]) -> None:
         else:
             column.take(members, [])
     for path, some in by_path.items():
-        headers = members.headers(path, [column.attribute for column in some if column.attribute])
+        attributes = [name for column in some for name in (column.attribute, *column.about) if name]
+        headers = members.headers(path, [*dict.fromkeys(attributes)])
         for column in some:
             column.take(members, headers)
     for k in sorted({k for column in columns for k in column.samples()}):
@@ -326,6 +333,7 @@ class StoredAs(NamedTuple):
     fill: tuple[int, int, bytes]
     chunks: Ints  # (4, chunks): number, offset, bytes, filter mask
     type: Any
+    meaning: Meaning  # what attributes say of its numbers
 
     def differs(self, other: StoredAs) -> bool:
         """Tell whether another is stored otherwise, or stands for another value where it was never written."""
@@ -385,14 +393,18 @@ def asked_of(file: Any, name: str) -> StoredAs:
         chunks = np.array([[0], [where], [nbytes], [0]], dtype=np.int64)
     elif not is_known:  # it is a kind of its own, which is read as it is described
         alike = f"{path}:{name}"
-    return StoredAs(name, shape, side, alike, fill_of(opened), chunks, stored)
+    return StoredAs(name, shape, side, alike, fill_of(opened), chunks, stored, meaning_of(h5py.Dataset(opened)))
 
 
 class Lying(_Column):
     """Where one dataset of each lies; where they are to be alike in all their axes, `like` is what the first is."""
 
+    about = MEANINGS
+
     def __init__(self, path: str, count: int, like: StoredAs | None = None) -> None:
-        super().__init__(path, count, rows=np.zeros(count, np.int64), shape=np.zeros(count, np.int64))
+        rows, shape, said = (np.zeros(count, np.int64) for _ in range(3))
+        super().__init__(path, count, rows=rows, shape=shape, said=said)
+        self._meanings: dict[Meaning, int] = {}  # what attributes say of numbers, by the numbers in the table
         self.like, self.asked = like, 0
         self._pieces: list[Chunks] = [np.zeros((5, 0), np.int64)]
         self._shapes: dict[tuple[int, ...], int] = {}  # of chunks, by their numbers
@@ -404,6 +416,11 @@ class Lying(_Column):
         """The rows of each."""
         rows: Ints = self.table["rows"]
         return rows
+
+    @property
+    def meanings(self) -> list[Meaning]:
+        """What attributes say of the numbers of some; `table` has the number of what they say of each one's."""
+        return [*self._meanings]
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -445,6 +462,19 @@ class Lying(_Column):
             self.known[which], self.rows[which] = True, some.dims[understood, 0]
             self.kind[which] = next(self._numbers)
             self.table["shape"][which] = self._numbered(sides)
+            self._take_meanings(members, some.of(understood))
+
+    def _take_meanings(self, members: Members, alike: Alike) -> None:
+        """Take what attributes say of the numbers of some that are alike."""
+        if not len(alike.which):
+            return
+        meanings, number = list[Meaning]([()]), np.zeros(len(alike.which), np.int64)
+        if alike.said:
+            with members.opened(int(alike.which[0])) as (file, name):
+                dataset = h5py.Dataset(dataset_at(file, inside_of(name, self.path), file.filename))
+                meanings, number = said_of(members.raw, alike, dataset)
+        numbers = np.array([self._meanings.setdefault(one, len(self._meanings)) for one in meanings])
+        self.table["said"][alike.which] = numbers[number]
 
     def _numbered(self, sides: Ints) -> Ints:
         """Return the numbers of shapes of chunks; objects are alike their neighbours."""
@@ -461,6 +491,7 @@ class Lying(_Column):
         self.known[k], self.rows[k], self.asked = True, asked.shape[0], self.asked + 1
         self.kind[k] = self._kinds.setdefault((asked.alike, asked.fill), next(self._numbers))
         self.table["shape"][k] = self._shapes.setdefault(asked.side, len(self._shapes))
+        self.table["said"][k] = self._meanings.setdefault(asked.meaning, len(self._meanings))
         self._pieces.append(np.insert(asked.chunks, 0, k, axis=0))
 
     def lack(self, k: int) -> bool:
@@ -475,6 +506,7 @@ class Lying(_Column):
             return not is_there(file, name, file.filename)
         asked = asked_of(file, name)
         is_alike = asked.shape[0] == self.rows[k] and self._shapes.get(asked.side) == self.table["shape"][k]
+        is_alike = is_alike and self._meanings.get(asked.meaning) == self.table["said"][k]
         if not is_alike or not np.array_equal(self.chunks_of(np.array([k]))[1:], asked.chunks):
             return False
         if self.like is not None and self.like.differs(asked):
@@ -502,6 +534,8 @@ class Lying(_Column):
         super().save(catalogue)
         catalogue.arrays |= {f"{self.path} {name}": values for name, values in zip(_KEPT, self.chunks, strict=True)}
         catalogue.arrays[f"{self.path} asked"] = np.array([self.asked])
+        if self._meanings:
+            catalogue.put(f"{self.path} meanings", [json.dumps(one) for one in self._meanings])
         catalogue.arrays[f"{self.path} shapes"] = np.array([len(self._shapes), *itertools.chain(*self._shapes)])
 
     def load(self, catalogue: Catalogue, count: int) -> None:
@@ -509,12 +543,17 @@ class Lying(_Column):
         super().load(catalogue, count)
         shapes = catalogue.arrays[f"{self.path} shapes"]
         self._shapes = {tuple(one): k for k, one in enumerate(shapes[1:].reshape(int(shapes[0]), -1).tolist())}
+        key = f"{self.path} meanings"
+        texts = catalogue.names(key) if f"{key} text" in catalogue.arrays else ()
+        self._meanings = {tuple(map(tuple, json.loads(one))): k for k, one in enumerate(texts)}
         self._pieces = [np.array([catalogue.arrays[f"{self.path} {name}"] for name in _KEPT], np.int64)]
         self.asked = int(catalogue.arrays[f"{self.path} asked"][0])
         owner, number, _, nbytes, _ = self._pieces[0]
         numbers, step = self.table["shape"], np.diff(owner)
         is_sound = ((step > 0) | ((step == 0) & (np.diff(number) > 0))).all() and (self.rows >= 0).all()
         is_sound &= ((owner >= 0) & (owner < count) & (number >= 0) & (nbytes >= 0)).all()
+        said = self.table["said"][self.kind >= 0]
+        is_sound &= ((said >= 0) & (said < len(self._meanings))).all()
         is_sound &= ((numbers >= 0) & (numbers < len(self._shapes))).all() and len(self._shapes) == shapes[0]
         if not is_sound or (self.like and (self.rows[self.kind >= 0] != self.like.shape[0]).any()):
             raise ValueError(self.path)

@@ -15,12 +15,22 @@ from typing import Any
 import numpy as np
 
 from h5stream.base.names import Ints, Names
+from h5stream.samples.packing import MEANINGS
 from h5stream.storage.decode.columns import ColumnPiece, column_pieces
 from h5stream.storage.file.h5py_reader import fill_element
 from h5stream.storage.layout.heap import DOUBTFUL, HeapValues
 from h5stream.storage.layout.index import ChunkIndex, cut_extent
-from h5stream.storage.layout.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Target
-from h5stream.storage.many.members import EachBytes, Lying, Members, ObjectsOfFile, UnlikeError, inside_of, placed
+from h5stream.storage.layout.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Meaning, Target
+from h5stream.storage.many.members import (
+    EachBytes,
+    FilesEach,
+    Lying,
+    Members,
+    ObjectsOfFile,
+    UnlikeError,
+    inside_of,
+    placed,
+)
 
 
 def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) -> DatasetPart:
@@ -61,6 +71,28 @@ def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) 
         shape=found.shape,
         along=(),
     )
+
+
+def with_meanings(part: DatasetPart, members: Members, which: Ints, lying: Lying, some: Ints) -> DatasetPart:
+    """Return a part that has some in their order, with what attributes say of their numbers.
+
+    That is what they say of those of the first, and where they say otherwise: for each attribute the first such.
+    """
+    which, meanings = which[some], lying.meanings
+    said = np.where(lying.kind[some] >= 0, lying.table["said"][some], -1)
+    numbers, begins = np.unique(said, return_index=True)
+    order = [k for k in np.argsort(begins).tolist() if numbers[k] >= 0]
+    if not order:
+        return part
+    first, others = meanings[numbers[order[0]]], dict[str, tuple[str, Meaning]]()
+    for k in order[1:]:
+        place, meaning = int(which[begins[k]]), meanings[numbers[k]]
+        where = members.paths[place] if isinstance(members, FilesEach) else inside_of(members.names[place], lying.path)
+        for name in MEANINGS:
+            if dict(meaning).get(name) != dict(first).get(name):
+                others.setdefault(name, (where, meaning))
+    told = tuple(dict.fromkeys(others.values()))
+    return replace(part, targets=tuple(replace(one, meaning=first, others=told) for one in part.targets))
 
 
 def filled(members: Members, k: int, numbers: Ints, path: str, part: DatasetPart) -> tuple[Target, ...]:
@@ -116,7 +148,7 @@ def rows_of_each(
                 begin += int(lying.rows[k])
             continue
         for side, some in cuts:
-            part, first[some] = _together(members, which[some], lying, template, side, some)
+            part, first[some] = _together(members, which, lying, template, side, some)
             first[some] += begin
             parts.append(replace(part, row_start=begin, file=part.file if members.file is None else members.file))
             begin += part.rows
@@ -146,7 +178,7 @@ def _together(
     """Put those of one kind one behind the other, as they lie in the file; gives where each begins, too."""
     chunks, rows = lying.chunks_of(some), lying.rows[some]
     owner, number, _, nbytes, mask = chunks
-    offset = placed(members, chunks, which, lying.path)
+    offset = placed(members, chunks, which[some], lying.path)
     if (number >= _counted(template, side, rows)[owner]).any():
         raise ValueError(template.path)
     if not any(lying.shapes[lying.table["shape"][some[0]]]):
@@ -168,7 +200,7 @@ def _together(
         filter_mask=mask[order].astype(np.uint32),
         has_gaps=True,
     )
-    names = Names.of(inside_of(members.names[k], lying.path) for k in which.tolist())
+    names = Names.of(inside_of(members.names[k], lying.path) for k in which[some].tolist())
     part = replace(
         _with_index(template, found),
         rows=shape[0],
@@ -176,7 +208,7 @@ def _together(
         object_edges=edges * side[0],
         object_rows=rows[by_offset],
     )
-    return part, edges[:-1][rank] * side[0]
+    return with_meanings(part, members, which, lying, some[by_offset]), edges[:-1][rank] * side[0]
 
 
 def _with_index(template: DatasetPart, index: ChunkIndex) -> DatasetPart:

@@ -53,7 +53,7 @@ from h5stream.storage.layout.axis_names import AxisNames, axis_names, chosen_by_
 from h5stream.storage.layout.fields import Field, SampleShape, Take, check_options, columns_wanted, not_ragged
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
 from h5stream.storage.many.members import EachBytes, Lying, ObjectsOfFile, UnlikeError, asked_of, find, inside_of
-from h5stream.storage.many.stacked import bytes_of_each, row_of_each, rows_of_each
+from h5stream.storage.many.stacked import bytes_of_each, row_of_each, rows_of_each, with_meanings
 from h5stream.storage.open.extents import Extents, SampleKind
 from h5stream.storage.open.joining import FileParts
 from h5stream.storage.open.lookups import Key, LookedUp, counted, unlike_widths
@@ -399,6 +399,7 @@ def _rows_of_objects(
         for row in np.flatnonzero(lacking < part.chunk_index.columns)[:1].tolist():
             one = there.find(named[row])
             part = replace(part, targets=described(one)[1].targets)
+        part = with_meanings(part, members, which, lying, np.arange(len(which)))
     return new, part
 
 
@@ -819,6 +820,8 @@ def _unknown(found: _Found, asked: Field, unknown: list[str], count: int, last: 
     above, _, below = asked.name.rpartition("{}")
     beside = last.file.get(above.rpartition("/")[0] or "/") if not below else None
     hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
+    if asked.name.strip("/") in last.file:  # a name in a file is else taken as it is
+        hint = f" {quoted(asked.name, '{')!r} is the name that has {{}} itself."
     why = (
         f": there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of {count:,} names are of nothing that "
     )

@@ -17,6 +17,7 @@ import numpy as np
 from h5stream.base.names import Ints, Names, parted, readings
 from h5stream.errors import FieldNotFoundError, H5StreamError
 from h5stream.samples.kinds import Objects
+from h5stream.samples.packing import MEANINGS
 from h5stream.storage.file import groups
 from h5stream.storage.file.catalogue import Catalogue
 from h5stream.storage.file.discovery import is_there
@@ -41,7 +42,7 @@ from h5stream.storage.many.members import (
     inside_of,
     within,
 )
-from h5stream.storage.many.stacked import bytes_of_each, filled, part_alike, row_of_each, rows_of_each
+from h5stream.storage.many.stacked import bytes_of_each, filled, part_alike, row_of_each, rows_of_each, with_meanings
 from h5stream.storage.open.field_reader import read_fields
 from h5stream.storage.open.joining import FileParts
 from h5stream.storage.open.lookups import Key, LookedUp, counted, forget
@@ -60,9 +61,9 @@ class _Wanted(NamedTuple):
 
 
 def attributes_of(shape: SampleShape) -> tuple[str, ...]:
-    """Return the attributes of the objects themselves that are fields."""
+    """Return the attributes of the objects themselves that are fields, and those that say something of numbers."""
     every = (reading for f in shape.fields if isinstance(f, Field) for reading in readings(f.name))
-    return tuple(one.rest[0] for one in every if one.mark == "@" and not within(one.path))
+    return *MEANINGS, *(one.rest[0] for one in every if one.mark == "@" and not within(one.path))
 
 
 def kept_or_anew(
@@ -170,6 +171,7 @@ def _together(wanted: _Wanted, row_start: int, looked_up: dict[Key, LookedUp]) -
             )
             part = row_of_each(members, rows, column, part)
             part = replace(part, targets=_targets(wanted, rows, part, column.path, number))
+            part = with_meanings(part, members, rows, column, np.arange(len(rows)))
         elif isinstance(column, EachBytes):
             assert isinstance(members, ObjectsOfFile)
             part = bytes_of_each(members, rows, column, file=part.file, row_start=row_start, targets=part.targets)
@@ -336,7 +338,11 @@ def groups_alike(
             return None
         for part, column, begins in zip(first.parts, columns, edges, strict=True):
             path, chunks = inside_of(names[k], column.path), slice(begins[k], begins[k + 1])
-            one = part_alike(part, column, k, chunks, path=path, rows=min(rows), row_start=row_start)
+            said, targets = int(column.table["said"][k]), part.targets
+            if said != column.table["said"][number]:
+                targets = tuple(replace(each, meaning=column.meanings[said]) for each in targets)
+            told = {"path": path, "rows": min(rows), "row_start": row_start, "targets": targets}
+            one = part_alike(part, column, k, chunks, **told)
             if one is None:
                 return None
             parts.append(one)

@@ -56,7 +56,10 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> Any:
         identity = ObjectIdentity.of(path)
         opening().begin(identity)
         try:
-            return h5py.File(ObjectFile(identity), "r")
+            access = h5p.create(h5p.FILE_ACCESS)
+            access.set_fclose_degree(h5f.CLOSE_STRONG)
+            access.set_fileobj_driver(h5fd.fileobj_driver, ObjectFile(identity))
+            return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, fapl=access))  # h5py.File names it in ASCII
         except Exception as error:  # which may live as long as the process, where what h5py has open there crashes
             traceback.clear_frames(error.__traceback__)
             raise
