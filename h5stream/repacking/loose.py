@@ -13,40 +13,16 @@ Source: HDF5 reference manual, H5Dread, H5Dwrite, H5Aread, H5Awrite, H5Treclaim.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 from collections.abc import Iterator
 from typing import Any
 
-import h5py
 import numpy as np
 from h5py import h5a, h5s
-from h5py._hl.base import phil
 from numpy.typing import NDArray
 
-_ID, _BUFFER = ctypes.c_int64, ctypes.c_void_p
-_ARGUMENTS = {
-    "H5Dread": (_ID, _ID, _ID, _ID, _ID, _BUFFER),
-    "H5Dwrite": (_ID, _ID, _ID, _ID, _ID, _BUFFER),
-    "H5Aread": (_ID, _ID, _BUFFER),
-    "H5Awrite": (_ID, _ID, _BUFFER),
-    "H5Dvlen_reclaim": (_ID, _ID, _ID, _BUFFER),
-}
+from h5stream.storage.decode.libhdf5 import call
+
 _DEFAULT = 0  # H5P_DEFAULT
-
-
-@functools.cache
-def _function(name: str) -> Any:
-    """Return a function of the libhdf5 that h5py is linked with."""
-    function = getattr(ctypes.CDLL(h5py.h5d.__file__), name)
-    function.argtypes, function.restype = _ARGUMENTS[name], ctypes.c_int
-    return function
-
-
-def _call(name: str, *arguments: int) -> None:
-    with phil:
-        if _function(name)(*arguments) < 0:
-            raise OSError(f"libhdf5's {name} failed")
 
 
 @contextlib.contextmanager
@@ -61,19 +37,19 @@ def elements_of(thing: Any, space: Any = None) -> Iterator[NDArray[np.void]]:
     memory = h5s.create_simple((count,))
     try:
         if isinstance(thing, h5a.AttrID):
-            _call("H5Aread", thing.id, stored.id, elements.ctypes.data)
+            call("H5Aread", thing.id, stored.id, elements.ctypes.data)
         elif count:
-            _call("H5Dread", thing.id, stored.id, memory.id, (space or every).id, _DEFAULT, elements.ctypes.data)
+            call("H5Dread", thing.id, stored.id, memory.id, (space or every).id, _DEFAULT, elements.ctypes.data)
         yield elements
     finally:
-        _call("H5Dvlen_reclaim", stored.id, memory.id, _DEFAULT, elements.ctypes.data)
+        call("H5Dvlen_reclaim", stored.id, memory.id, _DEFAULT, elements.ctypes.data)
 
 
 def write_elements(thing: Any, elements: NDArray[np.void], space: Any = None) -> None:
     """Write elements that `elements_of` has read to a dataset or an attribute of the same type."""
     stored, elements = thing.get_type(), np.ascontiguousarray(elements)
     if isinstance(thing, h5a.AttrID):
-        _call("H5Awrite", thing.id, stored.id, elements.ctypes.data)
+        call("H5Awrite", thing.id, stored.id, elements.ctypes.data)
     elif elements.size:
         memory, file_space = h5s.create_simple((elements.size,)), space or thing.get_space()
-        _call("H5Dwrite", thing.id, stored.id, memory.id, file_space.id, _DEFAULT, elements.ctypes.data)
+        call("H5Dwrite", thing.id, stored.id, memory.id, file_space.id, _DEFAULT, elements.ctypes.data)

@@ -33,7 +33,16 @@ from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError, 
 from h5stream.order.permutation import permutation
 from h5stream.repacking import Recipe
 from h5stream.repacking.loose import elements_of, write_elements
-from h5stream.storage.decode.elements import Leaf, holds_reference, is_fixed, is_readable, same, stored_as
+from h5stream.storage.decode.elements import (
+    Leaf,
+    dtype_of,
+    fill_value_of,
+    holds_reference,
+    is_fixed,
+    is_readable,
+    same,
+    stored_as,
+)
 from h5stream.storage.decode.filters import DEFLATE, LZ4, SHUFFLE, DecodeError, Filter
 from h5stream.storage.decode.plugins import Bytes
 from h5stream.storage.file.discovery import datasets_of, default_fields, find_dataset
@@ -315,8 +324,9 @@ def _fill(dataset: Any, part: DatasetPart) -> NDArray[np.uint8]:
     if not is_readable(dataset.id.get_type()):
         return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)
     with contextlib.suppress(TypeError, ValueError, RuntimeError):
-        element = np.zeros((), dtype=[("value", dataset.dtype)])  # as a member, or an array would be one of arrays
-        element["value"] = dataset.fillvalue
+        # As a member, or an array would be one of arrays.
+        element = np.zeros((), dtype=[("value", dtype_of(dataset))])
+        element["value"] = fill_value_of(dataset)
         return np.frombuffer(element.tobytes(), dtype=np.uint8)
     return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)
 

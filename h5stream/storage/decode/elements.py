@@ -19,6 +19,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.storage.decode.libhdf5 import call
+from h5stream.storage.decode.small_floats import FLOATS, bits_dtype, dtype_of_float, name_of, stored_float
 from h5stream.storage.source.handles import DAMAGE, open_file
 
 MOST_NBYTES = 1 << 24
@@ -197,11 +199,80 @@ def type_if_any(stored: Any) -> np.dtype[Any] | None:
 
 
 def _own_type(stored: Any) -> np.dtype[Any]:
-    """Return the type that h5py has for a stored one; raises `CANNOT_READ` for one that is of no use to read into."""
-    dtype: np.dtype[Any] = stored.dtype
+    """Return the type that values of a stored one are read as; raises `CANNOT_READ` for one that is of no use for it.
+
+    It is h5py's, but for small floats, which are bits.
+    """
+    if not any(dtype_of_float(one) is not None for one in _types_in(stored)):
+        dtype: np.dtype[Any] = stored.dtype
+        if _overlaps(dtype):
+            raise TypeError("h5py gives its members types that are larger than they are, and overlap")
+        return dtype
+    kind = stored.get_class()
+    if kind == h5py.h5t.ARRAY:
+        return np.dtype((_own_type(stored.get_super()), stored.get_array_dims()))
+    if kind == h5py.h5t.VLEN:
+        items: np.dtype[Any] = h5py.vlen_dtype(_own_type(stored.get_super()))
+        return items
+    if kind != h5py.h5t.COMPOUND:
+        bits = dtype_of_float(stored)
+        assert bits is not None
+        return bits
+    names, offsets, members = zip(*_members_of(stored), strict=True)
+    formats = [*map(_own_type, members)]
+    dtype = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": stored.get_size()})
     if _overlaps(dtype):
         raise TypeError("h5py gives its members types that are larger than they are, and overlap")
     return dtype
+
+
+def memory_type(dtype: np.dtype[Any]) -> Any:
+    """Return HDF5's type of what is in memory: bits of small floats are floats to it, so that it converts none."""
+    if all(not name_of(one) for one in _dtypes_in(dtype)):
+        return h5py.h5t.py_create(dtype, logical=True)
+    if dtype.subdtype is not None:
+        return h5py.h5t.array_create(memory_type(dtype.subdtype[0]), dtype.subdtype[1])
+    if dtype.fields is None or dtype.names is None:
+        return stored_float(dtype)
+    compound = h5py.h5t.create(h5py.h5t.COMPOUND, dtype.itemsize)
+    for name in dtype.names:
+        one, offset = dtype.fields[name][:2]
+        compound.insert(name.encode("utf-8", "surrogateescape"), offset, memory_type(one))
+    return compound
+
+
+def _dtypes_in(dtype: np.dtype[Any]) -> Iterator[np.dtype[Any]]:
+    """Yield the types of the numbers that elements are, or are made of."""
+    if dtype.base.names is None:
+        yield dtype.base
+    for name in dtype.base.names or ():
+        yield from _dtypes_in(dtype.base[name])
+
+
+def has_small_floats(dtype: np.dtype[Any]) -> bool:
+    """Tell whether elements are, or hold, floats that NumPy has no type for."""
+    return any(name_of(one) or name_of(vlen_base(one) or one) for one in _dtypes_in(dtype))
+
+
+def as_asked(dtype: np.dtype[Any], asked: Any) -> np.dtype[Any]:
+    """Return a type in which opaque bytes are the bits of a torch type that a user asks for, if they are as many."""
+    name = str(asked).removeprefix("torch.")
+    if name not in FLOATS or dtype.kind != "V" or _why_no_type(dtype):
+        return dtype
+    if dtype.subdtype is not None:
+        return np.dtype((as_asked(dtype.subdtype[0], asked), dtype.subdtype[1]))
+    if dtype.fields is None or dtype.names is None:
+        return bits_dtype(name, dtype.itemsize) if dtype.itemsize == FLOATS[name].nbytes else dtype
+    formats, offsets = (
+        [as_asked(dtype[one], asked) for one in dtype.names],
+        [dtype.fields[one][1] for one in dtype.names],
+    )
+    return np.dtype({"names": dtype.names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
+
+
+def same_type(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
+    """Tell whether two types are the same, and the bits of floats of the same name where they are bits."""
+    return a == b and [*map(name_of, _dtypes_in(a))] == [*map(name_of, _dtypes_in(b))]
 
 
 def _overlaps(dtype: np.dtype[Any]) -> bool:
@@ -281,7 +352,7 @@ class Stored(NamedTuple):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy type of what lies in place."""
-        return np.dtype("V1") if self.plain is None else plain_dtype(self.plain.dtype)
+        return np.dtype("V1") if self.plain is None else plain_dtype(type_of(self.plain))
 
 
 def stored_as(dataset: Any) -> Stored:
@@ -309,7 +380,7 @@ def _in_file(stored: Any, wide: int) -> Stored:
         count = math.prod(stored.get_array_dims())
         return Stored(inner.nbytes * count, stored if is_fixed(stored) and is_readable(stored) else None, {})
     if kind != h5py.h5t.COMPOUND:
-        is_plain = is_readable(stored) and stored.dtype.itemsize == stored.get_size()
+        is_plain = is_readable(stored) and _own_type(stored).itemsize == stored.get_size()
         return Stored(stored.get_size(), stored if is_plain else None, {})
     loose, moved, plain = dict[tuple[str, ...], tuple[int, Any]](), 0, list[tuple[bytes, int, Any]]()
     for name, offset, member in _members_of(stored):
@@ -399,7 +470,7 @@ def is_stored_as(stored: Any, dtype: np.dtype[Any]) -> bool:
     if stored.get_size() != dtype.itemsize:
         return False
     try:
-        return bool(_same_layout(stored, h5py.h5t.py_create(dtype, logical=True)))
+        return bool(_same_layout(stored, memory_type(dtype)))
     except (TypeError, ValueError, NotImplementedError):  # a member without a name, say
         return False
 
@@ -433,7 +504,7 @@ def _same_layout(stored: Any, numpy_like: Any) -> bool:
     if kind == h5py.h5t.VLEN:
         # The file holds heap addresses, of which libhdf5 makes pointers: reading them raw would leak.
         return False
-    if kind == h5py.h5t.INTEGER and size == 1 and stored.get_order() != numpy_like.get_order():
+    if kind in (h5py.h5t.INTEGER, h5py.h5t.FLOAT) and size == 1 and stored.get_order() != numpy_like.get_order():
         numpy_like = numpy_like.copy()  # one byte has no order
         numpy_like.set_order(stored.get_order())
     return bool(stored.equal(numpy_like))
@@ -462,7 +533,9 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
     ):
         return f"its member {lacking[0]!r} has {refusal(dtype[lacking[0]]) or 'members'}"
     if dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None:
-        return "opaque bytes have no number type; store them as uint8, or read them with h5py"
+        why = "opaque bytes have no number type; store them as uint8, or read them with h5py"
+        is_small = any(one.nbytes == dtype.itemsize for one in FLOATS.values())
+        return why + "; Field(..., dtype=torch.bfloat16), or of 8 bits, takes those of ml_dtypes" * is_small
     if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
         return f"{dtype} is wider than any torch dtype; store it as float64 (complex128)"
     if dtype.subdtype is not None:
@@ -477,20 +550,52 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
 
 
 def values_of(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
-    """Read a box of elements as h5py gives them, without the members of a compound that it cannot read."""
+    """Read a box of elements as h5py gives them, small floats as bits, without members that h5py cannot read.
+
+    It takes all of the axes that it says nothing of.
+    """
     stored = dataset.id.get_type()
-    if stored.get_class() != h5py.h5t.COMPOUND or is_readable(stored):
+    whole = type_of(stored)
+    if not has_small_floats(whole) and (stored.get_class() != h5py.h5t.COMPOUND or is_readable(stored)):
         return dataset[tuple(slice(first, first + some) for first, some in zip(start, count, strict=True))]
-    dtype, space = readable_of(type_of(stored)), dataset.id.get_space()
+    dtype, space = readable_of(whole), dataset.id.get_space()
     if dtype is None:
         raise TypeError("h5py cannot read any of its members")
-    values = np.empty(count, dtype)
+    start, count = (*start, *(0 for _ in dataset.shape[len(start) :])), (*count, *dataset.shape[len(count) :])
+    values = _empty(count, dtype)
     if values.size:
         memory = h5py.h5s.create_simple(count) if count else h5py.h5s.create(h5py.h5s.SCALAR)
         if count:
             space.select_hyperslab(start, count)
-        dataset.id.read(memory, space, values, h5py.h5t.py_create(dtype))
+        dataset.id.read(memory, space, values, memory_type(dtype))
     return values
+
+
+def attribute_of(attributes: Any, name: str) -> Any:
+    """Read an attribute as h5py gives it, small floats as bits."""
+    opened = attributes.get_id(name)
+    stored = opened.get_type()
+    if opened.shape is None or not is_readable(stored) or not has_small_floats(dtype := type_of(stored)):
+        return attributes[name]
+    values = _empty(opened.shape, dtype)
+    if values.size:
+        opened.read(values, memory_type(dtype))
+    return values
+
+
+def fill_value_of(dataset: Any) -> Any:
+    """Return the fill value of a dataset as h5py gives it, small floats as bits."""
+    stored = dataset.id.get_type()
+    if not is_readable(stored) or not has_small_floats(dtype := type_of(stored)):
+        return dataset.fillvalue
+    value, creation, memory = _empty((), dtype), dataset.id.get_create_plist(), memory_type(dtype)
+    call("H5Pget_fill_value", creation.id, memory.id, value.ctypes.data)
+    return value
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array of elements to read into: of arrays, it has their axes, and not their type."""
+    return np.empty((*shape, *dtype.shape), dtype.base)
 
 
 def _types_in(stored: Any) -> Iterator[Any]:

@@ -28,7 +28,9 @@ from h5stream.storage.decode.elements import (
     may_be_sorted,
     meanings_of,
     same,
+    same_type,
 )
+from h5stream.storage.decode.small_floats import dtype_of_float, shown
 from h5stream.storage.file.catalogue import Catalogue
 from h5stream.storage.file.discovery import dataset_at, is_there, means, once_of, refusal, thing_at, type_once
 from h5stream.storage.file.external import Guard, without_soft_links
@@ -337,17 +339,19 @@ class StoredAs(NamedTuple):
     def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
         dtypes = [elements.type_if_any(one.type) for one in (self, other)]
-        is_other = dtypes[0] != dtypes[1] or (None in dtypes and not other.type.equal(self.type))
+        first, this = dtypes
+        is_other = not other.type.equal(self.type) if first is None or this is None else not same_type(first, this)
         if other.shape != self.shape or (
             is_other and not any(one is not None and may_be_sorted(one) for one in dtypes)
         ):
-            texts = ("a type that h5py cannot read" if dtype is None else str(dtype) for dtype in dtypes)
-            first, this = (f"{text} {one.shape}" for text, one in zip(texts, (self, other), strict=True))
-            why = f": {name!r} holds {this}, and {self.name!r} {first}, but objects must be alike. "
+            texts = ("a type that h5py cannot read" if dtype is None else shown(dtype) for dtype in dtypes)
+            mine, others = (f"{text} {one.shape}" for text, one in zip(texts, (self, other), strict=True))
+            why = f": {name!r} holds {others}, and {self.name!r} {mine}, but objects must be alike. "
             why += "Field(..., ragged='pad') takes different lengths, and Objects([...]) only those that it names"
             raise refusal(path, name, why, FieldLengthError)
         if self.differs(other):
-            if why := elements.why_not_joined(self.type.dtype, other.type.dtype, (repr(self.name), repr(name))):
+            places = repr(self.name), repr(name)
+            if first is not None and this is not None and (why := elements.why_not_joined(first, this, places)):
                 why = f": {name!r} and {self.name!r} have the same numbers, but of its {why}, so a code would not mean"
                 raise refusal(path, name, f"{why} the same; write them with one enum", FieldLengthError)
             raise UnlikeError(name)
@@ -356,7 +360,7 @@ class StoredAs(NamedTuple):
 def _shown(value: Any) -> str:
     """Return the type of a value, and the value where it is short."""
     if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape}"
+        return f"{shown(value.dtype)} {value.shape}"
     kind = "text" if isinstance(value, (str, bytes)) else "empty" if isinstance(value, h5py.Empty) else "a list"
     return kind if isinstance(value, h5py.Empty) else f"{kind} ({reprlib.repr(value)})"
 
@@ -585,7 +589,9 @@ class Once(_Column):
         if self._given.ragged is not None:
             return one  # they are compared once all are known
         is_array = isinstance(first, np.ndarray)
-        if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
+        if kind_of(one) == kind_of(first) and (
+            not is_array or (one.shape == first.shape and same_type(one.dtype, first.dtype))
+        ):
             several = (self.meanings, "the objects before"), (self._meanings_at(file, name), repr(name))
             self.meanings, why = joined_meanings(several)
             if why:
@@ -622,7 +628,7 @@ def _stored_type(file: Any, meaning: Reading) -> np.dtype[Any] | None:
     if meaning.mark == ":":
         return None
     opened = file[meaning.path or "/"].attrs.get_id(meaning.rest[0]) if meaning.mark else file[meaning.path].id
-    dtype = np.dtype(opened.dtype)
+    dtype = elements.type_of(opened.get_type())
     return dtype if elements.is_stored_as(opened.get_type(), dtype) else None
 
 
@@ -637,7 +643,8 @@ def value_of(file: Any, name: str, meaning: Reading | None, guard: Guard, member
                 opened = h5py.h5a.open(owner, meaning.rest[0].encode("utf-8", "surrogateescape"))
             else:
                 opened = h5py.h5d.open(file.id, path)
-            if opened.dtype.kind in "biufc" and opened.dtype.itemsize <= 16 and opened.shape is not None and not member:
+            is_number = dtype_of_float(opened.get_type()) is None and opened.dtype.kind in "biufc"
+            if is_number and opened.dtype.itemsize <= 16 and opened.shape is not None and not member:
                 numbers = np.zeros(opened.shape, opened.dtype)
                 opened.read(*[h5py.h5s.ALL] * (0 if meaning.mark else 2), numbers)
                 return as_samples_have_it(numbers)
