@@ -11,8 +11,23 @@ import pytest
 import torch
 from h5py import h5d, h5p, h5s, h5t
 
-from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Objects, Ragged, Rows, Sequences
-from h5stream.errors import FieldLengthError, H5StreamError, OptionError
+from h5stream import (
+    Balanced,
+    Boxes,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Lengths,
+    Objects,
+    Ragged,
+    Rows,
+    Sequences,
+    Weighted,
+    repack,
+)
+from h5stream.advice.inspection import inspect_file
+from h5stream.errors import FieldLengthError, H5StreamError, OptionError, UnsupportedFieldError
+from h5stream.storage.decode.libhdf5 import write_elements
 
 BITS = {
     torch.bfloat16: (15, 7, 8, 7, 127),
@@ -246,3 +261,191 @@ def test_numpy_gives_arrays_of_ml_dtypes(parts, dtype):
         assert isinstance(dataset[0], np.ndarray | np.generic)
     assert H5Dataset(path, "alike/0/x", numpy=True)[:].tobytes() == bits[0][:6].tobytes()
     assert H5Dataset(path, Field("o/0/n", dtype=dtype), numpy=True)[:].astype("i8").tolist() == list(range(6))
+
+
+@pytest.fixture(params=["heap", "compact", "other byte order"])
+def sequences(request, tmp_path, dtype):
+    """Write values of variable length that the heap has, or that libhdf5 alone reads; return the file and the bits."""
+    path, bits = tmp_path / "vlen.h5", [bits_of(dtype, k, seed=k) for k in (0, 3, 1, 2)]
+    order = h5t.ORDER_BE if request.param == "other byte order" else h5t.ORDER_LE
+    stored = [one.astype(one.dtype.newbyteorder(">" if order == h5t.ORDER_BE else "<")) for one in bits]
+    elements = np.array([(len(one), one.ctypes.data) for one in stored], [("length", "u8"), ("address", "u8")])
+    nested = np.array([(2, elements.ctypes.data), (2, elements[2:].ctypes.data)], elements.dtype)
+    kind, creation = h5t.vlen_create(stored_type(dtype, order)), h5p.create(h5p.DATASET_CREATE)
+    if request.param == "compact":
+        creation.set_layout(h5d.COMPACT)
+    with h5py.File(path, "w") as file:
+        made = h5d.create(file.id, b"v", kind, h5s.create_simple((4,)), creation)
+        write_elements(made, elements.view("V16"))
+        write_elements(
+            h5d.create(file.id, b"nested", h5t.vlen_create(kind), h5s.create_simple((2,))), nested.view("V16")
+        )
+    return path, bits, request.param
+
+
+def test_values_of_variable_length(sequences, dtype):
+    path, bits, how = sequences
+    listed = H5Dataset(path, "v")
+    assert all(same(one, dtype, wanted) for one, wanted in zip(listed[:], bits, strict=True))
+    assert same(listed[1], dtype, bits[1])
+    nested = H5Dataset(path, "nested")[:]
+    assert all(same(one, dtype, wanted) for one, wanted in zip(nested[0] + nested[1], bits, strict=True))
+    if how == "heap" or (how == "other byte order" and dtype.itemsize == 1):
+        packed = H5Dataset(path, Field("v", ragged="packed"))[:]
+        assert same(packed.values, dtype, np.concatenate(bits))
+    else:
+        with pytest.raises(UnsupportedFieldError, match="ragged= takes one value a row"):
+            H5Dataset(path, Field("v", ragged="packed"))
+
+
+def test_opaque_bytes_are_what_the_user_says(tmp_path, dtype):
+    path, bits = tmp_path / "a.h5", bits_of(dtype, 12, 3)
+    opaque = bits.view(f"V{bits.itemsize}")
+    with h5py.File(path, "w") as file:
+        file["x"] = opaque  # as h5py stores an array of ml_dtypes
+        file.create_dataset("z", data=opaque, chunks=(5, 2), compression="gzip")
+        pairs = np.zeros(12, [("n", "i4"), ("v", opaque.dtype, (3,))])
+        pairs["v"] = opaque
+        file["c"] = pairs
+        file["o/0/x"], file["o/1/x"] = opaque, opaque[::-1]
+        file.attrs["a"] = opaque[0]
+        file["y"] = np.arange(12)
+    asked = {"dtype": dtype}
+    for name in "xz":
+        assert same(H5Dataset(path, Field(name, **asked))[:], dtype, bits)
+    assert same(H5Dataset(path, Field("c:v", **asked))[:], dtype, bits)
+    whole = H5Dataset(path, Field("c", **asked))[:]
+    assert same(whole["v"], dtype, bits)
+    assert whole["n"].dtype == dtype
+    assert same(H5Dataset(path, Field("x", **asked), samples=Objects("o/*"))[:], dtype, np.stack([bits, bits[::-1]]))
+    packed = H5Dataset(path, {"x": Field("x", lookup=Lengths([5, 0, 7]), **asked)})[:]["x"]
+    assert same(packed.values, dtype, bits)
+    assert same(H5Dataset(path, {"y": "y", "a": Field("@a", **asked)})[0]["a"], dtype, bits[0])
+    with pytest.raises(
+        UnsupportedFieldError, match=r"opaque bytes .* Field\(..., dtype=torch\..* takes bytes as ml_dtypes"
+    ):
+        H5Dataset(path, "x")
+    with pytest.raises(UnsupportedFieldError, match="opaque bytes have no number type"):
+        H5Dataset(path, Field("x", dtype=torch.float32))
+
+
+UNKNOWN = {
+    "FP6": (5, 3, 2, 3, 6),
+    "FP6 of two bits": (5, 2, 3, 1, 6),
+    "FP4": (3, 2, 1, 1, 4),
+    "E4M3 of another bias": (7, 4, 3, 11, 8),
+    "E3M4": (7, 3, 4, 3, 8),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_floats_that_torch_has_no_type_for_are_refused_and_what_is_beside_them_is_read(tmp_path, name):
+    sign, exponent, mantissa, bias, precision = UNKNOWN[name]
+    stored, path = h5t.IEEE_F32LE.copy(), tmp_path / "a.h5"
+    stored.set_fields(sign, mantissa, exponent, 0, mantissa)
+    stored.set_ebias(bias)
+    stored.set_precision(precision)
+    stored.set_size(1)
+    kind = h5t.create(h5t.COMPOUND, 5)
+    kind.insert(b"n", 0, h5t.STD_I32LE)
+    kind.insert(b"v", 4, stored)
+    with h5py.File(path, "w") as file:
+        put(file, "x", stored, np.arange(9, dtype="u1"))
+        put(file, "c", kind, np.zeros((9, 5), "u1"), 1)
+        file["y"] = np.arange(9)
+    for field in ("x", "c", "c:v", {"y": "y", "x": Field("x", take="all")}):
+        with pytest.raises(UnsupportedFieldError, match=f"torch has no type for floats of {precision} bits"):
+            H5Dataset(path, field)
+    with pytest.raises(UnsupportedFieldError, match=f"torch has no type for floats of {precision} bits"):
+        H5Dataset(path, ".", samples=Objects(["x"]))
+    assert H5Dataset(path, "c:n")[:].tolist() == [0] * 9
+
+
+def test_numbers_are_converted_from_and_to_them(tmp_path, dtype):
+    path, numbers = tmp_path / "a.h5", torch.tensor([[0.0, 1.5, -3.0, 448.0], [0.1, -0.0, 7.3, 1e-3]])
+    bits = numbers.to(dtype).view(torch.uint16 if dtype == torch.bfloat16 else torch.uint8).numpy()
+    exact = numbers.to(dtype).float()
+    with h5py.File(path, "w") as file:
+        put(file, "x", stored_type(dtype), bits)
+        file["f"] = numbers.numpy()
+        file["i"] = np.arange(8).reshape(2, 4)
+    for wanted in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        assert torch.equal(H5Dataset(path, Field("x", dtype=wanted))[:], numbers.to(dtype).to(wanted))
+    assert same(H5Dataset(path, Field("f", dtype=dtype))[:], dtype, bits)
+    assert H5Dataset(path, Field("i", dtype=dtype))[:].float().tolist() == torch.arange(8.0).view(2, 4).tolist()
+    normal = {"mean": 1.0, "std": 2.0}
+    assert torch.allclose(H5Dataset(path, Field("x", normalise=normal))[:], (exact - 1) / 2)
+    cast = H5Dataset(path, Field("x", normalise=normal, dtype=dtype))[:]
+    assert cast.dtype == dtype
+    assert torch.equal(cast.float(), ((exact - 1) / 2).to(dtype).float())
+    missing = H5Dataset(path, Field("x", missing=0.1))[:]
+    assert torch.equal(missing.isnan(), exact == exact[1, 0])
+    with H5StreamLoader(path, 2, shuffle=True, fields=Field("x", dtype=torch.float32), seed=0) as loader:
+        (batch,) = loader
+    assert batch.dtype == torch.float32
+
+
+def test_statistics_count_the_numbers_that_bits_stand_for(tmp_path, dtype):
+    path, numbers = tmp_path / "a.h5", torch.tensor([448.0, -2.0, float("nan"), 0.5, 0.5]).to(dtype)
+    bits = numbers.view(torch.uint16 if dtype == torch.bfloat16 else torch.uint8).numpy()
+    with h5py.File(path, "w") as file:
+        put(file, "x", stored_type(dtype), bits)
+        put(file, "o/0/x", stored_type(dtype), bits)
+    for dataset in (H5Dataset(path, {"x": "x"}), H5Dataset(path, {"x": "x"}, samples=Objects("o/*"))):
+        found = dataset.statistics()["x"]
+        assert (found.min, found.max, found.nan) == (-2, 448, 1)
+        assert found.mean == pytest.approx(447 / 4)
+    assert H5Dataset(path, {"x": "x"}).statistics()["x"].counts == {-2.0: 1, 0.5: 2, 448.0: 1}
+
+
+def test_what_is_looked_up_or_drawn_by_them_goes_by_their_numbers(tmp_path, dtype):
+    path = tmp_path / "a.h5"
+    weights = torch.tensor([0.0, 0.0, 2.0, 0.0]).to(dtype)
+    bits = weights.view(torch.uint16 if dtype == torch.bfloat16 else torch.uint8).numpy()
+    with h5py.File(path, "w") as file:
+        put(file, "w", stored_type(dtype), bits)
+        put(file, "ends", stored_type(dtype), bits[:0].copy())
+        put(file, "counts", stored_type(dtype), np.flip(bits).copy())
+        file["y"] = np.arange(4)
+        file["long"] = np.arange(2)
+    dataset = H5Dataset(path, {"y": "y", "w": "w"})
+    with H5StreamLoader(dataset, 4, draw=Weighted("w"), seed=0) as loader:
+        assert next(iter(loader))["y"].tolist() == [2] * 4
+    with H5StreamLoader(dataset, 4, draw=Balanced("w"), seed=0) as loader:
+        assert sorted(next(iter(loader))["w"].float().tolist()) == [0, 0, 2, 2]
+    assert H5Dataset(path, Field("long", lookup=Lengths("counts")))[1].tolist() == [0, 1]
+    with pytest.raises(OptionError, match="whole number"):
+        H5Dataset(path, Field("y", lookup="w"))
+
+
+def test_sparse_matrices_have_values_of_them(tmp_path, dtype):
+    path, numbers = tmp_path / "a.h5", torch.tensor([1.5, -2.0, 3.0, 0.25, 4.0]).to(dtype)
+    bits = numbers.view(torch.uint16 if dtype == torch.bfloat16 else torch.uint8).numpy()
+    with h5py.File(path, "w") as file:
+        put(file, "X/data", stored_type(dtype), bits)
+        file["X/indices"], file["X/indptr"] = np.array([0, 3, 1, 1, 2], "i4"), np.array([0, 2, 2, 5])
+        file["X"].attrs["shape"] = [3, 4]
+    dense = np.array([[1.5, 0, 0, -2], [0, 0, 0, 0], [0, 3.25, 4, 0]], "f4")  # those of one column are added
+    packed = H5Dataset(path, Field("X", ragged="packed"))[:]
+    assert same(packed.values, dtype, bits)
+    whole = H5Dataset(path, Field("X", ragged="dense"))[:]
+    assert whole.dtype == dtype
+    assert whole.float().numpy().tolist() == torch.from_numpy(dense).to(dtype).float().tolist()
+    some = H5Dataset(path, Field("X", ragged="dense", columns=[2, 0]))[:]
+    assert some.float().numpy().tolist() == dense[:, [2, 0]].tolist()
+
+
+def test_repacked_files_have_them_and_inspect_names_them(tmp_path, dtype):
+    path, bits = tmp_path / "a.h5", bits_of(dtype, 50, 4)
+    with h5py.File(path, "w") as file:
+        put(file, "x", stored_type(dtype), bits, chunks=(7, 4), gzip=True)
+        put(file, "y", stored_type(dtype), bits)
+    repack(path, tmp_path / "b.h5", compress="zstd")
+    with h5py.File(path) as before, h5py.File(tmp_path / "b.h5") as file:
+        assert file["x"].id.get_type().equal(before["x"].id.get_type())
+        assert file["y"].id.get_type().equal(before["y"].id.get_type())
+    for name in "xy":
+        assert same(H5Dataset(tmp_path / "b.h5", name)[:], dtype, bits)
+    listed = {entry.path: entry for entry in inspect_file(str(path)).entries}
+    assert (listed["x"].dtype, listed["x"].access) == (str(dtype)[6:], "decoded")
+    assert (listed["y"].dtype, listed["y"].access) == (str(dtype)[6:], "direct")

@@ -84,7 +84,8 @@ class H5Dataset(Dataset[Any]):
         Whether external links, external storage and virtual sources may lead out of the opened files.
     numpy : bool
         Whether indexing this object gives NumPy arrays and scalars instead of tensors, for code that was written for
-        h5py and calls ``.astype``. Loaders give tensors all the same.
+        h5py and calls ``.astype``. bfloat16 and floats of 8 bits are arrays of ml_dtypes, which must be installed.
+        Loaders give tensors all the same.
     storage_options : dict or store, optional
         How to open addresses such as ``"s3://bucket/a.h5"``, which need the extra ``remote``: options of obstore's
         `from_url` (``config``, ``client_options``, ``retry_config``, ``region`` and other options of that store), or an

@@ -32,7 +32,6 @@ from h5stream.base.texts import text_of_bytes
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError, OptionError, StagedFileDamagedError
 from h5stream.order.permutation import permutation
 from h5stream.repacking import Recipe
-from h5stream.repacking.loose import elements_of, write_elements
 from h5stream.storage.decode.elements import (
     Leaf,
     dtype_of,
@@ -44,6 +43,7 @@ from h5stream.storage.decode.elements import (
     stored_as,
 )
 from h5stream.storage.decode.filters import DEFLATE, LZ4, SHUFFLE, DecodeError, Filter
+from h5stream.storage.decode.libhdf5 import elements_of, write_elements
 from h5stream.storage.decode.plugins import Bytes
 from h5stream.storage.file.discovery import datasets_of, default_fields, find_dataset
 from h5stream.storage.file.external import Guard, needed_elsewhere

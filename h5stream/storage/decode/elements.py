@@ -19,8 +19,16 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage.decode.libhdf5 import call
-from h5stream.storage.decode.small_floats import FLOATS, bits_dtype, dtype_of_float, name_of, stored_float
+from h5stream.errors import UnsupportedFieldError
+from h5stream.storage.decode.libhdf5 import call, elements_of, sequences_in
+from h5stream.storage.decode.small_floats import (
+    FLOATS,
+    NO_SMALL_TYPE,
+    bits_dtype,
+    dtype_of_float,
+    name_of,
+    stored_float,
+)
 from h5stream.storage.source.handles import DAMAGE, open_file
 
 MOST_NBYTES = 1 << 24
@@ -226,18 +234,21 @@ def _own_type(stored: Any) -> np.dtype[Any]:
     return dtype
 
 
-def memory_type(dtype: np.dtype[Any]) -> Any:
-    """Return HDF5's type of what is in memory: bits of small floats are floats to it, so that it converts none."""
+def memory_type(dtype: np.dtype[Any], *, is_stored: bool = False) -> Any:
+    """Return HDF5's type of what NumPy has in memory, or of the same as a file has it, without Python's objects.
+
+    Bits of small floats are floats to it, so that it converts none.
+    """
     if all(not name_of(one) for one in _dtypes_in(dtype)):
-        return h5py.h5t.py_create(dtype, logical=True)
+        return h5py.h5t.py_create(dtype, logical=is_stored)
     if dtype.subdtype is not None:
-        return h5py.h5t.array_create(memory_type(dtype.subdtype[0]), dtype.subdtype[1])
+        return h5py.h5t.array_create(memory_type(dtype.subdtype[0], is_stored=is_stored), dtype.subdtype[1])
     if dtype.fields is None or dtype.names is None:
         return stored_float(dtype)
     compound = h5py.h5t.create(h5py.h5t.COMPOUND, dtype.itemsize)
     for name in dtype.names:
         one, offset = dtype.fields[name][:2]
-        compound.insert(name.encode("utf-8", "surrogateescape"), offset, memory_type(one))
+        compound.insert(name.encode("utf-8", "surrogateescape"), offset, memory_type(one, is_stored=is_stored))
     return compound
 
 
@@ -251,7 +262,13 @@ def _dtypes_in(dtype: np.dtype[Any]) -> Iterator[np.dtype[Any]]:
 
 def has_small_floats(dtype: np.dtype[Any]) -> bool:
     """Tell whether elements are, or hold, floats that NumPy has no type for."""
-    return any(name_of(one) or name_of(vlen_base(one) or one) for one in _dtypes_in(dtype))
+    return any(name_of(one) or has_small_sequences(one) for one in _dtypes_in(dtype))
+
+
+def has_small_sequences(dtype: np.dtype[Any]) -> bool:
+    """Tell whether elements are, or hold, values of variable length of such floats."""
+    inside = (vlen_base(one) for one in _dtypes_in(dtype))
+    return any(items is not None and has_small_floats(items) for items in inside)
 
 
 def as_asked(dtype: np.dtype[Any], asked: Any) -> np.dtype[Any]:
@@ -268,6 +285,14 @@ def as_asked(dtype: np.dtype[Any], asked: Any) -> np.dtype[Any]:
         [dtype.fields[one][1] for one in dtype.names],
     )
     return np.dtype({"names": dtype.names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
+
+
+def value_as_asked(value: Any, asked: Any) -> Any:
+    """Return a value, or an array, in which opaque bytes are the bits of a torch type that a user asks for."""
+    if asked is None or not isinstance(value, (np.ndarray, np.void)):
+        return value
+    dtype = as_asked(value.dtype, asked)
+    return value if dtype is value.dtype else np.asarray(value).view(dtype)
 
 
 def same_type(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
@@ -295,6 +320,8 @@ def _why_no_type(dtype: np.dtype[Any]) -> str:
 def no_type(why: str) -> str:
     """Say that h5py has no type for what a file has, and what to do."""
     way_out = "Write it anew as one that NumPy has: times of HDF5's own type, for instance, as int64"
+    if why.startswith(NO_SMALL_TYPE):
+        way_out = "Write it anew as a larger one: float16, or bfloat16"
     return f"a type that h5py cannot read: {why}. {way_out}"
 
 
@@ -454,9 +481,14 @@ def is_text(dtype: np.dtype[Any]) -> bool:
     return text is not None and text.length is None
 
 
+def is_byte(dtype: np.dtype[Any] | None) -> bool:
+    """Tell whether elements are bytes, and not floats of 8 bits."""
+    return dtype is not None and dtype == np.uint8 and not name_of(dtype)
+
+
 def bytes_leaf(dtype: np.dtype[Any]) -> Leaf | None:
     """Return the leaf of an element that is taken as so many bytes; None where it is not bytes."""
-    if (dtype.kind not in "SV" and dtype != np.uint8) or dtype.fields is not None:
+    if (dtype.kind not in "SV" and not is_byte(dtype)) or dtype.fields is not None:
         return None
     count = dtype.itemsize
     shape = () if dtype.kind == "u" else (count,)
@@ -470,7 +502,7 @@ def is_stored_as(stored: Any, dtype: np.dtype[Any]) -> bool:
     if stored.get_size() != dtype.itemsize:
         return False
     try:
-        return bool(_same_layout(stored, memory_type(dtype)))
+        return bool(_same_layout(stored, memory_type(dtype, is_stored=True)))
     except (TypeError, ValueError, NotImplementedError):  # a member without a name, say
         return False
 
@@ -534,8 +566,9 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
         return f"its member {lacking[0]!r} has {refusal(dtype[lacking[0]]) or 'members'}"
     if dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None:
         why = "opaque bytes have no number type; store them as uint8, or read them with h5py"
-        is_small = any(one.nbytes == dtype.itemsize for one in FLOATS.values())
-        return why + "; Field(..., dtype=torch.bfloat16), or of 8 bits, takes those of ml_dtypes" * is_small
+        name = next((name for name, one in FLOATS.items() if one.nbytes == dtype.itemsize), "")
+        others = " (or another type of 8 bits)" if dtype.itemsize == 1 else ""
+        return f"{why}; Field(..., dtype=torch.{name}){others} takes bytes as ml_dtypes has them" if name else why
     if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
         return f"{dtype} is wider than any torch dtype; store it as float64 (complex128)"
     if dtype.subdtype is not None:
@@ -567,8 +600,20 @@ def values_of(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> A
         memory = h5py.h5s.create_simple(count) if count else h5py.h5s.create(h5py.h5s.SCALAR)
         if count:
             space.select_hyperslab(start, count)
-        dataset.id.read(memory, space, values, memory_type(dtype))
+        if has_small_sequences(dtype):
+            values[...] = _small_sequences(dataset.id, dtype, space).reshape(count)
+        else:
+            dataset.id.read(memory, space, values, memory_type(dtype))
     return values
+
+
+def _small_sequences(opened: Any, dtype: np.dtype[Any], space: Any = None) -> NDArray[Any]:
+    """Read values of variable length of small floats, which h5py would convert."""
+    if vlen_base(dtype) is None:
+        why = "it has small floats of variable length in a compound, and lies so that only libhdf5 reads it; write them"
+        raise UnsupportedFieldError(f"{why} as a dataset of their own")
+    with elements_of(opened, space) as raw:
+        return sequences_in(raw, dtype)
 
 
 def attribute_of(attributes: Any, name: str) -> Any:
@@ -578,7 +623,9 @@ def attribute_of(attributes: Any, name: str) -> Any:
     if opened.shape is None or not is_readable(stored) or not has_small_floats(dtype := type_of(stored)):
         return attributes[name]
     values = _empty(opened.shape, dtype)
-    if values.size:
+    if values.size and has_small_sequences(dtype):
+        values[...] = _small_sequences(opened, dtype).reshape(values.shape)
+    elif values.size:
         opened.read(values, memory_type(dtype))
     return values
 

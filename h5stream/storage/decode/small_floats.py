@@ -36,6 +36,9 @@ STORED = {
 FLOATS = STORED | {"float8_e4m3fnuz": _Bits(1, 4, 3, 8, "fnuz"), "float8_e5m2fnuz": _Bits(1, 5, 2, 16, "fnuz")}
 """And those that a user may say that opaque bytes are."""
 
+NO_SMALL_TYPE = "torch has no type for floats of"
+"""How an error begins that says so."""
+
 _NAME = "torch"
 """What the metadata of a dtype of bits has the name under."""
 
@@ -75,8 +78,8 @@ def dtype_of_float(stored: Any) -> np.dtype[Any] | None:
             if one[:4] == bits:
                 return bits_dtype(name, one.nbytes, order if one.nbytes > 1 else "=")
     if stored.get_size() == 1:
-        what = f"floats of {stored.get_precision()} bits, {exponent} of exponent with a bias of {stored.get_ebias()}"
-        raise TypeError(f"{what} and {mantissa} of mantissa, are of no type that torch has and HDF5 can tell")
+        what = f"{exponent} of exponent with a bias of {stored.get_ebias()}, {mantissa} of mantissa"
+        raise TypeError(f"{NO_SMALL_TYPE} {stored.get_precision()} bits ({what})")
     return None
 
 

@@ -585,7 +585,8 @@ class Once(_Column):
         meaning = (
             Reading(path, mark, (self.attribute,)) if self.is_inside else means(file, name, file.filename, self._guard)
         )
-        one, first = value_of(file, name, meaning, self._guard, self._member), self._first
+        asked = self._given.dtype
+        one, first = value_of(file, name, meaning, self._guard, self._member, asked), self._first
         if self._given.ragged is not None:
             return one  # they are compared once all are known
         is_array = isinstance(first, np.ndarray)
@@ -632,7 +633,9 @@ def _stored_type(file: Any, meaning: Reading) -> np.dtype[Any] | None:
     return dtype if elements.is_stored_as(opened.get_type(), dtype) else None
 
 
-def value_of(file: Any, name: str, meaning: Reading | None, guard: Guard, member: tuple[str, ...] = ()) -> Any:
+def value_of(
+    file: Any, name: str, meaning: Reading | None, guard: Guard, member: tuple[str, ...] = (), asked: Any = None
+) -> Any:
     """Return an attribute, or a dataset that is a value, or a member of it, as samples have it; see `once_of`."""
     if meaning is not None and meaning.mark != ":":
         guard.check_links(file, meaning.path, file.filename)
@@ -648,7 +651,7 @@ def value_of(file: Any, name: str, meaning: Reading | None, guard: Guard, member
                 numbers = np.zeros(opened.shape, opened.dtype)
                 opened.read(*[h5py.h5s.ALL] * (0 if meaning.mark else 2), numbers)
                 return as_samples_have_it(numbers)
-    value = once_of(file, name, file.filename, guard)
+    value = elements.value_as_asked(once_of(file, name, file.filename, guard), asked)
     if member and elements.compound_of(value) is None:
         why = f": {name!r} is {_shown(as_samples_have_it(value))}, and that of the first object is a compound"
         raise refusal(file.filename, name, why, FieldLengthError)

@@ -447,13 +447,15 @@ def _add_once(found: _Found, asked: Field) -> Any:
     check_options("once" if asked.ragged is None else "attributes", asked, found.samples, found.path)
     if asked.ragged is not None:  # of what type and shape the values are is found out once all are known
         number = found.add(asked.name, object, cast=asked.dtype, ragged=asked.ragged)
-        found.once.append((number, as_samples_have_it(found.opened.once(asked.name))))
+        found.once.append(
+            (number, as_samples_have_it(elements.value_as_asked(found.opened.once(asked.name), asked.dtype)))
+        )
         return number
     thing = found.opened.find(asked.name) if asked.missing and not found.opened.is_attribute(asked.name) else None
     if asked.missing and (thing is None or found.are_objects):
         why = ": missing= is for datasets, not for attributes or single values of objects; leave it out, and change the"
         raise _refused(found.opened, asked, f"{why} batch in batch_transform=", OptionError)
-    value, stored = found.opened.once(asked.name), None
+    value, stored = elements.value_as_asked(found.opened.once(asked.name), asked.dtype), None
     first, dtype = len(found.fields), elements.compound_of(value)
     for member, kind in _leaves_of(dtype, ()) if dtype is not None else [((), None)]:
         if kind is not None and kind.subdtype is not None and kind.subdtype[0].fields is not None:
@@ -1070,14 +1072,14 @@ def _bytes_of_image(found: _Found, asked: Field, thing: Thing, dtype: np.dtype[A
     """Return where an image lies in a row of bytes; None for a value of variable length."""
     shape, leaf = thing.dataset.shape, elements.bytes_leaf(dtype)
     rows, are_rows = shape[1:], found.extents is None
-    if are_rows and not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
+    if are_rows and not rows and (elements.is_byte(elements.vlen_base(dtype)) or elements.is_text(dtype)):
         if asked.length:
             why = "a length in decode= is for rows of bytes that are filled up, not for values of variable length"
             raise _refused(found.opened, asked, f": {why}; leave it out", OptionError)
         return None
     if thing.member or len(rows) != (dtype.itemsize == 1) or leaf is None or not are_rows:
         why = "decode= takes images as values of variable length (of uint8), or as rows of bytes"
-        raise _refused(found.opened, asked, f" is {dtype} {shape}: {why}")
+        raise _refused(found.opened, asked, f" is {shown(dtype)} {shape}: {why}")
     return leaf
 
 
