@@ -449,3 +449,29 @@ def test_repacked_files_have_them_and_inspect_names_them(tmp_path, dtype):
     listed = {entry.path: entry for entry in inspect_file(str(path)).entries}
     assert (listed["x"].dtype, listed["x"].access) == (str(dtype)[6:], "decoded")
     assert (listed["y"].dtype, listed["y"].access) == (str(dtype)[6:], "direct")
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_repacking_keeps_them_beside_references(tmp_path, dtype, shuffled):
+    path, bits = tmp_path / "a.h5", bits_of(dtype, 6)
+    size = bits.itemsize
+    kind = h5t.create(h5t.COMPOUND, 8 + size)
+    kind.insert(b"ref", 0, h5t.STD_REF_OBJ)
+    kind.insert(b"v", 8, stored_type(dtype))
+    with h5py.File(path, "w") as file:
+        file["y"] = np.arange(6)
+        raw = np.zeros(6, [("ref", "u8"), ("v", bits.dtype)])
+        raw["v"], raw["ref"] = bits, h5py.h5o.get_info(file["y"].id).addr
+        put(file, "c", kind, raw.view(f"V{kind.get_size()}"))
+        attribute = h5py.h5a.create(file.id, b"a", kind, h5s.create_simple((6,)))
+        attribute.write(raw.view(f"V{kind.get_size()}"), kind)
+    repack(path, tmp_path / "b.h5", shuffle_rows=1 if shuffled else None)
+    with h5py.File(tmp_path / "b.h5") as file:
+        order, read, noted = file["y"][()], np.zeros(6, raw.dtype), np.zeros(6, raw.dtype)
+        stored = file["c"].id.get_type()
+        file["c"].id.read(h5s.ALL, h5s.ALL, read.view(f"V{8 + size}"), stored)
+        file.attrs.get_id("a").read(noted.view(f"V{8 + size}"), stored)
+        assert {*read["ref"], *noted["ref"]} == {h5py.h5o.get_info(file["y"].id).addr}
+        assert noted["v"].tolist() == bits.tolist()
+    found = H5Dataset(tmp_path / "b.h5", {"v": "c:v", "y": "y"})[:]
+    assert same(found["v"], dtype, bits[order])

@@ -94,6 +94,18 @@ def values_of(dataset: h5py.Dataset, members: tuple[str, ...] = ()) -> Any:
     return complex_of(values.reshape(-1).view(base).reshape((*dataset.shape, *inner)))
 
 
+def attribute_of(owner: Any, name: str) -> Any:
+    """Read an attribute, of small floats the bits."""
+    opened = owner.attrs.get_id(name)
+    kind = opened.get_type()
+    if (small := small_float(kind)) is None:
+        return owner.attrs[name]
+    raw = np.zeros((int(np.prod(opened.shape)), kind.get_size()), "u1")
+    if raw.size:
+        opened.read(raw, mtype=kind)
+    return raw.reshape(-1).view(small).reshape(opened.shape)[()]
+
+
 def complex_of(values: Any) -> Any:
     """Turn a compound of "r" and "i" into complex numbers, as h5py does where they are declared in this order."""
     if isinstance(values, bytes):  # a single text

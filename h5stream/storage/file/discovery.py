@@ -416,7 +416,8 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     start, shape = (0,) * dataset.ndim, dataset.shape or ()
 
     def read() -> Any:
-        if elements.is_readable(dataset.id.get_type()) and may_be_sorted(dataset.dtype):
+        own = elements.type_if_any(dataset.id.get_type())
+        if own is not None and may_be_sorted(own) and not elements.has_small_floats(own):
             return dataset.astype(dtype_of(dataset))[()]
         return elements.values_of(dataset, start, shape)
 

@@ -16,7 +16,7 @@ from h5stream.errors import MeaningWarning, OptionError
 from h5stream.samples.columns import Column
 from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, all_missing, as_stored, packing
 from h5stream.samples.table import ROW
-from h5stream.storage.decode.elements import attribute_of, fill_value_of
+from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, type_if_any
 from h5stream.storage.decode.small_floats import held_as, name_of, shown, widened, widened_dtype
 from h5stream.storage.file.discovery import thing_at
 from h5stream.storage.file.stored import open_hdf5
@@ -59,10 +59,11 @@ def meaning_of(dataset: Any) -> tuple[tuple[str, str], ...]:
 
 def packed_by(dataset: Any) -> tuple[str, ...]:
     """Return the attributes by which some stored numbers of a dataset are missing, or stand for others."""
-    if dataset.dtype.kind not in "iuf":
+    dtype = type_if_any(dataset.id.get_type())
+    if dtype is None or dtype.kind not in "iuf":
         return ()
     attributes = attributes_of(dataset, (*PACKED, "_Unsigned"))
-    kind = np.dtype(dataset.dtype.newbyteorder("="))
+    kind = np.dtype(widened_dtype(dtype).newbyteorder("="))
     plain = packing((NETCDF,), kind, {})
     return tuple(attributes) if replace(packing((NETCDF,), kind, attributes), dtype=plain.dtype) != plain else ()
 
@@ -127,7 +128,7 @@ def _rounded(value: Any, dtype: np.dtype[Any]) -> Any:
 def _fill_value(dataset: Any, path: str) -> Any:
     """Return a dataset's fill value; refuse one that has none of its own."""
     plist = dataset.id.get_create_plist()
-    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED or dataset.dtype.kind == "O":
+    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED or dtype_of(dataset).kind == "O":
         said = "has no fill value of its own; give missing= the number that stands for what is missing"
         raise OptionError(f"{path!r}: missing='fill', and {dataset.name!r} {said}")
     return fill_value_of(dataset)

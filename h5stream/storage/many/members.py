@@ -690,7 +690,7 @@ class EachBytes(_Column):
     def _asked(self, file: Any, name: str) -> tuple[int, int]:
         path = file.filename
         opened = dataset_at(file, name, path)
-        dtype, shape = opened.dtype, opened.shape
+        dtype, shape = elements.type_of(opened.get_type()), opened.shape
         if shape is None or elements.bytes_leaf(dtype) is None or len(shape) > 1 or (shape and dtype.itemsize > 1):
             said = "of variable length" if dtype.kind == "O" else dtype
             why = f": {name!r} is {said} {shape}: decode= takes objects that are bytes: uint8, or one opaque value "
