@@ -298,6 +298,28 @@ def test_values_of_variable_length(sequences, dtype):
             H5Dataset(path, Field("v", ragged="packed"))
 
 
+@pytest.mark.parametrize("layout", [None, h5d.COMPACT])
+def test_members_of_variable_length_whoever_reads_them(tmp_path, dtype, layout):
+    path, bits = tmp_path / "a.h5", [bits_of(dtype, k, seed=k) for k in (0, 3, 1, 2)]
+    kind, creation = h5t.create(h5t.COMPOUND, 24), h5p.create(h5p.DATASET_CREATE)
+    kind.insert(b"n", 0, h5t.STD_I32LE)
+    kind.insert(b"v", 8, h5t.vlen_create(stored_type(dtype)))
+    if layout is not None:
+        creation.set_layout(layout)
+    elements = np.zeros(4, [("n", "i8"), ("length", "u8"), ("address", "u8")])
+    elements["n"] = range(4)
+    elements["length"], elements["address"] = [len(one) for one in bits], [one.ctypes.data for one in bits]
+    with h5py.File(path, "w") as file:
+        write_elements(h5d.create(file.id, b"c", kind, h5s.create_simple((4,)), creation), elements.view("V24"))
+        file["y"] = np.arange(2)
+    whole = H5Dataset(path, "c")[:]
+    assert whole["n"].tolist() == [0, 1, 2, 3]
+    assert all(same(one, dtype, wanted) for one, wanted in zip(whole["v"], bits, strict=True))
+    assert H5Dataset(path, "c:n")[1:].tolist() == [1, 2, 3]
+    assert same(H5Dataset(path, "c:v")[3], dtype, bits[3])
+    assert H5Dataset(path, {"y": "y", "n": Field("c:n", take="all")})[1]["n"].tolist() == [0, 1, 2, 3]
+
+
 def test_opaque_bytes_are_what_the_user_says(tmp_path, dtype):
     path, bits = tmp_path / "a.h5", bits_of(dtype, 12, 3)
     opaque = bits.view(f"V{bits.itemsize}")

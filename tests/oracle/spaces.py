@@ -31,7 +31,9 @@ class Part:
         """Return the path of what a name leads to; "." is this part itself, a slash leads beside it or to the root."""
         if name.startswith("/"):
             above, _, last = name.rpartition("/")
-            return f"{above}/{last.replace('*', self.path.rpartition('/')[2])}" if "*" in last else name
+            behind = last.rpartition("*")[2]  # a member, or the rest of the pattern
+            own = self.path.rpartition("/")[2] + behind * behind.startswith(":")
+            return f"{above}/{own}" if "*" in last else name
         behind = name[1:] if name[:1] == "." and name[1:2] in ("", ":", "@") else f"/{name}"
         return f"{self.path}{behind if name[:1] not in ('@', '') else name}"
 

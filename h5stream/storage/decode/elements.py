@@ -8,10 +8,11 @@ its NumPy dtype goes through h5py, which converts it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import UnsupportedFieldError
 from h5stream.storage.decode.libhdf5 import call, elements_of, sequences_in
 from h5stream.storage.decode.small_floats import (
     FLOATS,
@@ -595,25 +595,10 @@ def values_of(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> A
     if dtype is None:
         raise TypeError("h5py cannot read any of its members")
     start, count = (*start, *(0 for _ in dataset.shape[len(start) :])), (*count, *dataset.shape[len(count) :])
-    values = _empty(count, dtype)
-    if values.size:
-        memory = h5py.h5s.create_simple(count) if count else h5py.h5s.create(h5py.h5s.SCALAR)
-        if count:
-            space.select_hyperslab(start, count)
-        if has_small_sequences(dtype):
-            values[...] = _small_sequences(dataset.id, dtype, space).reshape(count)
-        else:
-            dataset.id.read(memory, space, values, memory_type(dtype))
-    return values
-
-
-def _small_sequences(opened: Any, dtype: np.dtype[Any], space: Any = None) -> NDArray[Any]:
-    """Read values of variable length of small floats, which h5py would convert."""
-    if vlen_base(dtype) is None:
-        why = "it has small floats of variable length in a compound, and lies so that only libhdf5 reads it; write them"
-        raise UnsupportedFieldError(f"{why} as a dataset of their own")
-    with elements_of(opened, space) as raw:
-        return sequences_in(raw, dtype)
+    if count:
+        space.select_hyperslab(start, count)
+    memory = h5py.h5s.create_simple(count) if count else h5py.h5s.create(h5py.h5s.SCALAR)
+    return _read(dataset.id, count, dtype, functools.partial(dataset.id.read, memory, space), space)
 
 
 def attribute_of(attributes: Any, name: str) -> Any:
@@ -622,12 +607,60 @@ def attribute_of(attributes: Any, name: str) -> Any:
     stored = opened.get_type()
     if opened.shape is None or not is_readable(stored) or not has_small_floats(dtype := type_of(stored)):
         return attributes[name]
-    values = _empty(opened.shape, dtype)
-    if values.size and has_small_sequences(dtype):
-        values[...] = _small_sequences(opened, dtype).reshape(values.shape)
+    return _read(opened, opened.shape, dtype, opened.read)
+
+
+def _read(
+    opened: Any, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[Any, Any], None], space: Any = None
+) -> NDArray[Any]:
+    """Read elements of a dataset or an attribute; of small floats of variable length h5py would give what it converts.
+
+    `read` is how h5py reads elements into an array, of a type in memory.
+    """
+    values = _empty(shape, dtype)
+    rest = _without_sequences(dtype)
+    if values.size and rest is dtype:
+        read(values, memory_type(dtype))
     elif values.size:
-        opened.read(values, memory_type(dtype))
+        if rest is not None:
+            some = _empty(shape, rest)
+            read(some, memory_type(rest))
+            _copy_members(some, values)
+        with elements_of(opened, space) as raw:
+            _take_sequences(raw, opened.get_type(), values.reshape(-1))
     return values
+
+
+def _without_sequences(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return a type without its values of variable length of small floats; None if nothing is left."""
+    if not has_small_sequences(dtype):
+        return dtype
+    inner = ((name, _without_sequences(dtype[name])) for name in dtype.names or ())
+    left = [(name, one) for name, one in inner if one is not None]
+    return np.dtype(left) if left else None
+
+
+def _copy_members(some: NDArray[Any], values: NDArray[Any]) -> None:
+    """Copy the members that an array has to one that has more."""
+    for name in some.dtype.names or ():
+        if some.dtype[name].names is None:
+            values[name] = some[name]
+        else:
+            _copy_members(some[name], values[name])
+
+
+def _take_sequences(raw: NDArray[Any], stored: Any, values: NDArray[Any]) -> None:
+    """Take the values of variable length of small floats out of elements as libhdf5 has them in memory."""
+    if values.dtype.names is None:
+        values[...] = sequences_in(raw, values.dtype).reshape(values.shape)
+        return
+    within = raw.view(np.uint8).reshape(len(raw), -1)
+    for name, offset, member in _members_of(stored):
+        if name in values.dtype.names and has_small_sequences(values.dtype[name]):
+            nbytes = member.get_size() // math.prod(values.dtype[name].shape)
+            part = np.ascontiguousarray(within[:, offset : offset + member.get_size()]).reshape(-1).view(f"V{nbytes}")
+            inner = member.get_super() if values.dtype[name].subdtype is not None else member
+            _take_sequences(part, inner, values[name])
 
 
 def fill_value_of(dataset: Any) -> Any:

@@ -16,7 +16,7 @@ from h5stream.errors import MeaningWarning, OptionError
 from h5stream.samples.columns import Column
 from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, all_missing, as_stored, packing
 from h5stream.samples.table import ROW
-from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, type_if_any
+from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, has_small_sequences, type_if_any
 from h5stream.storage.decode.small_floats import held_as, name_of, shown, widened, widened_dtype
 from h5stream.storage.file.discovery import thing_at
 from h5stream.storage.file.stored import open_hdf5
@@ -128,7 +128,8 @@ def _rounded(value: Any, dtype: np.dtype[Any]) -> Any:
 def _fill_value(dataset: Any, path: str) -> Any:
     """Return a dataset's fill value; refuse one that has none of its own."""
     plist = dataset.id.get_create_plist()
-    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED or dtype_of(dataset).kind == "O":
+    dtype, is_own = dtype_of(dataset), plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    if not is_own or dtype.kind == "O" or has_small_sequences(dtype):
         said = "has no fill value of its own; give missing= the number that stands for what is missing"
         raise OptionError(f"{path!r}: missing='fill', and {dataset.name!r} {said}")
     return fill_value_of(dataset)
