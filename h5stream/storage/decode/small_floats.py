@@ -63,10 +63,10 @@ def shown(dtype: np.dtype[Any]) -> str:
 def dtype_of_float(stored: Any) -> np.dtype[Any] | None:
     """Return the dtype of the bits of a stored float; None for types that NumPy has, or that libhdf5 converts.
 
-    Raises `TypeError` for a float of a byte or less that torch has no type for: most such have no infinity, and libhdf5
+    Raises `TypeError` for a float of 8 bits or less that torch has no type for: most such have no infinity, and libhdf5
     takes their largest numbers for it.
     """
-    if stored.get_class() != h5py.h5t.FLOAT or stored.get_size() > 2:
+    if stored.get_class() != h5py.h5t.FLOAT or (stored.get_size() > 2 and stored.get_precision() > 8):
         return None
     sign, exponent_at, exponent, mantissa_at, mantissa = stored.get_fields()
     bits = stored.get_size(), exponent, mantissa, stored.get_ebias()
@@ -77,7 +77,7 @@ def dtype_of_float(stored: Any) -> np.dtype[Any] | None:
         for name, one in STORED.items():
             if one[:4] == bits:
                 return bits_dtype(name, one.nbytes, order if one.nbytes > 1 else "=")
-    if stored.get_size() == 1:
+    if stored.get_precision() <= 8:
         what = f"{exponent} of exponent with a bias of {stored.get_ebias()}, {mantissa} of mantissa"
         raise TypeError(f"{NO_SMALL_TYPE} {stored.get_precision()} bits ({what})")
     return None
