@@ -17,7 +17,7 @@ from h5stream.errors import MissingExtraError, OptionError, UnsupportedFieldErro
 from h5stream.order.blocks import Stretch, stretches
 from h5stream.storage.layout.fields import Fields
 from h5stream.storage.layout.layout import SampleLayout, SparseEntry
-from h5stream.structure import samples_of
+from h5stream.structure import numbers_in, samples_of
 
 __all__ = ["read_hdf5"]
 
@@ -130,11 +130,11 @@ def _columns(name: str, value: Any, count: int) -> Iterator[tuple[str, Any]]:
         for member, inner in value.items():
             yield from _columns(f"{name}:{member}", inner, count)
     elif isinstance(value, torch.Tensor) and not value.is_nested:
-        yield name, value.numpy().copy()
+        yield name, numbers_in(value).copy()
     else:
         column = np.empty(count, dtype=object)
         for k, one in enumerate(samples_of(value, count)):
-            column[k] = one.numpy().copy() if isinstance(one, torch.Tensor) else _as_text(name, one)
+            column[k] = numbers_in(one).copy() if isinstance(one, torch.Tensor) else _as_text(name, one)
         yield name, column
 
 

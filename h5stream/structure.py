@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -205,9 +207,33 @@ def as_numpy(value: Any) -> Any:
     """
 
     def array(tensor: torch.Tensor) -> Any:
-        return [array(one) for one in tensor.unbind()] if tensor.is_nested else tensor.numpy()[()]
+        if tensor.is_nested:
+            return [array(one) for one in tensor.unbind()]
+        if (dtype := foreign_dtype(tensor.dtype)) is None:
+            return tensor.numpy()[()]
+        return tensor.view(torch.uint8 if dtype.itemsize == 1 else torch.uint16).numpy().view(dtype)[()]
 
     return with_tensors(value, array)
+
+
+def numbers_in(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return NumPy's array of a tensor's numbers: as float32 those of a type that NumPy has not."""
+    is_small = tensor.is_floating_point() and tensor.dtype not in (torch.float64, torch.float32, torch.float16)
+    return (tensor.to(torch.float32) if is_small else tensor).numpy()
+
+
+@functools.cache
+def foreign_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
+    """Return the dtype that ml_dtypes has for one of torch's that NumPy has none for; None if NumPy has one.
+
+    Raises `ImportError` without ml_dtypes, and `TypeError` if it has none either.
+    """
+    try:
+        torch.empty(0, dtype=dtype).numpy()
+    except TypeError:
+        importlib.import_module("ml_dtypes")  # NumPy then knows its types by name
+        return np.dtype(str(dtype).removeprefix("torch."))
+    return None
 
 
 def copy_batch(batch: Any, static: Any) -> int:

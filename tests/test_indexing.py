@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import pickle
+import sys
 import threading
 
 import h5py
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader
 from h5stream import Field, H5Dataset, H5StreamLoader, collate
 from h5stream.dataset import indexing
 from h5stream.errors import OptionError
+from h5stream.structure import foreign_dtype
 
 SHAPES = {"flat": (7,), "table": (7, 5), "box": (6, 3, 4)}
 
@@ -159,14 +161,16 @@ def test_numpy_gives_what_h5py_gave_and_loaders_give_tensors(path):
         assert batch[1].tolist() == dataset[:4][1].tolist()
 
 
-def test_numpy_gives_strings_members_and_ragged_rows_and_no_cast_that_it_has_not(path, tmp_path):
+def test_numpy_gives_strings_members_and_ragged_rows_and_no_cast_that_it_has_not(path, tmp_path, monkeypatch):
     assert H5Dataset(path, "names", numpy=True)[1] == [b"c", b"d"]
     assert isinstance(H5Dataset(path, "pair", numpy=True)[1]["y"], np.int64)
     path_of_ragged = write_datasets(tmp_path / "r.h5", r=vlen("i4", map(np.arange, range(3))))
     ragged = H5Dataset(path_of_ragged, "r", numpy=True)
     assert ragged[2].dtype == np.int32
     assert [row.tolist() for row in ragged[:]] == [[], [0], [0, 1]]
-    with pytest.raises(OptionError, match=r"numpy=True cannot give torch.bfloat16"):
+    foreign_dtype.cache_clear()
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # as if it were not installed
+    with pytest.raises(OptionError, match=r"numpy=True cannot give torch.bfloat16, .* install ml_dtypes"):
         H5Dataset(path, Field("table", dtype=torch.bfloat16), numpy=True)
 
 

@@ -30,6 +30,7 @@ from h5stream.order.epoch import EpochOrder, forecast, is_weak
 from h5stream.order.line import OrderSettings
 from h5stream.samples.ragged import DENSE, STACKED
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch
+from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import LOCAL_GAP_NBYTES
@@ -625,7 +626,7 @@ def _shape_text(field: FieldLayout) -> str:
     """Return the shape and type of what a sample has of a field."""
     dense = [field.ragged.wanted] if field.ragged is not None and field.ragged.form == DENSE else []
     several = ["n"] if field.kind == "ragged" and not dense and field.ragged and field.ragged.form != STACKED else []
-    return f"{' x '.join(map(str, (*several, *dense, *field.row_shape))) or '1'} {field.dtype}"
+    return f"{' x '.join(map(str, (*several, *dense, *field.row_shape))) or '1'} {shown(field.dtype)}"
 
 
 def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> Taken:

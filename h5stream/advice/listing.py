@@ -21,6 +21,7 @@ from h5stream.errors import FieldLengthError, H5StreamError
 from h5stream.storage.decode.elements import dtype_of, plain_dtype
 from h5stream.storage.decode.filters import pipeline_of
 from h5stream.storage.decode.images import format_of
+from h5stream.storage.decode.small_floats import name_of
 from h5stream.storage.file import discovery
 from h5stream.storage.file.external import Guard
 from h5stream.storage.file.meanings import packed_by
@@ -426,7 +427,7 @@ def dtype_text(dtype: np.dtype[Any]) -> str:
         return f"sequence of {dtype_text(inside)}" if isinstance(inside, np.dtype) else "string of any length"
     if dtype.kind in "SV":
         return f"S{dtype.itemsize}" if dtype.kind == "S" else f"opaque of {dtype.itemsize} bytes"
-    text = dtype.name if h5py.check_enum_dtype(dtype) is None else f"enum of {dtype.name}"
+    text = name_of(dtype) or (dtype.name if h5py.check_enum_dtype(dtype) is None else f"enum of {dtype.name}")
     swapped = dtype.newbyteorder("=") != dtype
     return f"{text} big-endian" if swapped and dtype.byteorder == ">" else text
 

@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 
 from h5stream.baseline import Measurement, Progress, status_nbytes
 from h5stream.dataset.dataset import H5Dataset
+from h5stream.engine.assemble import tensor_of
 from h5stream.loader.loader import H5StreamLoader
 from h5stream.repacking.survey import row_sums as raw_sums
 from h5stream.samples.ragged import STACKED
 from h5stream.storage.decode.columns import columns_of
+from h5stream.storage.decode.elements import values_of
 from h5stream.storage.decode.images import decode_image
+from h5stream.storage.decode.small_floats import held_as, widened, widened_dtype
 from h5stream.storage.layout.layout import (
     DatasetPart,
     FieldLayout,
@@ -201,7 +204,7 @@ def _taken(target: Target, values: Any) -> Any:
 
 def _read(file: Any, part: DatasetPart, first: int, stop: int) -> NDArray[Any]:
     """Read rows through h5py; of those that are filled up to one length, the bytes that are meant."""
-    read = columns_of(file[part.path][first:stop], part.columns, len(part.shape) - 1)
+    read = columns_of(values_of(file[part.path], (first,), (stop - first,)), part.columns, len(part.shape) - 1)
     if part.lengths is None:
         return read
     found = np.empty(len(read), dtype=object)
@@ -242,14 +245,14 @@ def _as_batch(layout: SampleLayout, entry: int | SparseEntry, found: dict[int, A
             none, columns = torch.empty(0), _cast(columns, layout.fields[entry.columns])
             pairs = zip(_cast(values, field), columns, strict=True)
             return [SparseRows(torch.as_tensor(a), torch.as_tensor(b), none, entry.width) for a, b in pairs]
-        dense = np.zeros((len(values), entry.width), dtype=field.dtype)
+        dense = np.zeros((len(values), entry.width), dtype=widened_dtype(field.dtype))
         for row, some, where in zip(dense, values, columns, strict=True):
-            np.add.at(row, where, some)
+            np.add.at(row, where, widened(some))
         assert field.ragged is not None
         assert field.ragged.places is not None
         kept = np.flatnonzero(field.ragged.places >= 0)
         values = np.zeros((len(dense), field.ragged.wanted), dtype=field.dtype)
-        values[:, field.ragged.places[kept]] = dense[:, kept]
+        values[:, field.ragged.places[kept]] = held_as(dense[:, kept], field.dtype)
         return _cast(values, field)
     values = found[entry]
     if field.images is not None:
@@ -266,7 +269,7 @@ def _cast(values: Any, field: FieldLayout) -> Any:
     if field.is_listed or values.dtype.kind not in "biufcmM":
         return values
     native = np.ascontiguousarray(values.astype(field.dtype))
-    return native if field.cast is None else torch.from_numpy(native).to(field.cast)
+    return native if field.cast is None else tensor_of(native).to(field.cast)
 
 
 def row_sums(values: Any) -> NDArray[np.uint64]:

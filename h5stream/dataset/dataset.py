@@ -45,7 +45,7 @@ from h5stream.storage.open.opening import open_layout
 from h5stream.storage.source.disk_cache import ObjectCache
 from h5stream.storage.source.remote import opened_with
 from h5stream.storage.source.stores import is_address
-from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
+from h5stream.structure import as_numpy, foreign_dtype, numbers_in, sample_of, samples_of, with_tensors
 
 _log = logging.getLogger("h5stream")
 
@@ -84,7 +84,8 @@ class H5Dataset(Dataset[Any]):
         Whether external links, external storage and virtual sources may lead out of the opened files.
     numpy : bool
         Whether indexing this object gives NumPy arrays and scalars instead of tensors, for code that was written for
-        h5py and calls ``.astype``. Loaders give tensors all the same.
+        h5py and calls ``.astype``. bfloat16 and floats of 8 bits are arrays of ml_dtypes, which must be installed.
+        Loaders give tensors all the same.
     storage_options : dict or store, optional
         How to open addresses such as ``"s3://bucket/a.h5"``, which need the extra ``remote``: options of obstore's
         `from_url` (``config``, ``client_options``, ``retry_config``, ``region`` and other options of that store), or an
@@ -168,13 +169,15 @@ class H5Dataset(Dataset[Any]):
         """Make what follows from what was opened."""
         H5Dataset.set_epoch(self, 0)
         self._reader, self._assembler = RowReader(self.layout), Assembler(self.layout)
-        for field in self.layout.fields if self._numpy else ():
+        for field, dtype in self._assembler.dtypes if self._numpy else ():
             try:
-                torch.empty(0, dtype=field.cast).numpy()
-            except TypeError:
-                raise OptionError(
-                    f"field {field.name!r}: numpy=True cannot give {field.cast}; leave dtype= or numpy= out"
-                ) from None
+                foreign_dtype(dtype)
+            except (ImportError, TypeError) as error:
+                way_out = "leave numpy= out, or give dtype=torch.float32"
+                if isinstance(error, ImportError):
+                    way_out += ", or install ml_dtypes, which has it for NumPy"
+                said = f"field {field.name!r}: numpy=True cannot give {dtype}, which NumPy has no type for"
+                raise OptionError(f"{said}; {way_out}") from None
 
     def _become(self, known: H5Dataset, **changes: Any) -> None:
         """Take over what was opened as another dataset, but for some attributes."""
@@ -666,7 +669,7 @@ def values_of(
         for first in range(0, len(alone), step):
             found = alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
             if isinstance(found, torch.Tensor) and not found.is_nested:
-                values = (found[:, 0] if is_stepped else found).numpy().reshape(len(found), -1)
+                values = numbers_in(found[:, 0] if is_stepped else found).reshape(len(found), -1)
                 if values.shape[1] == 0 or (values[:, 1:] != values[:, :1]).any():
                     raise OptionError(
                         f"{what} takes one value for each of {len(dataset):,} samples, and this field has "

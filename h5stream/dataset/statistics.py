@@ -21,7 +21,7 @@ from h5stream.base import limits
 from h5stream.base.executors import Job, carried_out, check_executor
 from h5stream.base.texts import check_ordered, did_you_mean, names_in
 from h5stream.dataset.moments import Moments, ValueCounts
-from h5stream.engine.assemble import objects_of, strings_to_lists, unpacking_of
+from h5stream.engine.assemble import objects_of, strings_to_lists, tensor_of, unpacking_of
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.footprint import Sizing, check_budget, default_budget
 from h5stream.engine.ragged import RaggedRows, rows_of_values
@@ -35,10 +35,12 @@ from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
 from h5stream.order.places import Places
 from h5stream.samples.ragged import ARRAYS, DENSE, changed
+from h5stream.storage.decode.small_floats import widened, widened_dtype
 from h5stream.storage.file.catalogue import Catalogue
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout, numbers_of
 from h5stream.storage.source.local import FileIdentity
 from h5stream.storage.source.remote import ObjectIdentity
+from h5stream.structure import numbers_in
 
 BATCH_NBYTES = 8 << 20
 """Bytes of a batch: the fewer batches, the less Python between them."""
@@ -349,13 +351,13 @@ def _unpacked(
 ) -> Any:
     """Return the floats that stored numbers of a field mean, where it has missing=; else its values as they are."""
     if unpacking is None:
-        return values
+        return widened(values)
     which, by = None, fields[number].packed_by
     if by is not None:
         which = torch.from_numpy(_values_of(batch, slot_format, by, fields[by]))
         if fields[number].kind == "ragged":
             which = which.repeat_interleave(torch.from_numpy(np.diff(batch.objects[number].of.offsets)))
-    raw = torch.from_numpy(values)
+    raw = tensor_of(values)
     out = torch.empty(raw.shape, dtype=unpacking.dtype)
     unpacking.into(out, raw, which)
     return out.numpy()
@@ -369,7 +371,10 @@ class _Watched:
         self._moments: Moments | None = None  # once there was a value
         self._kept: tuple[int, ...] = ()  # how long the axes are
         is_few = (
-            field.kind in ("bytes", "object") or field.is_listed or field.dtype.kind in "biu" or not field.row_shape
+            field.kind in ("bytes", "object")
+            or field.is_listed
+            or widened_dtype(field.dtype).kind in "biu"
+            or not field.row_shape
         )
         self._counts = ValueCounts() if is_few and (field.kind != "ragged" or field.is_listed) else None
 
@@ -382,8 +387,8 @@ class _Watched:
         if self._counts is not None:
             self._counts.add([value for value in every if isinstance(value, (bytes, str))])
         for value in every:
-            if hasattr(value, "numpy"):
-                self._add_array(value.numpy()[None])
+            if isinstance(value, torch.Tensor):
+                self._add_array(numbers_in(value)[None])
 
     def _add_array(self, values: NDArray[Any]) -> None:
         if not values.size:

@@ -15,16 +15,28 @@ from h5stream.engine.slots import Memory, SlotFormat
 from h5stream.engine.unpacking import Unpacking
 from h5stream.errors import OptionError
 from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Normalisation
+from h5stream.storage.decode.small_floats import FLOATS, name_of
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.structure import in_form, with_tensors
 
+_SMALL = {str(one).removeprefix("torch."): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+"""Torch's types by their names, as `h5stream.storage.decode.small_floats` has those that NumPy has not."""
+
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return the torch dtype of a NumPy dtype."""
-    return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
+    """Return the torch dtype of a NumPy dtype, or of what a dtype has the bits of."""
+    return tensor_of(np.empty(0, dtype=dtype)).dtype
 
 
-NARROW = (torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.bool)
+def tensor_of(values: NDArray[Any]) -> torch.Tensor:
+    """Return a tensor over an array; if it holds the bits of small floats, of these."""
+    tensor, name = torch.from_numpy(values), name_of(values.dtype)
+    return tensor.view(_SMALL[name]) if name else tensor
+
+
+_WHOLE = torch.uint8, torch.int8, torch.int16, torch.uint16, torch.bool
+
+NARROW = (torch.float32, torch.float16, *(_SMALL[name] for name in FLOATS), *_WHOLE)
 """Types whose every number a float32 holds; others are worked on as float64, and rounded at the end."""
 
 
@@ -134,6 +146,13 @@ class Assembler:
         self._own_shapes = [(n, f.shapes) for n, f in enumerate(layout.fields) if f.shapes is not None]
         self._changes = tuple(map(_change_of, layout.fields, self._dtypes))
 
+    @property
+    def dtypes(self) -> list[tuple[FieldLayout, torch.dtype]]:
+        """The fields that are tensors, with their types in a batch."""
+        types = zip(self.layout.fields, self._dtypes, self._changes, strict=True)
+        every = ((field, dtype if change is None else change.dtype) for field, dtype, change in types)
+        return [(field, dtype) for field, dtype in every if dtype is not None]
+
     def batch(
         self,
         memory: Memory,
@@ -213,7 +232,7 @@ class Assembler:
             values = changed(change, values, None) if change.casts_alone else change.on_host(values, which)
             if not change.casts_alone and f.ragged.form == "pad":
                 outside = torch.from_numpy(np.arange(counts.longest) >= counts.lengths[:, None])
-                values[outside] = f.ragged.pad_value
+                _fill(values, outside, f.ragged.pad_value)
         found = in_form(values, counts.lengths, counts.offsets, f.ragged.form)
         return (
             found if device is None or device.type == "cpu" else with_tensors(found, lambda tensor: tensor.to(device))
@@ -225,7 +244,7 @@ class Assembler:
         assert f.ragged is not None
         if f.ragged.form != ARRAYS:
             return self._ragged(number, f, rows_of_values(values, f), changed, device)
-        tensors, change = (torch.from_numpy(value.copy()) for value in values), self._changes[number]
+        tensors, change = (tensor_of(value.copy()) for value in values), self._changes[number]
         moved = [one if device is None else one.to(device) for one in tensors]
         return moved if change is None else [changed(change, one, None) for one in moved]
 
@@ -290,8 +309,16 @@ def _apart(memory: Memory, start: int, nbytes: int, dtype: np.dtype[Any], shape:
         own = (
             values.copy() if nbytes > UNINTERRUPTED_NBYTES else np.ndarray(shape, dtype, _copied(memory, start, nbytes))
         )
-        return torch.from_numpy(own)
-    return torch.from_numpy(values)
+        return tensor_of(own)
+    return tensor_of(values)
+
+
+def _fill(values: torch.Tensor, where: torch.Tensor, number: float) -> None:
+    """Write a number to some places of the first axes; torch fills no floats of 8 bits."""
+    if values.element_size() > 1:
+        values[where] = number
+    else:
+        values.view(torch.uint8)[where] = torch.tensor(number).to(values.dtype).view(torch.uint8)
 
 
 def _copied(memory: Memory, start: int, nbytes: int) -> bytearray:
@@ -329,4 +356,4 @@ def object_value(value: Any) -> Any:
         return value.tolist()
     # Copied, so that a sample that is kept does not keep its neighbours.
     native = value.dtype.isnative
-    return torch.from_numpy(value.copy() if native else value.astype(value.dtype.newbyteorder("=")))
+    return tensor_of(value.copy() if native else value.astype(value.dtype.newbyteorder("=")))

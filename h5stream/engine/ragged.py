@@ -25,6 +25,7 @@ from h5stream.engine.slots import FIELD_ALIGNMENT, Memory, address_of, map_memor
 from h5stream.errors import SourceError
 from h5stream.order.places import Places
 from h5stream.samples.ragged import Ragged
+from h5stream.storage.decode.small_floats import held_as, name_of, widened
 from h5stream.storage.layout.layout import FieldLayout
 
 Ints = NDArray[np.int64]
@@ -36,6 +37,9 @@ them: they are not copied then, but take more as long as the batch waits."""
 SHARES_NBYTES = 8 * 1024 * 1024
 """Bytes of ragged rows that lie in one memory, of batches that follow one another: taken at once, and on huge pages.
 It is used again once the last of them is dropped."""
+
+WIDENED_ITEMS = 1 << 16
+"""Small floats that are added up as float32 at a time."""
 
 FILLER_ITEMS = 64
 """Elements of what ragged rows are padded with that are laid out beforehand."""
@@ -236,7 +240,7 @@ class RaggedRows:
             self._check_columns(memory)
         memory = self._dense(memory) if self._is_sparse else memory
         if self.how.form == "pad" and len(memory):
-            filler = np.full(FILLER_ITEMS, self.how.pad_value).astype(self.field.dtype).view(np.uint8)
+            filler = np.full(FILLER_ITEMS, held_as(self.how.pad_value, self.field.dtype)).view(np.uint8)
             used, stride = self.of.lengths * self.row_nbytes, len(memory) // self.of.samples
             kernels.fill_behind(address_of(memory), stride, used, address_of(filler), len(filler))
         return memory
@@ -260,9 +264,18 @@ class RaggedRows:
         columns = _column_numbers(beside.memory, beside.field.dtype)
         memory = self.take(self.of.samples * self.how.wanted * self.row_nbytes)
         out = memory.view(self.field.dtype).reshape(self.of.samples, self.how.wanted)
-        wrong = kernels.add_sparse(values, columns, self.of.offsets, self.how.places, self.of.longest, out)
-        if wrong != kernels.NONE_WRONG:
-            refuse_column(wrong, beside.how.width, repr(beside.field.name))
+        is_small = bool(name_of(self.field.dtype))
+        step = max(1, WIDENED_ITEMS // max(1, self.how.wanted) if is_small else self.of.samples)
+        for low in range(0, self.of.samples, step):
+            edges, rows = self.of.offsets[low : low + step + 1], out[low : low + step]
+            some, laid = slice(edges[0], edges[-1]), np.empty(rows.shape, np.float32) if is_small else rows
+            added = widened(values[some]), columns[some], edges - edges[0]
+            wrong = kernels.add_sparse(*added, self.how.places, self.of.longest, laid)
+            if wrong != kernels.NONE_WRONG:
+                refuse_column(wrong, beside.how.width, repr(beside.field.name))
+            if is_small:
+                rows[...] = 0
+                rows[laid != 0] = held_as(laid[laid != 0], self.field.dtype)
         return memory
 
     def _check_columns(self, memory: Memory) -> None:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.base import limits
+from h5stream.engine.assemble import tensor_of
 from h5stream.engine.plan.boxes import Acceptance, BoxesOfParts, boxes_of
 from h5stream.engine.plan.chunks import ChunkFields, plan_chunks, plan_through_h5py
 from h5stream.engine.plan.encoded import EncodedRows, padded_bytes
@@ -432,4 +433,4 @@ class RowReader:
                 return None
         for identity in files:
             identity.check_unchanged()
-        return [torch.from_numpy(value if count else value.reshape(value.shape[1:])) for value in values]
+        return [tensor_of(value if count else value.reshape(value.shape[1:])) for value in values]

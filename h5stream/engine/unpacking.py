@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from h5stream.samples.packing import Packing, joint_type
+from h5stream.storage.decode.small_floats import name_of, widened_dtype
 
 
 class _Tables(NamedTuple):
@@ -32,10 +33,11 @@ class Unpacking:
 
     def __init__(self, packings: tuple[Packing, ...], dtype: np.dtype[Any]) -> None:
         self._packings, self._held = packings, dtype
-        self._stored = np.dtype(packings[0].stored or dtype)
+        self._stored = np.dtype(packings[0].stored or widened_dtype(dtype))
+        self._is_small = bool(name_of(dtype))
         self._torch_stored = torch.from_numpy(np.empty(0, self._stored)).dtype
         self.dtype: torch.dtype = torch.from_numpy(np.empty(0, joint_type(packings))).dtype
-        signed = np.dtype(f"i{dtype.itemsize}") if self._stored.kind == "u" else self._stored
+        signed = np.dtype(f"i{self._stored.itemsize}") if self._stored.kind == "u" else self._stored
         self._signed = torch.from_numpy(np.empty(0, signed)).dtype
         self._half = 1 << 8 * self._stored.itemsize - 1 if self._stored.kind == "u" else 0
         self._tables: dict[torch.device, _Tables] = {}
@@ -50,7 +52,8 @@ class Unpacking:
         def of(table: torch.Tensor) -> torch.Tensor:
             return table[0] if which is None else table[which].view(-1, *[1] * (raw.dim() - 1))
 
-        raw = raw if raw.dtype == self._torch_stored else raw.view(self._torch_stored)
+        if raw.dtype != self._torch_stored:
+            raw = raw.to(self._torch_stored) if self._is_small else raw.view(self._torch_stored)
         missing = list[torch.Tensor]()
         if tables.values or tables.least is not None or tables.most is not None:
             keys = raw.view(self._signed) ^ -self._half if self._half else raw

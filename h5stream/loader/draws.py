@@ -177,7 +177,8 @@ def _as_floats(values: Any) -> NDArray[np.float64]:
     try:
         if np.iscomplexobj(values):  # whose imaginary parts NumPy would drop
             raise TypeError
-        return np.asarray(values, dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # a NaN of any bits
+            return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         said = reprlib.repr(values.tolist() if isinstance(values, np.ndarray) else values)
         raise OptionError(

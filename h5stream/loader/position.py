@@ -23,6 +23,7 @@ from h5stream.order.line import OrderSettings, Taken
 from h5stream.order.users import CheckedOrder, ListedOrder, Ranks
 from h5stream.order.weights import DrawnBlocks, PlannedDraws, digest, drawn_blocks
 from h5stream.samples.space import Space
+from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.layout.layout import SampleLayout
 
 _Made = TypeVar("_Made")
@@ -476,7 +477,7 @@ def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]
 
 
 def _fields_text(layout: SampleLayout) -> str:
-    text = ", ".join(f"{f.name}:{f.dtype}{list(f.row_shape)}" for f in layout.fields)
+    text = ", ".join(f"{f.name}:{shown(f.dtype)}{list(f.row_shape)}" for f in layout.fields)
     return text if len(text) <= 400 else f"{len(layout.fields)} fields, {digest(text.encode())}"
 
 

@@ -32,10 +32,24 @@ from h5stream.base.texts import text_of_bytes
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError, OptionError, StagedFileDamagedError
 from h5stream.order.permutation import permutation
 from h5stream.repacking import Recipe
-from h5stream.repacking.loose import elements_of, write_elements
-from h5stream.storage.decode.elements import Leaf, holds_reference, is_fixed, is_readable, same, stored_as
+from h5stream.storage.decode.elements import (
+    Leaf,
+    dtype_of,
+    fill_value_of,
+    holds_reference,
+    is_fixed,
+    is_readable,
+    memory_type,
+    same,
+    stored_as,
+    type_if_any,
+    type_of,
+    values_of,
+)
 from h5stream.storage.decode.filters import DEFLATE, LZ4, SHUFFLE, DecodeError, Filter
+from h5stream.storage.decode.libhdf5 import elements_of, write_elements
 from h5stream.storage.decode.plugins import Bytes
+from h5stream.storage.decode.small_floats import widened, widened_dtype
 from h5stream.storage.file.discovery import datasets_of, default_fields, find_dataset
 from h5stream.storage.file.external import Guard, needed_elsewhere
 from h5stream.storage.file.h5py_reader import chunk_box, fill_element, read_raw_box
@@ -215,11 +229,15 @@ def _check_pointers(source: str, datasets: list[RawDataset], rows: int) -> tuple
     with open_file(source) as file:
         for each in datasets:
             dataset, is_pointer, what = file[each.path], False, ""
-            if h5py.check_ref_dtype(dataset.dtype) is h5py.RegionReference:
+            dtype = type_if_any(dataset.id.get_type()) or np.dtype(object)
+            if h5py.check_ref_dtype(dtype) is h5py.RegionReference:
                 is_pointer, what = True, "holds region references"
-            elif dataset.dtype.kind in "iuV" and 0 < each.nbytes <= _MOST_POINTERS_NBYTES and len(each.shape) <= 2:
+            elif (
+                widened_dtype(dtype).kind in "iuV" and 0 < each.nbytes <= _MOST_POINTERS_NBYTES and len(each.shape) <= 2
+            ):
                 with contextlib.suppress(*DAMAGE):  # which is told where it is read
-                    is_pointer, what = _points(dataset[()], rows, lengths if each.shuffled else {rows}, each.shuffled)
+                    values = widened(values_of(dataset, (), ()))
+                    is_pointer, what = _points(values, rows, lengths if each.shuffled else {rows}, each.shuffled)
             if is_pointer:
                 raise OptionError(
                     f"{source!r}: shuffle_rows= (--shuffle-rows) moves the {rows:,} rows of {', '.join(moved[:5])}, "
@@ -315,8 +333,9 @@ def _fill(dataset: Any, part: DatasetPart) -> NDArray[np.uint8]:
     if not is_readable(dataset.id.get_type()):
         return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)
     with contextlib.suppress(TypeError, ValueError, RuntimeError):
-        element = np.zeros((), dtype=[("value", dataset.dtype)])  # as a member, or an array would be one of arrays
-        element["value"] = dataset.fillvalue
+        # As a member, or an array would be one of arrays.
+        element = np.zeros((), dtype=[("value", dtype_of(dataset))])
+        element["value"] = fill_value_of(dataset)
         return np.frombuffer(element.tobytes(), dtype=np.uint8)
     return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)
 
@@ -381,7 +400,8 @@ class NewFile:
         stored = target.get_type()
         if holds_reference(stored):  # translated ones
             twin = h5py.Dataset(target)
-            target.write(h5s.ALL, h5s.ALL, np.asarray(twin[()], dtype=twin.dtype)[order])
+            values = np.asarray(values_of(twin, (), ()), dtype=dtype_of(twin))[order]
+            target.write(h5s.ALL, h5s.ALL, values, memory_type(values.dtype))
             return
         with elements_of(target) as elements:
             rows = elements.reshape(dataset.shape)[order]
@@ -454,7 +474,8 @@ class NewFile:
         if isinstance(old, h5d.DatasetID) and holds_reference(old.get_type()):
             with self._trying(f"references in {_text(place)}"):
                 source = h5py.Dataset(old)
-                new.write(h5s.ALL, h5s.ALL, self._translated(np.asarray(source[()], dtype=source.dtype)))
+                values = self._translated(np.asarray(values_of(source, (), ()), dtype=dtype_of(source)))
+                new.write(h5s.ALL, h5s.ALL, values, memory_type(values.dtype))
         for name in _attributes_of(old):
             with self._trying(f"attribute {_text(name)!r} of {_text(place)}"):
                 self._copy_attribute(old, new, name)
@@ -520,7 +541,8 @@ class NewFile:
             twin.write(raw, mtype=stored)
             return
         if holds_reference(stored):
-            twin.write(self._translated(_read(attribute)))
+            values = self._translated(_read(attribute))
+            twin.write(values, memory_type(values.dtype))
             return
         with elements_of(attribute) as elements:
             write_elements(twin, elements)
@@ -567,8 +589,8 @@ def _attributes_of(thing: Any) -> list[bytes]:
 
 
 def _read(attribute: Any) -> Any:
-    values = np.zeros(attribute.shape, dtype=attribute.dtype)
-    attribute.read(values)
+    values = np.zeros(attribute.shape, dtype=type_of(attribute.get_type()))
+    attribute.read(values, memory_type(values.dtype))
     return values
 
 

@@ -102,6 +102,7 @@ def member(draft: Draft) -> None:
 
 
 NOTES: list[Any] = ["<i4", "<f8", "str", ">i2", storage.OFFSET[0], "S5", "?", "<c8", {"enum": "<i2"}, "<f2"]
+NOTES += storage.SMALL
 """Types of attributes."""
 
 
@@ -127,7 +128,11 @@ def attribute_lengths(draft: Draft) -> None:
     name, rng = draft.unique("picks"), draft.rng
     if draft.kind not in ("Objects", "Rows", "rows") or draft.axis:
         return
-    draft.attribute(name, rng.choice(["<f8", "<i4", "<f4"]), lambda place: [rng.randint(0 if place.rows % 2 else 1, 4)])
+    draft.attribute(
+        name,
+        rng.choice(["<f8", "<i4", "<f4", storage.SMALL[1]]),
+        lambda place: [rng.randint(0 if place.rows % 2 else 1, 4)],
+    )
     options = draft.ragged()
     options.pop("max_length", None)
     if rng.random() < 0.2:

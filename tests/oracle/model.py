@@ -11,7 +11,7 @@ import numpy as np
 
 from .calls import built, is_call
 from .spaces import Part, Sample, parts_of, row_count, samples_of, steps_of
-from .stored import RefusalError
+from .stored import RefusalError, refuse_unreadable
 
 
 class Crops:
@@ -73,6 +73,8 @@ class Model:
             return np.array([not sample.first <= place < sample.end for place in places])
         name, options = (tree, {}) if isinstance(tree, str) else (tree["args"][0], tree["options"])
         found = self._aligned(name, self._stored(name, options, sample, number, tree), sample.part)
+        if isinstance(found, (np.ndarray, np.void)):
+            refuse_unreadable(found.dtype.base)
         if options.get("missing") is not None:
             is_there = has(sample.part, name)
             part = sample.part if is_there else self._first_with(name)

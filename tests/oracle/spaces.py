@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from .calls import is_call
-from .stored import RefusalError, resolved, values_of
+from .stored import RefusalError, attribute_of, resolved, values_of
 
 
 @dataclass
@@ -32,7 +32,9 @@ class Part:
         """Return the path of what a name leads to; "." is this part itself, a slash leads beside it or to the root."""
         if name.startswith("/"):
             above, _, last = name.rpartition("/")
-            return f"{above}/{self.path.rpartition('/')[2]}" if "*" in last else name
+            behind = last.rpartition("*")[2]  # a member, or the rest of the pattern
+            own = self.path.rpartition("/")[2] + behind * behind.startswith(":")
+            return f"{above}/{own}" if "*" in last else name
         behind = name[1:] if name[:1] == "." and name[1:2] in ("", ":", "@") else f"/{name}"
         return f"{self.path}{behind if name[:1] not in ('@', '') else name}"
 
@@ -80,7 +82,7 @@ class Part:
         if self.is_numbered(name):
             return self._numbered(*name.split("{}"))
         owner, members, attribute = self.find(name)
-        return owner.attrs[attribute] if attribute else values_of(owner, members)
+        return attribute_of(owner, attribute) if attribute else values_of(owner, members)
 
 
 @dataclass

@@ -44,7 +44,7 @@ def dtype_of(kind: Any) -> np.dtype[Any]:
     if isinstance(kind, h5t.TypeCompoundID) and is_unusual(kind):
         every = members_of(kind).items()
         names, offsets = [name for name, _ in every], [offset for _, (offset, _) in every]
-        formats = [dtype_of(one) for _, (_, one) in every]
+        formats = [member_dtype(one) for _, (_, one) in every]
         return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": kind.get_size()})
     if isinstance(kind, h5t.TypeArrayID):
         return np.dtype((dtype_of(kind.get_super()), kind.get_array_dims()))
@@ -53,6 +53,22 @@ def dtype_of(kind: Any) -> np.dtype[Any]:
     if is_unusual(kind):
         raise RefusalError(f"a type of {kind.get_size()} bytes that h5py does not read: {type(kind).__name__}")
     return kind.dtype
+
+
+def member_dtype(kind: Any) -> np.dtype[Any]:
+    """Return the dtype of a member; one that h5py does not read is a dtype of one member, named so."""
+    try:
+        return dtype_of(kind)
+    except RefusalError:
+        return np.dtype([("unreadable", f"V{kind.get_size()}")])
+
+
+def refuse_unreadable(dtype: np.dtype[Any]) -> None:
+    """Refuse values of which a member cannot be read."""
+    if dtype.names == ("unreadable",):
+        raise RefusalError(f"a type of {dtype.itemsize} bytes that h5py does not read")
+    for name in dtype.names or ():
+        refuse_unreadable(dtype[name].base)
 
 
 def values_of(dataset: h5py.Dataset, members: tuple[str, ...] = ()) -> Any:
@@ -76,6 +92,18 @@ def values_of(dataset: h5py.Dataset, members: tuple[str, ...] = ()) -> Any:
     values = np.ascontiguousarray(raw[:, first : first + kind.get_size()])
     base, inner = (dtype.base, dtype.shape) if dtype.subdtype else (dtype, ())
     return complex_of(values.reshape(-1).view(base).reshape((*dataset.shape, *inner)))
+
+
+def attribute_of(owner: Any, name: str) -> Any:
+    """Read an attribute, of small floats the bits."""
+    opened = owner.attrs.get_id(name)
+    kind = opened.get_type()
+    if (small := small_float(kind)) is None:
+        return owner.attrs[name]
+    raw = np.zeros((int(np.prod(opened.shape)), kind.get_size()), "u1")
+    if raw.size:
+        opened.read(raw, mtype=kind)
+    return raw.reshape(-1).view(small).reshape(opened.shape)[()]
 
 
 def complex_of(values: Any) -> Any:

@@ -25,7 +25,7 @@ MOST_REFUSED |= {"group_rows": 0.2, "unlike": 0.65}
 
 HAZARDS = {"changed", "keyed", "repacked"}
 
-AWAITED: frozenset[str] = frozenset({"small float"})
+AWAITED: frozenset[str] = frozenset()
 """What is drawn and not yet right: cases with one of these marks, or forms, are read, and may fail. To be emptied."""
 
 

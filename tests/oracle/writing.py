@@ -240,6 +240,11 @@ def is_there(dataset, start):
 def add_attribute(file, node):
     """Write one attribute."""
     owner, kind = file[node["path"]], stored_type(node["type"])
+    space = h5s.create_simple(tuple(node["shape"])) if node["shape"] else h5s.create(h5s.SCALAR)
+    if is_raw(node["type"]):
+        values = raw_numbers(node["type"], int(np.prod(node["shape"])), np.random.default_rng(node.get("seed", 0)))
+        h5a.create(owner.id, node["attr"].encode(), kind, space).write(values, kind)
+        return
     dtype = kind.dtype
     base, inner = (dtype.base, dtype.shape) if dtype.subdtype else (dtype, ())
     values = numbers(base, (*node["shape"], *inner), np.random.default_rng(node.get("seed", 0)))
@@ -249,7 +254,6 @@ def add_attribute(file, node):
     if dtype.kind == "O" or dtype.subdtype:
         owner.attrs.create(node["attr"], values if dtype.subdtype or values.shape else values.item(), dtype=dtype)
         return
-    space = h5s.create_simple(tuple(node["shape"])) if node["shape"] else h5s.create(h5s.SCALAR)
     h5a.create(owner.id, node["attr"].encode(), kind, space).write(np.asarray(node.get("data", values), dtype))
 
 

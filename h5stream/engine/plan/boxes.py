@@ -22,6 +22,7 @@ from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError, OptionError
 from h5stream.samples.space import number_outside
 from h5stream.storage.decode.columns import ColumnPiece
+from h5stream.storage.decode.small_floats import held_as
 from h5stream.storage.layout.index import MISSING
 from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.source.stores import raise_if_stopped
@@ -130,7 +131,7 @@ class BoxesOfParts:
             layout = self._fields[target.field]
             inner = math.prod(layout.row_shape) // math.prod(self._sizes.tolist())
             assert self._outside is not None
-            row = np.full(int(self._sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
+            row = np.full(int(self._sizes[-1]) * inner, held_as(self._outside, layout.dtype)).view(np.uint8)
             _, *where = destination.of(target.field, placement)
             element = row.nbytes // int(self._sizes[-1])
             kernels.fill_outside(address_of(row), shapes, self._offsets, self._sizes, element, origins, *where)

@@ -26,6 +26,7 @@ from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
 from h5stream.order.permutation import SAMPLES, words_of
 from h5stream.order.places import Places, is_ascending, pieces, place_dtype
 from h5stream.samples.space import number_outside
+from h5stream.storage.decode.small_floats import held_as, shown
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.source.local import FilesIdentity
 from h5stream.storage.source.remote import GAP_NBYTES
@@ -356,7 +357,7 @@ def _named(layout: SampleLayout) -> Hashable:
     parts = [part for every in layout.datasets for part in every]
     if any(len(part.objects) or part.object_edges is not None for part in parts):
         return None
-    dtypes = [str(field.dtype) for field in layout.fields]
+    dtypes = [shown(field.dtype) for field in layout.fields]
     return layout.files, tuple(
         (
             (part.file, part.path, part.rows, part.row_start, part.chunk_rows, str(part.columns)),
@@ -459,4 +460,4 @@ def _padding_row(layout: SampleLayout, number: int) -> NDArray[np.uint8]:
     count = math.prod(field.row_shape) // len(field.steps or (0,))
     if field.kind != "array":
         return np.zeros(count * field.dtype.itemsize, dtype=np.uint8)
-    return np.full(count, value, dtype=field.dtype).view(np.uint8)
+    return np.full(count, held_as(value, field.dtype)).view(np.uint8)

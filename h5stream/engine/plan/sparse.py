@@ -21,6 +21,7 @@ from h5stream.engine.plan.unfiltered import EXTENT_NBYTES, UnfilteredRows, read_
 from h5stream.engine.ragged import Share, is_widened, refuse_column
 from h5stream.engine.statistics import clock
 from h5stream.samples.ragged import DENSE, Ragged
+from h5stream.storage.decode.small_floats import name_of
 from h5stream.storage.layout.layout import DIRECT, DatasetPart, Lookup, SampleLayout
 from h5stream.storage.source.identity import ByteSource
 
@@ -126,6 +127,8 @@ def _is_few(ragged: Ragged | None, layout: SampleLayout, lookup: Lookup, field: 
     """Tell whether dense rows take no more bytes than what is stored of them, and the longest fits in scratch."""
     assert lookup.counts is not None
     if ragged is None or ragged.form != DENSE or not ragged.wanted or is_widened(layout.fields[field + 1].dtype):
+        return False
+    if name_of(layout.fields[field].dtype):
         return False
     value_nbytes = sum(layout.fields[number].placed_nbytes for number in (field, field + 1))
     is_short = int(lookup.counts.max(initial=0)) * value_nbytes <= EXTENT_NBYTES

@@ -8,10 +8,11 @@ its NumPy dtype goes through h5py, which converts it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,6 +20,15 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.storage.decode.libhdf5 import call, elements_of, sequences_in
+from h5stream.storage.decode.small_floats import (
+    FLOATS,
+    NO_SMALL_TYPE,
+    bits_dtype,
+    dtype_of_float,
+    name_of,
+    stored_float,
+)
 from h5stream.storage.source.handles import DAMAGE, open_file
 
 MOST_NBYTES = 1 << 24
@@ -197,11 +207,97 @@ def type_if_any(stored: Any) -> np.dtype[Any] | None:
 
 
 def _own_type(stored: Any) -> np.dtype[Any]:
-    """Return the type that h5py has for a stored one; raises `CANNOT_READ` for one that is of no use to read into."""
-    dtype: np.dtype[Any] = stored.dtype
+    """Return the type that values of a stored one are read as; raises `CANNOT_READ` for one that is of no use for it.
+
+    It is h5py's, but for small floats, which are bits.
+    """
+    if not any(dtype_of_float(one) is not None for one in _types_in(stored)):
+        dtype: np.dtype[Any] = stored.dtype
+        if _overlaps(dtype):
+            raise TypeError("h5py gives its members types that are larger than they are, and overlap")
+        return dtype
+    kind = stored.get_class()
+    if kind == h5py.h5t.ARRAY:
+        return np.dtype((_own_type(stored.get_super()), stored.get_array_dims()))
+    if kind == h5py.h5t.VLEN:
+        items: np.dtype[Any] = h5py.vlen_dtype(_own_type(stored.get_super()))
+        return items
+    if kind != h5py.h5t.COMPOUND:
+        bits = dtype_of_float(stored)
+        assert bits is not None
+        return bits
+    names, offsets, members = zip(*_members_of(stored), strict=True)
+    formats = [*map(_own_type, members)]
+    dtype = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": stored.get_size()})
     if _overlaps(dtype):
         raise TypeError("h5py gives its members types that are larger than they are, and overlap")
     return dtype
+
+
+def memory_type(dtype: np.dtype[Any], *, is_stored: bool = False) -> Any:
+    """Return HDF5's type of what NumPy has in memory, or of the same as a file has it, without Python's objects.
+
+    Bits of small floats are floats to it, so that it converts none.
+    """
+    if all(not name_of(one) for one in _dtypes_in(dtype)):
+        return h5py.h5t.py_create(dtype, logical=is_stored)
+    if dtype.subdtype is not None:
+        return h5py.h5t.array_create(memory_type(dtype.subdtype[0], is_stored=is_stored), dtype.subdtype[1])
+    if dtype.fields is None or dtype.names is None:
+        return stored_float(dtype)
+    compound = h5py.h5t.create(h5py.h5t.COMPOUND, dtype.itemsize)
+    for name in dtype.names:
+        one, offset = dtype.fields[name][:2]
+        compound.insert(name.encode("utf-8", "surrogateescape"), offset, memory_type(one, is_stored=is_stored))
+    return compound
+
+
+def _dtypes_in(dtype: np.dtype[Any]) -> Iterator[np.dtype[Any]]:
+    """Yield the types of the numbers that elements are, or are made of."""
+    if dtype.base.names is None:
+        yield dtype.base
+    for name in dtype.base.names or ():
+        yield from _dtypes_in(dtype.base[name])
+
+
+def has_small_floats(dtype: np.dtype[Any]) -> bool:
+    """Tell whether elements are, or hold, floats that NumPy has no type for."""
+    return any(name_of(one) or has_small_sequences(one) for one in _dtypes_in(dtype))
+
+
+def has_small_sequences(dtype: np.dtype[Any]) -> bool:
+    """Tell whether elements are, or hold, values of variable length of such floats."""
+    inside = (vlen_base(one) for one in _dtypes_in(dtype))
+    return any(items is not None and has_small_floats(items) for items in inside)
+
+
+def as_asked(dtype: np.dtype[Any], asked: Any) -> np.dtype[Any]:
+    """Return a type in which opaque bytes are the bits of a torch type that a user asks for, if they are as many."""
+    name = str(asked).removeprefix("torch.")
+    if name not in FLOATS or dtype.kind != "V" or _why_no_type(dtype):
+        return dtype
+    if dtype.subdtype is not None:
+        return np.dtype((as_asked(dtype.subdtype[0], asked), dtype.subdtype[1]))
+    if dtype.fields is None or dtype.names is None:
+        return bits_dtype(name, dtype.itemsize) if dtype.itemsize == FLOATS[name].nbytes else dtype
+    formats, offsets = (
+        [as_asked(dtype[one], asked) for one in dtype.names],
+        [dtype.fields[one][1] for one in dtype.names],
+    )
+    return np.dtype({"names": dtype.names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
+
+
+def value_as_asked(value: Any, asked: Any) -> Any:
+    """Return a value, or an array, in which opaque bytes are the bits of a torch type that a user asks for."""
+    if asked is None or not isinstance(value, (np.ndarray, np.void)):
+        return value
+    dtype = as_asked(value.dtype, asked)
+    return value if dtype is value.dtype else np.asarray(value).view(dtype)
+
+
+def same_type(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
+    """Tell whether two types are the same, and the bits of floats of the same name where they are bits."""
+    return a == b and [*map(name_of, _dtypes_in(a))] == [*map(name_of, _dtypes_in(b))]
 
 
 def _overlaps(dtype: np.dtype[Any]) -> bool:
@@ -224,6 +320,8 @@ def _why_no_type(dtype: np.dtype[Any]) -> str:
 def no_type(why: str) -> str:
     """Say that h5py has no type for what a file has, and what to do."""
     way_out = "Write it anew as one that NumPy has: times of HDF5's own type, for instance, as int64"
+    if why.startswith(NO_SMALL_TYPE):
+        way_out = "Write it anew as a larger one: float16, or bfloat16"
     return f"a type that h5py cannot read: {why}. {way_out}"
 
 
@@ -281,7 +379,7 @@ class Stored(NamedTuple):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy type of what lies in place."""
-        return np.dtype("V1") if self.plain is None else plain_dtype(self.plain.dtype)
+        return np.dtype("V1") if self.plain is None else plain_dtype(type_of(self.plain))
 
 
 def stored_as(dataset: Any) -> Stored:
@@ -309,7 +407,7 @@ def _in_file(stored: Any, wide: int) -> Stored:
         count = math.prod(stored.get_array_dims())
         return Stored(inner.nbytes * count, stored if is_fixed(stored) and is_readable(stored) else None, {})
     if kind != h5py.h5t.COMPOUND:
-        is_plain = is_readable(stored) and stored.dtype.itemsize == stored.get_size()
+        is_plain = is_readable(stored) and _own_type(stored).itemsize == stored.get_size()
         return Stored(stored.get_size(), stored if is_plain else None, {})
     loose, moved, plain = dict[tuple[str, ...], tuple[int, Any]](), 0, list[tuple[bytes, int, Any]]()
     for name, offset, member in _members_of(stored):
@@ -383,9 +481,14 @@ def is_text(dtype: np.dtype[Any]) -> bool:
     return text is not None and text.length is None
 
 
+def is_byte(dtype: np.dtype[Any] | None) -> bool:
+    """Tell whether elements are bytes, and not floats of 8 bits."""
+    return dtype is not None and dtype == np.uint8 and not name_of(dtype)
+
+
 def bytes_leaf(dtype: np.dtype[Any]) -> Leaf | None:
     """Return the leaf of an element that is taken as so many bytes; None where it is not bytes."""
-    if (dtype.kind not in "SV" and dtype != np.uint8) or dtype.fields is not None:
+    if (dtype.kind not in "SV" and not is_byte(dtype)) or dtype.fields is not None:
         return None
     count = dtype.itemsize
     shape = () if dtype.kind == "u" else (count,)
@@ -399,7 +502,7 @@ def is_stored_as(stored: Any, dtype: np.dtype[Any]) -> bool:
     if stored.get_size() != dtype.itemsize:
         return False
     try:
-        return bool(_same_layout(stored, h5py.h5t.py_create(dtype, logical=True)))
+        return bool(_same_layout(stored, memory_type(dtype, is_stored=True)))
     except (TypeError, ValueError, NotImplementedError):  # a member without a name, say
         return False
 
@@ -433,7 +536,7 @@ def _same_layout(stored: Any, numpy_like: Any) -> bool:
     if kind == h5py.h5t.VLEN:
         # The file holds heap addresses, of which libhdf5 makes pointers: reading them raw would leak.
         return False
-    if kind == h5py.h5t.INTEGER and size == 1 and stored.get_order() != numpy_like.get_order():
+    if kind in (h5py.h5t.INTEGER, h5py.h5t.FLOAT) and size == 1 and stored.get_order() != numpy_like.get_order():
         numpy_like = numpy_like.copy()  # one byte has no order
         numpy_like.set_order(stored.get_order())
     return bool(stored.equal(numpy_like))
@@ -462,7 +565,10 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
     ):
         return f"its member {lacking[0]!r} has {refusal(dtype[lacking[0]]) or 'members'}"
     if dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None:
-        return "opaque bytes have no number type; store them as uint8, or read them with h5py"
+        why = "opaque bytes have no number type; store them as uint8, or read them with h5py"
+        name = next((name for name, one in FLOATS.items() if one.nbytes == dtype.itemsize), "")
+        others = " (or another type of 8 bits)" if dtype.itemsize == 1 else ""
+        return f"{why}; Field(..., dtype=torch.{name}){others} takes bytes as ml_dtypes has them" if name else why
     if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
         return f"{dtype} is wider than any torch dtype; store it as float64 (complex128)"
     if dtype.subdtype is not None:
@@ -477,20 +583,99 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
 
 
 def values_of(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
-    """Read a box of elements as h5py gives them, without the members of a compound that it cannot read."""
+    """Read a box of elements as h5py gives them, small floats as bits, without members that h5py cannot read.
+
+    It takes all of the axes that it says nothing of.
+    """
     stored = dataset.id.get_type()
-    if stored.get_class() != h5py.h5t.COMPOUND or is_readable(stored):
+    whole = type_of(stored)
+    if not has_small_floats(whole) and (stored.get_class() != h5py.h5t.COMPOUND or is_readable(stored)):
         return dataset[tuple(slice(first, first + some) for first, some in zip(start, count, strict=True))]
-    dtype, space = readable_of(type_of(stored)), dataset.id.get_space()
+    dtype, space = readable_of(whole), dataset.id.get_space()
     if dtype is None:
         raise TypeError("h5py cannot read any of its members")
-    values = np.empty(count, dtype)
-    if values.size:
-        memory = h5py.h5s.create_simple(count) if count else h5py.h5s.create(h5py.h5s.SCALAR)
-        if count:
-            space.select_hyperslab(start, count)
-        dataset.id.read(memory, space, values, h5py.h5t.py_create(dtype))
+    start, count = (*start, *(0 for _ in dataset.shape[len(start) :])), (*count, *dataset.shape[len(count) :])
+    if count:
+        space.select_hyperslab(start, count)
+    memory = h5py.h5s.create_simple(count) if count else h5py.h5s.create(h5py.h5s.SCALAR)
+    return _read(dataset.id, count, dtype, functools.partial(dataset.id.read, memory, space), space)
+
+
+def attribute_of(attributes: Any, name: str) -> Any:
+    """Read an attribute as h5py gives it, small floats as bits."""
+    opened = attributes.get_id(name)
+    stored = opened.get_type()
+    if opened.shape is None or not is_readable(stored) or not has_small_floats(dtype := type_of(stored)):
+        return attributes[name]
+    return _read(opened, opened.shape, dtype, opened.read)
+
+
+def _read(
+    opened: Any, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[Any, Any], None], space: Any = None
+) -> NDArray[Any]:
+    """Read elements of a dataset or an attribute; of small floats of variable length h5py would give what it converts.
+
+    `read` is how h5py reads elements into an array, of a type in memory.
+    """
+    values = _empty(shape, dtype)
+    rest = _without_sequences(dtype)
+    if values.size and rest is dtype:
+        read(values, memory_type(dtype))
+    elif values.size:
+        if rest is not None:
+            some = _empty(shape, rest)
+            read(some, memory_type(rest))
+            _copy_members(some, values)
+        with elements_of(opened, space) as raw:
+            _take_sequences(raw, opened.get_type(), values.reshape(-1))
     return values
+
+
+def _without_sequences(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return a type without its values of variable length of small floats; None if nothing is left."""
+    if not has_small_sequences(dtype):
+        return dtype
+    inner = ((name, _without_sequences(dtype[name])) for name in dtype.names or ())
+    left = [(name, one) for name, one in inner if one is not None]
+    return np.dtype(left) if left else None
+
+
+def _copy_members(some: NDArray[Any], values: NDArray[Any]) -> None:
+    """Copy the members that an array has to one that has more."""
+    for name in some.dtype.names or ():
+        if some.dtype[name].names is None:
+            values[name] = some[name]
+        else:
+            _copy_members(some[name], values[name])
+
+
+def _take_sequences(raw: NDArray[Any], stored: Any, values: NDArray[Any]) -> None:
+    """Take the values of variable length of small floats out of elements as libhdf5 has them in memory."""
+    if values.dtype.names is None:
+        values[...] = sequences_in(raw, values.dtype).reshape(values.shape)
+        return
+    within = raw.view(np.uint8).reshape(len(raw), -1)
+    for name, offset, member in _members_of(stored):
+        if name in values.dtype.names and has_small_sequences(values.dtype[name]):
+            nbytes = member.get_size() // math.prod(values.dtype[name].shape)
+            part = np.ascontiguousarray(within[:, offset : offset + member.get_size()]).reshape(-1).view(f"V{nbytes}")
+            inner = member.get_super() if values.dtype[name].subdtype is not None else member
+            _take_sequences(part, inner, values[name])
+
+
+def fill_value_of(dataset: Any) -> Any:
+    """Return the fill value of a dataset as h5py gives it, small floats as bits."""
+    stored = dataset.id.get_type()
+    if not is_readable(stored) or not has_small_floats(dtype := type_of(stored)):
+        return dataset.fillvalue
+    value, creation, memory = _empty((), dtype), dataset.id.get_create_plist(), memory_type(dtype)
+    call("H5Pget_fill_value", creation.id, memory.id, value.ctypes.data)
+    return value
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array of elements to read into: of arrays, it has their axes, and not their type."""
+    return np.empty((*shape, *dtype.shape), dtype.base)
 
 
 def _types_in(stored: Any) -> Iterator[Any]:

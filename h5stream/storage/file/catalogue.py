@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.base.names import Names
+from h5stream.storage.decode.small_floats import name_of
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import FilesIdentity, identity_of
 from h5stream.storage.source.remote import ObjectIdentity
@@ -106,7 +107,8 @@ class Catalogue:
         if isinstance(values, np.ndarray):
             self.arrays[key] = values.reshape(-1)
             return
-        if {*map(type, values)} == {np.ndarray} and len({(one.dtype, one.ndim) for one in values}) == 1:
+        are_arrays = {*map(type, values)} == {np.ndarray} and not any(name_of(one.dtype) for one in values)
+        if are_arrays and len({(one.dtype, one.ndim) for one in values}) == 1:
             self.arrays[f"{key} items"] = np.concatenate([one.reshape(-1) for one in values])
             self.arrays[f"{key} shapes"] = np.array([one.shape for one in values], dtype=np.int64).reshape(-1)
             return

@@ -404,7 +404,10 @@ def is_bookkeeping(name: str) -> bool:
 
 
 def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
-    """Read what a file or a group has once: an attribute (``"@name"``, ``"path@name"``), or the whole of a dataset."""
+    """Read what a file or a group has once: an attribute (``"@name"``, ``"path@name"``), or the whole of a dataset.
+
+    Small floats come as bits.
+    """
     if "@" in parted(name)[1]:
         meaning = means(file, name, path, guard)
         if meaning is None or meaning.mark == "@":
@@ -413,7 +416,8 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     start, shape = (0,) * dataset.ndim, dataset.shape or ()
 
     def read() -> Any:
-        if elements.is_readable(dataset.id.get_type()) and may_be_sorted(dataset.dtype):
+        own = elements.type_if_any(dataset.id.get_type())
+        if own is not None and may_be_sorted(own) and not elements.has_small_floats(own):
             return dataset.astype(dtype_of(dataset))[()]
         return elements.values_of(dataset, start, shape)
 
@@ -427,7 +431,7 @@ def _attribute_of(file: Any, name: str, meaning: Reading | None, path: str) -> A
     """Read an attribute; refuse a name that looks like one of an attribute and means nothing."""
     if meaning is not None:
         owner, attribute = file[meaning.path or "/"], meaning.rest[0]
-        return _read(lambda: owner.attrs[attribute], owner.attrs.get_id(attribute), name, path)
+        return _read(lambda: elements.attribute_of(owner.attrs, attribute), owner.attrs.get_id(attribute), name, path)
     reading = next((one for one in readings(name) if one.mark == "@"), None)
     if reading is None:
         raise _not_found(file, name, path)
@@ -441,8 +445,7 @@ def _attribute_of(file: Any, name: str, meaning: Reading | None, path: str) -> A
 def type_once(file: Any, name: str, path: str, guard: Guard) -> np.dtype[Any]:
     """Return the type of what `once_of` reads."""
     if "@" in parted(name)[1] and (meaning := means(file, name, path, guard)) is not None and meaning.mark == "@":
-        of_attribute: np.dtype[Any] = file[meaning.path or "/"].attrs.get_id(meaning.rest[0]).dtype
-        return of_attribute
+        return elements.type_of(file[meaning.path or "/"].attrs.get_id(meaning.rest[0]).get_type())
     dataset, _, member = find_dataset(file, name, path, guard)
     dtype = dtype_of(dataset)
     for part in member:

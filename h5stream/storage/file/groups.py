@@ -22,6 +22,7 @@ from h5stream.base.texts import as_text, did_you_mean
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.kinds import Of
 from h5stream.samples.segments import Edges, Said, edges_of, in_memory
+from h5stream.storage.decode.small_floats import widened
 from h5stream.storage.file.catalogue import Catalogue
 from h5stream.storage.file.discovery import (
     behind,
@@ -252,7 +253,7 @@ def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) 
     if not isinstance(of, Said) or in_memory(of):
         return np.array([0, rows], dtype=np.int64)
     above = f"{group}/" if group else ""
-    values = [np.asarray(once_of(file, Within(above, name), path, guard)) for name in of.names]
+    values = [np.asarray(widened(once_of(file, Within(above, name), path, guard))) for name in of.names]
     try:
         return edges_of(of, values, rows)
     except OptionError as error:

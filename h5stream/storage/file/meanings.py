@@ -16,6 +16,8 @@ from h5stream.errors import MeaningWarning, OptionError
 from h5stream.samples.columns import Column
 from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, all_missing, as_stored, packing
 from h5stream.samples.table import ROW
+from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, has_small_sequences, type_if_any
+from h5stream.storage.decode.small_floats import held_as, name_of, shown, widened, widened_dtype
 from h5stream.storage.file.discovery import thing_at
 from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.layout.fields import Field
@@ -31,6 +33,8 @@ from h5stream.storage.layout.layout import (
 )
 from h5stream.storage.source.handles import DAMAGE
 from h5stream.storage.source.local import FilesIdentity
+
+_SCALES = ("scale_factor", "add_offset")
 
 MOST_NUMBERS = 1000
 """Numbers of an attribute, at most, that are looked at: a fill value is one, and few are missing."""
@@ -54,7 +58,7 @@ def attributes_of(dataset: Any, names: Sequence[str]) -> dict[str, Any]:
                 h5py.h5a.exists(dataset.id, name.encode())
                 and np.prod(dataset.attrs.get_id(name).shape or (1,)) <= MOST_NUMBERS
             ):
-                value = dataset.attrs[name]
+                value = widened(attribute_of(dataset.attrs, name))
                 if not isinstance(value, h5py.Empty):
                     values[name] = value
     return values
@@ -67,10 +71,11 @@ def meaning_of(dataset: Any) -> Meaning:
 
 def packed_by(dataset: Any) -> tuple[str, ...]:
     """Return the attributes by which some stored numbers of a dataset are missing, or stand for others."""
-    if dataset.dtype.kind not in "iuf":
+    dtype = type_if_any(dataset.id.get_type())
+    if dtype is None or dtype.kind not in "iuf":
         return ()
     attributes = attributes_of(dataset, (*PACKED, "_Unsigned"))
-    kind = np.dtype(dataset.dtype.newbyteorder("="))
+    kind = np.dtype(widened_dtype(dtype).newbyteorder("="))
     plain = packing((NETCDF,), kind, {})
     return tuple(attributes) if replace(packing((NETCDF,), kind, attributes), dtype=plain.dtype) != plain else ()
 
@@ -110,20 +115,37 @@ def packing_of(
     every = []
     for one in members:
         fill = _inside(_fill_value(dataset, path), one) if FILL in asked else None
-        every.append(packing(asked, dtype, {name: _inside(value, one) for name, value in attributes.items()}, fill))
+        every.append(_packing(asked, dtype, {name: _inside(value, one) for name, value in attributes.items()}, fill))
     if len(set(every)) > 1:
         said = "members have different fill values, and make one tensor; make a field of each, or give missing= numbers"
         raise OptionError(f"{path!r}: {dataset.name!r}: {said}")
     return every[0]
 
 
+def _packing(asked: Asked, dtype: np.dtype[Any], attributes: dict[str, Any], fill: Any = None) -> Packing:
+    """Return how numbers of a type become floats; those of a small float are compared as it holds them."""
+    if name_of(dtype):
+        asked = tuple(one if isinstance(one, str) else _rounded(one, dtype).item() for one in asked)
+        attributes = {name: value if name in _SCALES else _rounded(value, dtype) for name, value in attributes.items()}
+    return packing(asked, widened_dtype(dtype), attributes, widened(fill))
+
+
+def _rounded(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return numbers as a small float holds them; all else as it is."""
+    if np.asarray(value).dtype.kind not in "iuf":
+        return value
+    every = [widened(held_as(one, dtype)) for one in np.ravel(value).tolist()]
+    return np.array(every, np.float32).reshape(np.shape(value))
+
+
 def _fill_value(dataset: Any, path: str) -> Any:
     """Return a dataset's fill value; refuse one that has none of its own."""
     plist = dataset.id.get_create_plist()
-    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED or dataset.dtype.kind == "O":
+    dtype, is_own = dtype_of(dataset), plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    if not is_own or dtype.kind == "O" or has_small_sequences(dtype):
         said = "has no fill value of its own; give missing= the number that stands for what is missing"
         raise OptionError(f"{path!r}: missing='fill', and {dataset.name!r} {said}")
-    return dataset.fillvalue
+    return fill_value_of(dataset)
 
 
 def _inside(value: Any, member: tuple[str, ...]) -> Any:
@@ -169,10 +191,12 @@ def _check_fit(asked: Field, fields: Sequence[FieldLayout]) -> None:
     for field in fields:
         check_is_number(field)
     for number in asked.missing if NETCDF not in asked.missing else ():
-        if isinstance(number, str) or (number != number and any(field.dtype.kind == "f" for field in fields)):
+        if isinstance(number, str) or (
+            number != number and any(widened_dtype(field.dtype).kind == "f" for field in fields)
+        ):
             continue  # NaN stays what it is
-        if all(as_stored(number, field.dtype) is None for field in fields):
-            said = f"missing={number!r}, and its stored numbers are {fields[0].dtype}, which are never that"
+        if all(as_stored(number, widened_dtype(field.dtype)) is None for field in fields):
+            said = f"missing={number!r}, and its stored numbers are {shown(fields[0].dtype)}, which are never that"
             raise OptionError(f"Field({asked.name!r}): {said}; give the number as it is stored")
 
 
@@ -240,7 +264,7 @@ def _of_part(
     files: _Files, part: DatasetPart, target: Target, field: FieldLayout, asked: Asked, *, may_lack: bool
 ) -> NDArray[np.object_]:
     """Return how the numbers of a part become floats: one for all, or one for each of its objects."""
-    follows, plain = any(isinstance(one, str) for one in asked), packing(asked, field.dtype, {})
+    follows, plain = any(isinstance(one, str) for one in asked), _packing(asked, field.dtype, {})
     packings = np.full(max(1, len(part.objects)), None if follows else plain, dtype=object)
     lacking = np.zeros(len(packings), dtype=bool)
     for k in range(len(packings)) if follows else _unwritten(part).tolist() if may_lack else ():

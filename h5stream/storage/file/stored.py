@@ -28,6 +28,7 @@ from h5stream.storage.decode import elements, filters
 from h5stream.storage.decode.columns import ColumnPiece, Columns, column_pieces
 from h5stream.storage.decode.elements import dtype_of
 from h5stream.storage.decode.filters import NBIT, SCALEOFFSET, DecodeError
+from h5stream.storage.decode.small_floats import widened
 from h5stream.storage.file.discovery import Thing, find_dataset, is_attribute, means, once_of, refusal, type_once
 from h5stream.storage.file.external import Guard, files_behind, without_soft_links
 from h5stream.storage.file.h5py_reader import compact_offset, decode_stored, fill_element, why_not_decoded_here
@@ -155,8 +156,12 @@ class OpenFile:
         return find_dataset(self.file, name, self.path, self.guard)
 
     def once(self, name: str) -> Any:
-        """Return what the file, or a group of it, has once under a name, or a whole dataset."""
+        """Return what the file, or a group of it, has once under a name, or a whole dataset; small floats as bits."""
         return once_of(self.file, name, self.path, self.guard)
+
+    def numbers(self, name: str) -> Any:
+        """Return the same with small floats as the numbers that they are."""
+        return widened(self.once(name))
 
     def once_type(self, name: str) -> np.dtype[Any]:
         """Return the type of what the file has once, also where NumPy's value has lost the labels of an enum."""

@@ -178,7 +178,7 @@ def base_of(stored: Any) -> tuple[np.dtype[Any] | None, bool]:
     text = h5py.check_string_dtype(stored.dtype)
     if text is not None:
         return (np.dtype(np.uint8) if text.length is None else None), True
-    base = elements.vlen_base(stored.dtype)
+    base = elements.vlen_base(elements.type_of(stored))
     if base is None or not _is_plain(base):
         return None, False
     return (base if elements.is_stored_as(stored.get_super(), base) else None), False

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import SourceError, TruncatedFileError
-from h5stream.storage.decode.elements import is_readable, type_of
+from h5stream.storage.decode.elements import fill_value_of, is_readable, type_of
 
 MISSING = -1
 """The `offset` of a chunk that was never written; its elements are the fill value."""
@@ -272,7 +272,7 @@ def fill_of(dataset: Any) -> tuple[int, int, bytes]:
     dtype, can_ask = type_of(dataset.get_type()), is_readable(dataset.get_type())
     has_none = dtype.hasobject or not can_ask or defined == h5py.h5d.FILL_VALUE_UNDEFINED
     base = (dtype.subdtype or (dtype,))[0]  # h5py gives numbers in the machine's byte order
-    value = b"" if has_none else np.asarray(h5py.Dataset(dataset).fillvalue, base).tobytes()
+    value = b"" if has_none else np.asarray(fill_value_of(h5py.Dataset(dataset)), base).tobytes()
     return creation.get_fill_time(), defined, value
 
 

@@ -157,7 +157,9 @@ class Target:
         for name in self.member:
             elements = elements[name]
         parts = [as_complex(elements[name]) for name in self.stacked]
-        return np.stack(parts, axis=-1) if parts else as_complex(elements)
+        whole = np.stack(parts, axis=-1) if parts else as_complex(elements)
+        is_opaque = whole.dtype.kind == "V" and whole.dtype.names is None  # bits that the user says the type of
+        return whole.view(f"u{whole.dtype.itemsize}") if is_opaque else whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

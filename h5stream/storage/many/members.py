@@ -30,7 +30,9 @@ from h5stream.storage.decode.elements import (
     may_be_sorted,
     meanings_of,
     same,
+    same_type,
 )
+from h5stream.storage.decode.small_floats import dtype_of_float, shown
 from h5stream.storage.file.catalogue import Catalogue
 from h5stream.storage.file.discovery import dataset_at, is_there, means, once_of, refusal, thing_at, type_once
 from h5stream.storage.file.external import Guard, without_soft_links
@@ -345,17 +347,19 @@ class StoredAs(NamedTuple):
     def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
         dtypes = [elements.type_if_any(one.type) for one in (self, other)]
-        is_other = dtypes[0] != dtypes[1] or (None in dtypes and not other.type.equal(self.type))
+        first, this = dtypes
+        is_other = not other.type.equal(self.type) if first is None or this is None else not same_type(first, this)
         if other.shape != self.shape or (
             is_other and not any(one is not None and may_be_sorted(one) for one in dtypes)
         ):
-            texts = ("a type that h5py cannot read" if dtype is None else str(dtype) for dtype in dtypes)
-            first, this = (f"{text} {one.shape}" for text, one in zip(texts, (self, other), strict=True))
-            why = f": {name!r} holds {this}, and {self.name!r} {first}, but objects must be alike. "
+            texts = ("a type that h5py cannot read" if dtype is None else shown(dtype) for dtype in dtypes)
+            mine, others = (f"{text} {one.shape}" for text, one in zip(texts, (self, other), strict=True))
+            why = f": {name!r} holds {others}, and {self.name!r} {mine}, but objects must be alike. "
             why += "Field(..., ragged='pad') takes different lengths, and Objects([...]) only those that it names"
             raise refusal(path, name, why, FieldLengthError)
         if self.differs(other):
-            if why := elements.why_not_joined(self.type.dtype, other.type.dtype, (repr(self.name), repr(name))):
+            places = repr(self.name), repr(name)
+            if first is not None and this is not None and (why := elements.why_not_joined(first, this, places)):
                 why = f": {name!r} and {self.name!r} have the same numbers, but of its {why}, so a code would not mean"
                 raise refusal(path, name, f"{why} the same; write them with one enum", FieldLengthError)
             raise UnlikeError(name)
@@ -364,7 +368,7 @@ class StoredAs(NamedTuple):
 def _shown(value: Any) -> str:
     """Return the type of a value, and the value where it is short."""
     if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape}"
+        return f"{shown(value.dtype)} {value.shape}"
     kind = "text" if isinstance(value, (str, bytes)) else "empty" if isinstance(value, h5py.Empty) else "a list"
     return kind if isinstance(value, h5py.Empty) else f"{kind} ({reprlib.repr(value)})"
 
@@ -620,11 +624,14 @@ class Once(_Column):
         meaning = (
             Reading(path, mark, (self.attribute,)) if self.is_inside else means(file, name, file.filename, self._guard)
         )
-        one, first = value_of(file, name, meaning, self._guard, self._member), self._first
+        asked = self._given.dtype
+        one, first = value_of(file, name, meaning, self._guard, self._member, asked), self._first
         if self._given.ragged is not None:
             return one  # they are compared once all are known
         is_array = isinstance(first, np.ndarray)
-        if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
+        if kind_of(one) == kind_of(first) and (
+            not is_array or (one.shape == first.shape and same_type(one.dtype, first.dtype))
+        ):
             several = (self.meanings, "the objects before"), (self._meanings_at(file, name), repr(name))
             self.meanings, why = joined_meanings(several)
             if why:
@@ -661,11 +668,13 @@ def _stored_type(file: Any, meaning: Reading) -> np.dtype[Any] | None:
     if meaning.mark == ":":
         return None
     opened = file[meaning.path or "/"].attrs.get_id(meaning.rest[0]) if meaning.mark else file[meaning.path].id
-    dtype = np.dtype(opened.dtype)
+    dtype = elements.type_of(opened.get_type())
     return dtype if elements.is_stored_as(opened.get_type(), dtype) else None
 
 
-def value_of(file: Any, name: str, meaning: Reading | None, guard: Guard, member: tuple[str, ...] = ()) -> Any:
+def value_of(
+    file: Any, name: str, meaning: Reading | None, guard: Guard, member: tuple[str, ...] = (), asked: Any = None
+) -> Any:
     """Return an attribute, or a dataset that is a value, or a member of it, as samples have it; see `once_of`."""
     if meaning is not None and meaning.mark != ":":
         guard.check_links(file, meaning.path, file.filename)
@@ -676,11 +685,12 @@ def value_of(file: Any, name: str, meaning: Reading | None, guard: Guard, member
                 opened = h5py.h5a.open(owner, meaning.rest[0].encode("utf-8", "surrogateescape"))
             else:
                 opened = h5py.h5d.open(file.id, path)
-            if opened.dtype.kind in "biufc" and opened.dtype.itemsize <= 16 and opened.shape is not None and not member:
+            is_number = dtype_of_float(opened.get_type()) is None and opened.dtype.kind in "biufc"
+            if is_number and opened.dtype.itemsize <= 16 and opened.shape is not None and not member:
                 numbers = np.zeros(opened.shape, opened.dtype)
                 opened.read(*[h5py.h5s.ALL] * (0 if meaning.mark else 2), numbers)
                 return as_samples_have_it(numbers)
-    value = once_of(file, name, file.filename, guard)
+    value = elements.value_as_asked(once_of(file, name, file.filename, guard), asked)
     if member and elements.compound_of(value) is None:
         why = f": {name!r} is {_shown(as_samples_have_it(value))}, and that of the first object is a compound"
         raise refusal(file.filename, name, why, FieldLengthError)
@@ -719,7 +729,7 @@ class EachBytes(_Column):
     def _asked(self, file: Any, name: str) -> tuple[int, int]:
         path = file.filename
         opened = dataset_at(file, name, path)
-        dtype, shape = opened.dtype, opened.shape
+        dtype, shape = elements.type_of(opened.get_type()), opened.shape
         if shape is None or elements.bytes_leaf(dtype) is None or len(shape) > 1 or (shape and dtype.itemsize > 1):
             said = "of variable length" if dtype.kind == "O" else dtype
             why = f": {name!r} is {said} {shape}: decode= takes objects that are bytes: uint8, or one opaque value "

@@ -35,6 +35,7 @@ from h5stream.storage.decode import elements
 from h5stream.storage.decode.columns import ColumnNames, ColumnPiece, axes_taken, selected_shape
 from h5stream.storage.decode.elements import as_samples_have_it, dtype_of
 from h5stream.storage.decode.images import Images
+from h5stream.storage.decode.small_floats import shown, widened_dtype
 from h5stream.storage.file.discovery import (
     Thing,
     categories_of,
@@ -447,13 +448,15 @@ def _add_once(found: _Found, asked: Field) -> Any:
     check_options("once" if asked.ragged is None else "attributes", asked, found.samples, found.path)
     if asked.ragged is not None:  # of what type and shape the values are is found out once all are known
         number = found.add(asked.name, object, cast=asked.dtype, ragged=asked.ragged)
-        found.once.append((number, as_samples_have_it(found.opened.once(asked.name))))
+        found.once.append(
+            (number, as_samples_have_it(elements.value_as_asked(found.opened.once(asked.name), asked.dtype)))
+        )
         return number
     thing = found.opened.find(asked.name) if asked.missing and not found.opened.is_attribute(asked.name) else None
     if asked.missing and (thing is None or found.are_objects):
         why = ": missing= is for datasets, not for attributes or single values of objects; leave it out, and change the"
         raise _refused(found.opened, asked, f"{why} batch in batch_transform=", OptionError)
-    value, stored = found.opened.once(asked.name), None
+    value, stored = elements.value_as_asked(found.opened.once(asked.name), asked.dtype), None
     first, dtype = len(found.fields), elements.compound_of(value)
     for member, kind in _leaves_of(dtype, ()) if dtype is not None else [((), None)]:
         if kind is not None and kind.subdtype is not None and kind.subdtype[0].fields is not None:
@@ -519,8 +522,8 @@ def _add_matrix(found: _Found, key: Key, asked: Field, group: Any, where: str) -
     if is_named and found.fields[columns].dtype.kind in "iu" and width > np.iinfo(found.fields[columns].dtype).max:
         why = f"whose columns are {found.fields[columns].dtype}, too narrow to be named; write them as int32"
         raise _refused(found.opened, asked, f" is a sparse matrix {why}")
-    if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
-        why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"
+    if widened_dtype(found.fields[columns].dtype).kind not in "iu" or not isinstance(number, int):
+        why = f"whose columns are {shown(found.fields[columns].dtype)}, and not whole numbers"
         raise _refused(found.opened, asked, f" is a sparse matrix {why}")
     if form == DENSE and (kind := found.fields[number].dtype).str[1:] in ("f2", "f16", "c32"):
         raise _refused(found.opened, asked, f" is a sparse matrix of {kind}, which ragged='packed' gives, 'dense' not")
@@ -583,7 +586,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
     Of a sparse matrix `indptr` says beside the dataset which values each row has; `asked` may look rows up, or not.
     """
     said = asked.lookup
-    values: Any = found.opened.once(said) if isinstance(said, str) else []
+    values: Any = found.opened.numbers(said) if isinstance(said, str) else []
     asked, lists = _with_lists(found, asked, values, is_matrix=bool(indptr))
     is_named = said is None or isinstance(said, str) or (isinstance(said, Stretches) and not in_memory(said))
     known = _known(found, key, asked, given=None if is_named else said)
@@ -596,7 +599,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
             first = known.rows
             _add_part(found, known, _with_columns(found, key, asked, there), there)
             if indptr:
-                edges = np.asarray(there.once(indptr))
+                edges = np.asarray(there.numbers(indptr))
                 bounds = Bounds(indptr, holds="bounds")
                 known.add_stretches(bounds, [edges], len(edges) - 1, first, repr(there.path))
                 if said is None:
@@ -662,7 +665,7 @@ def _stretches(found: _Found, known: LookedUp, asked: Field) -> tuple[Stretches,
         if h5py.check_ref_dtype(_inner_dtype(thing)) is h5py.RegionReference:
             of = None if asked.file else thing_at(opened.file, known.parts[-1].path, opened.path)
             return Between(*names * 2), [*region_rows(thing, of, asked.name, opened.path)]
-    return asked.lookup, [np.asarray(opened.once(name)).reshape(-1) for name in names]
+    return asked.lookup, [np.asarray(opened.numbers(name)).reshape(-1) for name in names]
 
 
 def _add_ragged(found: _Found, key: Key, asked: Field) -> Any:
@@ -706,7 +709,7 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
     known, names = _known(found, key, asked), asked.lookup
     known.is_given = not isinstance(names, str)
     if isinstance(names, str):
-        values = np.asarray(found.opened.once(names)).reshape(-1)
+        values = np.asarray(found.opened.numbers(names)).reshape(-1)
         names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
         if found.extents is None:
             found.lengths[asked.lookup] = len(names)
@@ -924,7 +927,7 @@ def _part(
         raise _unread(found.opened, asked, why, part)
     if not (of_bytes and asked.length):
         return part
-    lengths = np.asarray(found.opened.once(asked.length)).reshape(-1)
+    lengths = np.asarray(found.opened.numbers(asked.length)).reshape(-1)
     most = int(np.prod(part.shape[1:])) * part.stored_element_nbytes
     if lengths.dtype.kind not in "iu" or len(lengths) != part.rows or ((lengths < 0) | (lengths > most)).any():
         why = f": {asked.length!r} of decode= has {len(lengths):,} values of {lengths.dtype}, and it takes a number of "
@@ -977,7 +980,8 @@ def _described(
     found: _Found, asked: Field, thing: Thing, shape: tuple[int, ...], steps: Steps | None = None
 ) -> Described:
     """Return the field of a dataset, or one for each member of a compound, of which samples take a shape."""
-    layouts, targets, whole = list[FieldLayout](), list[Target](), _inner_dtype(thing)
+    layouts, targets = list[FieldLayout](), list[Target]()
+    whole: Any = elements.as_asked(_inner_dtype(thing), asked.dtype)
     if asked.decode:
         return _image(found, asked, _bytes_of_image(found, asked, thing, whole), steps, thing.member)
     if asked.members:
@@ -1022,7 +1026,7 @@ def _layout(
     is_value = ragged is not None and asked.lookup is None and not found.are_objects
     items = elements.vlen_base(dtype) if is_value else None
     whole = elements.stored_as(dataset)
-    lying = elements.plain_dtype(dtype_of(dataset)) if whole.is_whole else whole.dtype
+    lying = elements.as_asked(elements.plain_dtype(dtype_of(dataset)) if whole.is_whole else whole.dtype, asked.dtype)
     dtype, stored = (dtype, lying) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
@@ -1032,7 +1036,7 @@ def _layout(
     if found.extents is not None and kind not in ("array", "ragged") and asked.lookup is None:
         why = why or "samples that are parts of volumes are of numbers"
     if why:
-        raise refusal(found.path, name, f": field {name!r} is {dtype}: {why}")
+        raise refusal(found.path, name, f": field {name!r} is {shown(dtype)}: {why}")
     layout = FieldLayout(
         name=name,
         kind=kind,
@@ -1071,14 +1075,14 @@ def _bytes_of_image(found: _Found, asked: Field, thing: Thing, dtype: np.dtype[A
     """Return where an image lies in a row of bytes; None for a value of variable length."""
     shape, leaf = thing.dataset.shape, elements.bytes_leaf(dtype)
     rows, are_rows = shape[1:], found.extents is None
-    if are_rows and not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
+    if are_rows and not rows and (elements.is_byte(elements.vlen_base(dtype)) or elements.is_text(dtype)):
         if asked.length:
             why = "a length in decode= is for rows of bytes that are filled up, not for values of variable length"
             raise _refused(found.opened, asked, f": {why}; leave it out", OptionError)
         return None
     if thing.member or len(rows) != (dtype.itemsize == 1) or leaf is None or not are_rows:
         why = "decode= takes images as values of variable length (of uint8), or as rows of bytes"
-        raise _refused(found.opened, asked, f" is {dtype} {shape}: {why}")
+        raise _refused(found.opened, asked, f" is {shown(dtype)} {shape}: {why}")
     return leaf
 
 
@@ -1108,8 +1112,8 @@ def _check_names(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
         )
     kinds = {name: dtype[name] for name in asked.members}
     first = kinds[asked.members[0]]
-    if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
-        listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
+    if not all(elements.same_type(kind, first) for kind in kinds.values()) or first.kind not in "biufc":
+        listing = ", ".join(f"{name!r} is {shown(kind)}" for name, kind in kinds.items())
         why = f": columns= of names makes one tensor of numbers of one type, but {listing}; make a field for each type"
         raise _refused(found.opened, asked, why)
     why = elements.joined_meanings((elements.meanings_of(kind), repr(name)) for name, kind in kinds.items())[1]

@@ -18,7 +18,8 @@ from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, changed
 from h5stream.samples.space import Along, Space, joined_space
 from h5stream.storage.decode.columns import column_pieces
-from h5stream.storage.decode.elements import Meanings, held_dtype, joined_meanings
+from h5stream.storage.decode.elements import Meanings, held_dtype, joined_meanings, same_type
+from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.meanings import warn_of_meanings, with_joint_packings, without_packings
 from h5stream.storage.file.stored import part_moved
 from h5stream.storage.layout.axis_names import moved, unlike_names
@@ -82,9 +83,10 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_on
     """Say in what a field differs from that of the first file; nothing where it does not."""
     if why := unlike_widths(a, b, where, f" in {first}"):
         return why
-    if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
+    is_like = (a.kind, a.unit, a.row_shape, a.cast) == (b.kind, b.unit, b.row_shape, b.cast)
+    if not (is_like and same_type(a.dtype, b.dtype)):
         casts = ("" if one.cast is None else f" cast to {one.cast}" for one in (b, a))
-        said, other = (f"{o.unit or o.dtype} {o.row_shape}{cast}" for o, cast in zip((b, a), casts, strict=True))
+        said, other = (f"{o.unit or shown(o.dtype)} {o.row_shape}{cast}" for o, cast in zip((b, a), casts, strict=True))
         way_out = ". What is there once is of one shape in all; Field(..., ragged='pad') takes attributes of any length"
         way_out += " (also 'list', 'packed', 'nested'; 'arrays' any shape). Else take it from memory, Values(...)"
         return (
@@ -109,7 +111,7 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_on
 
 def _hint(a: FieldLayout, b: FieldLayout) -> str:
     """Name the axis along which rows of unlike length lie, if it is one."""
-    if a.dtype != b.dtype or len(a.row_shape) != len(b.row_shape):
+    if not same_type(a.dtype, b.dtype) or len(a.row_shape) != len(b.row_shape):
         return ""
     unlike = [axis for axis, (m, n) in enumerate(zip(a.row_shape, b.row_shape, strict=True), a.steps is None) if m != n]
     if len(unlike) != 1 or unlike[0] == 0:
@@ -224,7 +226,7 @@ def _row_of(rows: Any, field: FieldLayout) -> tuple[str, tuple[int, ...] | int]:
     if not isinstance(rows, np.ndarray):
         return "", 0
     is_any = field.ragged is not None and field.ragged.form == ARRAYS
-    return str(rows.dtype), rows.ndim if is_any else rows.shape[1:]
+    return shown(rows.dtype), rows.ndim if is_any else rows.shape[1:]
 
 
 def with_like_strings(files: list[FileParts]) -> list[FileParts]:

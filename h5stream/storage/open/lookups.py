@@ -15,7 +15,8 @@ from h5stream.samples.columns import DrawnRows, LookupFunction
 from h5stream.samples.ragged import STACKED, Crop
 from h5stream.samples.segments import Bounds, RowLists, Stretches, samples_bounded, stretches_of
 from h5stream.samples.space import Space
-from h5stream.storage.decode.elements import joined_meanings
+from h5stream.storage.decode.elements import joined_meanings, same_type
+from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.discovery import refusal
 from h5stream.storage.layout.axis_names import unlike_names
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout, Lookup
@@ -176,11 +177,15 @@ class LookedUp:
         """Take what a file gives to a batch, which all give alike."""
         known = self.layouts = self.layouts or list(layouts)
         mine, before = ([replace(one, name="", meanings=()) for one in each] for each in (layouts, known))
-        if mine != before:
+        if mine != before or not all(
+            same_type(one.dtype, other.dtype) for one, other in zip(layouts, known, strict=True)
+        ):
             for other, one in zip(known, layouts, strict=False):
                 if why := unlike_widths(other, one):
                     raise refusal(path, self.name, f": {why}", FieldLengthError)
-            texts = [", ".join(f"{one.unit or one.dtype} {one.row_shape}" for one in each) for each in (mine, before)]
+            texts = [
+                ", ".join(f"{one.unit or shown(one.dtype)} {one.row_shape}" for one in each) for each in (mine, before)
+            ]
             if texts[0] == texts[1]:
                 nul = [any(one.cut_at_nul for one in each) for each in (mine, before)]
                 ends = "texts that end at a NUL", "texts that do not end at a NUL", "another form"

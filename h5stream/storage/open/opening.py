@@ -36,6 +36,7 @@ from h5stream.samples.table import GROUP, ROW, Table, groups_in, table_space
 from h5stream.storage.decode.elements import held_dtype
 from h5stream.storage.decode.filters import DecodeError
 from h5stream.storage.decode.images import COLOURS, LOOKED_AT, Images, decode_image, palette_bits
+from h5stream.storage.decode.small_floats import held_as, shown, widened, widened_dtype
 from h5stream.storage.file.catalogue import Catalogue
 from h5stream.storage.file.discovery import default_fields, means, refusal
 from h5stream.storage.file.external import Guard
@@ -467,7 +468,7 @@ def _check_padding(layout: SampleLayout) -> None:
 
     def check(one: FieldLayout, option: str, number: float) -> None:
         if not _holds(one.dtype, number):
-            said = f"{option}={number:g} does not fit into field {one.name!r}, which is stored as {one.dtype}"
+            said = f"{option}={number:g} does not fit into field {one.name!r}, which is stored as {shown(one.dtype)}"
             raise OptionError(
                 f"{said} (dtype= casts what was padded); take another, or lengths or Padding() for a mask"
             )
@@ -491,8 +492,8 @@ def _holds(dtype: np.dtype[Any], number: float) -> bool:
         number = float(number)  # no array has it as a whole number
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        held = np.array(number).astype(dtype)
-    return bool(held == number if dtype.kind in "biu" else np.isfinite(held) or not np.isfinite(number))
+        held = widened(held_as(number, dtype))
+    return bool(held == number if widened_dtype(dtype).kind in "biu" else np.isfinite(held) or not np.isfinite(number))
 
 
 def _with_fields(asked: Asked, samples: SampleKind | None, guard: Guard) -> Asked:

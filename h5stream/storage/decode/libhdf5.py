@@ -1,13 +1,13 @@
-"""Elements of variable length, read and written as libhdf5 has them in memory, without a conversion by h5py.
+"""Functions of libhdf5 that h5py has not, and elements of variable length as libhdf5 has them in memory.
 
 h5py gives such elements as Python objects, and does not write each of them back as it was read: sequences of texts of
-a fixed length lose characters, sequences of foreign byte order come back swapped. Here an element is the structure
-that libhdf5 makes of it (a length and an address, or the address of a text), of which only libhdf5 looks inside.
+a fixed length lose characters, sequences of foreign byte order come back swapped, and small floats are converted. Here
+an element is the structure that libhdf5 makes of it: a length and an address, or the address of a text.
 
 # Guarantees: calls are made under h5py's lock. What libhdf5 allocated for the elements that were read is freed when the
 # block of `elements_of` ends, however it ends.
 
-Source: HDF5 reference manual, H5Dread, H5Dwrite, H5Aread, H5Awrite, H5Treclaim.
+Source: HDF5 reference manual, H5Dread, H5Dwrite, H5Aread, H5Awrite, H5Treclaim, H5Pget_fill_value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _ARGUMENTS = {
     "H5Aread": (_ID, _ID, _BUFFER),
     "H5Awrite": (_ID, _ID, _BUFFER),
     "H5Dvlen_reclaim": (_ID, _ID, _ID, _BUFFER),
+    "H5Pget_fill_value": (_ID, _ID, _BUFFER),
 }
+
+
 _DEFAULT = 0  # H5P_DEFAULT
 
 
@@ -43,7 +46,8 @@ def _function(name: str) -> Any:
     return function
 
 
-def _call(name: str, *arguments: int) -> None:
+def call(name: str, *arguments: int) -> None:
+    """Call a function of libhdf5; raises OSError if it fails."""
     with phil:
         if _function(name)(*arguments) < 0:
             raise OSError(f"libhdf5's {name} failed")
@@ -61,19 +65,31 @@ def elements_of(thing: Any, space: Any = None) -> Iterator[NDArray[np.void]]:
     memory = h5s.create_simple((count,))
     try:
         if isinstance(thing, h5a.AttrID):
-            _call("H5Aread", thing.id, stored.id, elements.ctypes.data)
+            call("H5Aread", thing.id, stored.id, elements.ctypes.data)
         elif count:
-            _call("H5Dread", thing.id, stored.id, memory.id, (space or every).id, _DEFAULT, elements.ctypes.data)
+            call("H5Dread", thing.id, stored.id, memory.id, (space or every).id, _DEFAULT, elements.ctypes.data)
         yield elements
     finally:
-        _call("H5Dvlen_reclaim", stored.id, memory.id, _DEFAULT, elements.ctypes.data)
+        call("H5Dvlen_reclaim", stored.id, memory.id, _DEFAULT, elements.ctypes.data)
 
 
 def write_elements(thing: Any, elements: NDArray[np.void], space: Any = None) -> None:
     """Write elements that `elements_of` has read to a dataset or an attribute of the same type."""
     stored, elements = thing.get_type(), np.ascontiguousarray(elements)
     if isinstance(thing, h5a.AttrID):
-        _call("H5Awrite", thing.id, stored.id, elements.ctypes.data)
+        call("H5Awrite", thing.id, stored.id, elements.ctypes.data)
     elif elements.size:
         memory, file_space = h5s.create_simple((elements.size,)), space or thing.get_space()
-        _call("H5Dwrite", thing.id, stored.id, memory.id, file_space.id, _DEFAULT, elements.ctypes.data)
+        call("H5Dwrite", thing.id, stored.id, memory.id, file_space.id, _DEFAULT, elements.ctypes.data)
+
+
+def sequences_in(elements: NDArray[np.void], dtype: Any) -> NDArray[np.object_]:
+    """Return the sequences that elements of h5py's dtype of variable length are, within the block of `elements_of`."""
+    items: Any = h5py.check_vlen_dtype(dtype)
+    is_nested, found = isinstance(h5py.check_vlen_dtype(items), np.dtype), np.empty(len(elements), dtype=object)
+    for k, (length, address) in enumerate(elements.view([("length", np.uintp), ("address", np.uintp)]).tolist()):
+        nbytes = length * (elements.itemsize if is_nested else items.itemsize)
+        memory = (ctypes.c_uint8 * nbytes).from_address(address) if nbytes else b""
+        inside = np.frombuffer(memory, dtype=np.uint8).copy()
+        found[k] = sequences_in(inside.view(elements.dtype), items) if is_nested else inside.view(items)
+    return found
