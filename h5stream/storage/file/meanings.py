@@ -66,7 +66,7 @@ def attributes_of(dataset: Any, names: Sequence[str]) -> dict[str, Any]:
 
 def meaning_of(dataset: Any) -> Meaning:
     """Return what a dataset's attributes say of its numbers, as text that can be compared."""
-    return tuple((name, shown(value)) for name, value in attributes_of(dataset, MEANINGS).items())
+    return tuple((name, text_of_value(value)) for name, value in attributes_of(dataset, MEANINGS).items())
 
 
 def packed_by(dataset: Any) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def not_followed(layout: SampleLayout) -> dict[str, tuple[str, ...]]:
     return names
 
 
-def shown(value: Any) -> str:
+def text_of_value(value: Any) -> str:
     """Return a value of an attribute as text."""
     values = np.ravel(value).tolist()
     texts = [one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values]

@@ -9,7 +9,7 @@ import numpy as np
 
 from h5stream.base.names import Ints
 from h5stream.storage.decode import elements
-from h5stream.storage.file.meanings import meaning_of, shown
+from h5stream.storage.file.meanings import meaning_of, text_of_value
 from h5stream.storage.headers.headers import Alike, Superblock
 from h5stream.storage.headers.templates import Bytes, Raw
 from h5stream.storage.layout.heap import DOUBTFUL, values_of
@@ -35,7 +35,7 @@ def said_of(raw: Raw, alike: Alike, dataset: Any) -> tuple[list[Meaning], Ints]:
         each, which = np.unique(data.view(f"V{data.shape[1]}")[:, 0], return_inverse=True)
         dtype = np.dtype(dataset.attrs.get_id(name).dtype)
         dtype = np.dtype(f"S{data.shape[1]}") if dtype.kind == "O" else dtype.base
-        texts[name] = [shown(np.frombuffer(one.tobytes(), dtype)) for one in each]
+        texts[name] = [text_of_value(np.frombuffer(one.tobytes(), dtype)) for one in each]
         number = number * len(each) + which
     every, number = np.unique(number, return_inverse=True)
     return [_meaning(first, texts, one) for one in every.tolist()], number
