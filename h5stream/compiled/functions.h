@@ -421,7 +421,9 @@ static int are_chunks_sound(const Plan *plan)
 static int are_bytes_enough(const Plan *plan)
 {
     const ChunkFields *const of = plan->fields;
-    const int64_t axes = plan->boxes.axes, most_elements = of->chunk_nbytes / of->stored_nbytes;
+    /* Of what lies as it is a plan may have chunks of several datasets, and takes no more than was read of each. */
+    const int64_t axes = plan->boxes.axes, most_nbytes = of->pipelines.count ? of->chunk_nbytes : INT64_MAX / 64;
+    const int64_t most_elements = most_nbytes / of->stored_nbytes;
     int64_t is_wrong = 0;
     for (int64_t k = 0; k < plan->count; k++) {
         const int64_t row_nbytes = of->row_elements[plan->piece[k]] * of->stored_nbytes;
@@ -434,7 +436,7 @@ static int are_bytes_enough(const Plan *plan)
             is_wrong |= plan->begin[axis] < 0 || plan->begin[axis] > INT64_MAX / 4 || side < 1 || side > most_elements / elements;
             elements *= is_wrong ? 1 : side;
         }
-        is_wrong |= axes && (plan->skipped[k] < 0 || plan->skipped[k] > of->chunk_nbytes || (of->pipelines.count && plan->skipped[k]));
+        is_wrong |= axes && (plan->skipped[k] < 0 || plan->skipped[k] > most_nbytes || (of->pipelines.count && plan->skipped[k]));
     }
     return !is_wrong;
 }
