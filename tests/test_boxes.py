@@ -2,6 +2,7 @@
 
 import threading
 
+import h5py
 import numpy as np
 import pytest
 from making import corrupt_chunk, make_file, read_with_h5py, write_datasets
@@ -141,3 +142,17 @@ def test_a_damaged_chunk_is_told_by_the_batch_that_needs_it_also_where_a_functio
         list(H5StreamLoader(path, 5, **given))
     with H5StreamLoader(path, 5, on_error="skip", **given) as loader:
         assert 0 < sum(len(x) for x in loader) < 60
+
+
+def test_volumes_of_unlike_sizes_that_lie_as_they_are_share_a_plan(tmp_path):
+    volumes = [np.arange(n * n).reshape(n, n) + 100 * n for n in (2, 8, 4)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, volume in enumerate(volumes):
+            file[f"g/{k}/x"] = volume
+    dataset = H5Dataset(tmp_path / "a.h5", "x", samples=Boxes((2, 2), at="grid", of="g/*"))
+    every = dataset[:]
+    dataset.close()
+    wanted = [
+        v[a : a + 2, b : b + 2] for v in volumes for a in range(0, len(v) - 1, 2) for b in range(0, len(v) - 1, 2)
+    ]
+    assert every.tolist() == np.array(wanted).tolist()

@@ -395,8 +395,9 @@ def main() -> int:
     parser.add_argument("--target", choices=TARGETS)
     parser.add_argument("--once", action="store_true")
     options = parser.parse_args()
-    native, end = use(options.made), time.monotonic() + 60 * options.minutes
+    native = use(options.made)
     targets = {name: make() for name, make in TARGETS.items() if options.target in (None, name)}
+    end = time.monotonic() + 60 * options.minutes
     last = os.open(options.made + ".call", os.O_CREAT | os.O_WRONLY)  # of what it called, if the process ends
     counts, refused, seed = collections.Counter[str](), collections.Counter[str](), options.seed
     while time.monotonic() < end:

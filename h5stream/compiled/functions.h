@@ -432,9 +432,9 @@ static int are_chunks_sound(const ChunkPlan *plan)
 static int are_bytes_enough(const ChunkPlan *plan)
 {
     const ChunkFields *const of = plan->fields;
-    const int64_t axes = plan->boxes.axes;
-    /* Of chunks that are read in part each may have another size: `nbytes` says what there is of it. */
-    const int64_t most_nbytes = of->pipelines.count ? of->chunk_nbytes : INT64_MAX / 4, most_elements = most_nbytes / of->stored_nbytes;
+    /* Of what lies as it is a plan may have chunks of several datasets, and takes no more than was read of each. */
+    const int64_t axes = plan->boxes.axes, most_nbytes = of->pipelines.count ? of->chunk_nbytes : INT64_MAX / 64;
+    const int64_t most_elements = most_nbytes / of->stored_nbytes;
     int64_t is_wrong = 0;
     for (int64_t k = 0; k < plan->plan.count; k++) {
         const int64_t row_nbytes = of->row_elements[plan->piece[k]] * of->stored_nbytes;

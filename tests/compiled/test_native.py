@@ -325,7 +325,6 @@ def test_a_batch_beyond_the_slots_of_a_plan_is_refused():
 
 
 SIDES = {
-    "a chunk with more elements than its bytes": {"chunk_shape": [[2, 2]]},
     "a chunk of which products wrap": {"chunk_shape": [[2**62, 4]]},
     "a chunk without elements": {"chunk_shape": [[3, 0]]},
     "a chunk that begins below 0": {"begin": [[0, -1]]},

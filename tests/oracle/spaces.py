@@ -34,9 +34,16 @@ class Part:
             above, _, last = name.rpartition("/")
             behind = last.rpartition("*")[2]  # a member, or the rest of the pattern
             own = self.path.rpartition("/")[2] + behind * behind.startswith(":")
-            return f"{above}/{own}" if "*" in last else name
+            return f"{above}/{own}" if "*" in last and not self._is_there(name) else name
         behind = name[1:] if name[:1] == "." and name[1:2] in ("", ":", "@") else f"/{name}"
         return f"{self.path}{behind if name[:1] not in ('@', '') else name}"
+
+    def _is_there(self, name: str) -> bool:
+        """Tell whether a path from the root leads to something as it is."""
+        try:
+            return bool(resolved(self.file, name)[0])
+        except KeyError:
+            return False
 
     def find(self, name: str) -> tuple[Any, tuple[str, ...], str]:
         """Find the object that a name leads to, the members of its compound, and the attribute."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -404,5 +405,8 @@ def stored_elements(
         except DecodeError as error:
             raise CorruptChunkError(f"chunk {low} at byte {index.offset[entry]}: {error}", chunk=low) from error
         shape = (-1, *index.chunk_shape[1:], len(fill))  # of contiguous data the last block is shorter
+        if chunk.size % math.prod(shape[1:]) or chunk.size < math.prod((*decoded[where].shape[:1], *shape[1:])):
+            said = f"it has {chunk.size:,} bytes, and its elements more"
+            raise CorruptChunkError(f"chunk {low} at byte {index.offset[entry]}: {said}", chunk=low)
         decoded[where] = chunk.reshape(shape)[inside][..., taken]
     return decoded
