@@ -31,7 +31,7 @@ FILES = {part: (f"{part}-full", f"{part}-quick") for part in ("peers", "sweep", 
     "learning": ("learning",),
     "samples": ("samples",),
     **{name: (name,) for name in ("limits", "ragged", "objects", "object-store", "world-model", "sparse")},
-    **{name: (name,) for name in ("programs", "weights", "augmentation", "statistics")},
+    **{name: (name,) for name in ("programs", "weights", "augmentation", "statistics", "many-cores")},
 }
 SHUFFLING, LEARNED = DOCS / "shuffling.md", ("<!-- learning: start -->\n", "<!-- learning: end -->")
 _MADE = """\
@@ -96,6 +96,25 @@ def _cell(form: str, one: dict[str, Any]) -> str:
 
 _OURS = "{samples_per_s:,.0f}"
 KINDS = (
+    Kind(
+        part="many-cores",
+        title="Many processors, and a loop that is busy",
+        says="A machine of many processors, simulated on those that are named here: each read takes as long as "
+        "decoding its bytes on a processor of its own, 2 ns a byte, without using one (`bench/many_cores.py`). *Of "
+        "ideal* is the rate of a loop that only takes batches over what so many readers could decode; what is missing "
+        "is Python, planning and copying, which these processors do. *In steps* is the share of the time that a loop "
+        "spends in steps of its own, of Python or of small operations of torch: 5 ms a batch of 8,192 rows of 1 KiB, "
+        "0.5 ms a batch of 64. A stock `DataLoader` reads row by row in as many worker processes.",
+        columns={
+            "data": "{cell}",
+            "readers": "{readers}",
+            "rows/s": "{idle_rows_per_s:,.0f}",
+            "of ideal": "{of_ideal:.2f}",
+            "in steps, Python": "{in_steps:.2f}",
+            "in steps, torch": "{in_steps_torch:.2f}",
+            "DataLoader, in steps": "{data_loader_in_steps:.3f}",
+        },
+    ),
     Kind(
         part="limits",
         title="How near the limit",

@@ -148,11 +148,13 @@ class Run:
             return batch
 
     def _tell_of_room(self) -> None:
-        """Go on with what there is room for now, and call a thread for the rest."""
-        if self._threads:
-            may_plan = self._admit_planned()
-            if may_plan or self._exhausted or self._open.may_need_arranging:
-                self._pool.call(1)
+        """Go on with what there is room for now; a thread is called only for what is left to do in Python."""
+        if not self._threads:
+            return
+        if self._admit_planned() or self._open.may_need_arranging:
+            self._pool.call(1)
+        elif self._exhausted and not self._active:
+            self._pool.end()
 
     def _call_all(self) -> None:
         self._pool.call(len(self._threads))

@@ -77,23 +77,25 @@ class Iterations:
         )
         return run, Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
 
-    def read_ahead(self, epoch: int, taken: int | None) -> None:
+    def read_ahead(self, epoch: int, taken: int | None) -> bool:
         """Read the first windows of the epoch after `epoch` while `taken` batches of that are consumed.
+
+        Tells whether more may come of another call.
 
         The first is planned before, as soon as nothing of `epoch` is left to be planned: None while some is being read.
         From a store, which charges for it, only one, and only if the user has asked for a second epoch before, or says
         that more than one is coming.
         """
         if (epoch == 0 and self._may_be_last) or not self._follows or not self.engine.reads_ahead:
-            return
-        if taken is None and not self.engine.reader.plans_ahead:
-            return
+            return False
+        if taken is None and (self._ahead or not self.engine.reader.plans_ahead):
+            return True
         size = self.cursor.footprint
         needed = min(size.first_batches, size.max_open_batches)
         has_room = taken is not None and taken + needed <= size.max_open_batches
         if not self._ahead and (has_room or taken is None):
             if (start := self.cursor.start_after(epoch)) is None:
-                return
+                return False
             with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
                 run, progress = self._begun(start, needed if has_room else 0)
                 self._ahead[start.epoch] = run, progress, weakref.finalize(self, run.stop)
@@ -103,6 +105,9 @@ class Iterations:
                     run.allow(size.max_open_batches, taken or 0)
                 elif run.waits:
                     run.allow(needed)
+                if run.has_planned_all:
+                    return False
+        return True
 
     def asked_ahead(self) -> Asked:
         """Return what was asked of stores so far for what is read ahead."""
@@ -157,7 +162,7 @@ class LoaderIterator:
         self.counters = run.counters.begin()
         self._pid = os.getpid()
         self._turns = threading.RLock()
-        self._over = self._closed = False
+        self._over, self._closed, self._may_read_ahead = False, False, True
         self._cut_short = functools.partial(iterations.drop_ahead, self._epoch + 1)
         # Dropping the iterator (`break`, an exception) must end its threads, so nothing here may refer to it.
         self._finalizer = weakref.finalize(self, _stop, run.stop, self._cut_short)
@@ -207,8 +212,8 @@ class LoaderIterator:
             if self._closed:  # by another thread, while this one waited
                 raise self._closed_early() from None
             raise
-        if self._run.has_planned_all:
-            self._iterations.read_ahead(self._epoch, self._run.left_to_hand_over())
+        if self._may_read_ahead and self._run.has_planned_all:
+            self._may_read_ahead = self._iterations.read_ahead(self._epoch, self._run.left_to_hand_over())
         if batch is None:
             self._over = self._progress.ended = True
             self._run.stop()

@@ -6,13 +6,15 @@ import time
 import forking
 import numpy as np
 import pytest
+import torch
 from inner import around, around_decoding, change_of, give_up_at_once, stream_all
-from making import corrupt_chunk, make_file, numbers
+from making import corrupt_chunk, make_file, numbers, write_datasets
 from sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.engine.batches import PlannedWindow
 from h5stream.engine.plan.placement import Placement
+from h5stream.engine.plan.tasks import Tools
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotRing
@@ -120,6 +122,23 @@ def test_a_slot_that_is_still_written_to_is_not_returned(sample, monkeypatch):
         assert not returned
     eventually(lambda: not reader_threads())
     assert returned
+
+
+@pytest.mark.parametrize("filters", [{}, {"compression": "gzip", "shuffle": True}])
+def test_readers_need_no_python_for_what_is_data_alone(tmp_path, monkeypatch, filters):
+    x = {"data": np.arange(64_000.0).reshape(4000, 16), "chunks": (100, 16), **filters}
+    path = write_datasets(tmp_path / "a.h5", x=x)
+    stream_all(monkeypatch)
+    landed = []
+    around(monkeypatch, Tools, "land", before=lambda *_: landed.append(threading.current_thread().name))
+    for workers, keep in ((2, "never"), (0, "never"), (2, "auto")):
+        landed.clear()
+        with H5StreamLoader(path, 100, shuffle=True, num_workers=workers, keep=keep, fields=["x"]) as loader:
+            for _ in range(2):
+                assert sum(float(x.sum(dtype=torch.float64)) for (x,) in loader) == 63_999 * 64_000 / 2
+                if keep == "auto":
+                    landed.clear()  # the first epoch keeps what it decodes
+        assert (landed == []) == (workers > 0)
 
 
 def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():
