@@ -24,6 +24,10 @@ from h5stream.storage.source.stores import NOTHING, Asked
 from h5stream.workers.processes import checked_method
 
 
+HELD_BATCHES = 2
+"""Batches that a loop holds while it asks for the next: they need slots beside those that are open."""
+
+
 class Iterations:
     """The iterations of a loader: one after the other, perhaps one ahead, and afresh after a fork.
 
@@ -102,7 +106,7 @@ class Iterations:
         elif has_room:
             for run, _, _ in tuple(self._ahead.values()):
                 if not self.engine.reader.is_far:
-                    run.allow(size.max_open_batches, taken or 0)
+                    run.allow(max(needed, size.max_open_batches - HELD_BATCHES), taken or 0)
                 elif run.waits:
                     run.allow(needed)
                 if run.has_planned_all:
