@@ -133,46 +133,17 @@ def measure_here(path: str, cell: Cell, readers: int) -> dict[str, float]:
     return measured
 
 
-def measure_data_loader(path: str, cell: Cell, workers: int) -> dict[str, float]:
-    """Measure a stock DataLoader, whose workers share no lock with the loop, over its first batches."""
-    import h5py
-    import torch
-    from torch.utils.data import DataLoader, Dataset
-
-    class Rows(Dataset[Any]):
-        def __init__(self) -> None:
-            self.file: Any = None
-
-        def __len__(self) -> int:
-            return ROWS
-
-        def __getitem__(self, row: int) -> Any:
-            if self.file is None:
-                self.file = h5py.File(path)
-            return self.file["x"][row], self.file["y"][row]
-
-    torch.set_num_threads(1)
-    loader = DataLoader(Rows(), cell.batch_size, shuffle=True, num_workers=workers)
-    began, rows = time.perf_counter(), 0
-    for x, _ in itertools.islice(loader, 4):
-        rows += len(x)
-    took = time.perf_counter() - began
-    return {"idle_rows_per_s": rows / took, "in_steps": cell.step_s / max(cell.step_s, took / 4)}
-
-
 # --- all of them ---------------------------------------------------------------------------------------------
 
 
-def measure(
-    folder: Path, cell: Cell, readers: int, library: Path | None, tree: str | None, rival: bool
-) -> dict[str, float]:
+def measure(folder: Path, cell: Cell, readers: int, library: Path | None, tree: str | None) -> dict[str, float]:
     """Measure a cell in a process of its own, with another checkout's package if one is given."""
     environment = dict(os.environ)
     if library is not None:
         environment["LD_PRELOAD"] = str(library)
         environment["BENCH_NS_PER_BYTE"] = str(NS_PER_BYTE * cell.is_decoded)
     environment["PYTHONPATH"] = str(Path(tree).resolve() if tree else ROOT)
-    case = json.dumps([str(folder / f"{cell.file}.h5"), asdict(cell), readers, rival])
+    case = json.dumps([str(folder / f"{cell.file}.h5"), asdict(cell), readers])
     ended = subprocess.run(
         [sys.executable, str(Path(__file__).resolve()), "--case", case],
         cwd=tree or ROOT,
@@ -217,13 +188,12 @@ def main() -> None:
     ask.add_argument("--only", default="", help="part of a cell's name")
     ask.add_argument("--tree", help="another checkout, its extension built in place")
     ask.add_argument("--real", action="store_true", help="reads take the time that they take")
-    ask.add_argument("--rivals", action="store_true", help="a stock DataLoader beside it")
     ask.add_argument("--out", type=Path)
     ask.add_argument("--case", help=argparse.SUPPRESS)
     asked = ask.parse_args()
     if asked.case:
-        path, cell, readers, rival = json.loads(asked.case)
-        print(json.dumps((measure_data_loader if rival else measure_here)(path, Cell(**cell), readers)))
+        path, cell, readers = json.loads(asked.case)
+        print(json.dumps(measure_here(path, Cell(**cell), readers)))
         return
     asked.folder.mkdir(parents=True, exist_ok=True)
     make_files(asked.folder)
@@ -234,16 +204,12 @@ def main() -> None:
         runs: dict[str | None, list[dict[str, float]]] = {tree: [] for tree in trees}
         for number in range(asked.rounds):
             for tree in trees if number % 2 else trees[::-1]:
-                runs[tree].append(measure(asked.folder, cell, readers, library, tree, False))
+                runs[tree].append(measure(asked.folder, cell, readers, library, tree))
         mine, old = median_of(runs[None]), median_of(runs[asked.tree]) if asked.tree else None
         print(line_of(cell, readers, mine, old), flush=True)
         results.append({"cell": cell.name, "readers": readers, **mine})
         if cell.is_decoded:
             results[-1]["of_ideal"] = mine["idle_rows_per_s"] / ideal_of(readers)
-        if asked.rivals and cell.is_decoded:
-            share = measure(asked.folder, cell, readers, library, None, True)["in_steps"]
-            results[-1]["data_loader_in_steps"] = share
-            print(f"{'  a stock DataLoader':28} {readers:3} in steps {share:.3f}", flush=True)
     if asked.out:
         asked.out.write_text(json.dumps({**described, "ns_per_byte": NS_PER_BYTE, "results": results}, indent=1) + "\n")
 

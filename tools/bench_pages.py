@@ -81,7 +81,7 @@ class Kind:
 
 
 WORDED = (
-    *("samples", "stored", "where", "case", "form", "loader", "`ragged=`"),
+    *("samples", "stored", "where", "case", "data", "form", "loader", "`ragged=`"),
     *("program", "subject", "their reader", "they shuffle", "we shuffle"),
 )
 """Heads of columns of words."""
@@ -104,7 +104,7 @@ KINDS = (
         "ideal* is the rate of a loop that only takes batches over what so many readers could decode; what is missing "
         "is Python, planning and copying, which these processors do. *In steps* is the share of the time that a loop "
         "spends in steps of its own, of Python or of small operations of torch: 5 ms a batch of 8,192 rows of 1 KiB, "
-        "0.5 ms a batch of 64. A stock `DataLoader` reads row by row in as many worker processes.",
+        "0.5 ms a batch of 64.",
         columns={
             "data": "{cell}",
             "readers": "{readers}",
@@ -112,7 +112,6 @@ KINDS = (
             "of ideal": "{of_ideal:.2f}",
             "in steps, Python": "{in_steps:.2f}",
             "in steps, torch": "{in_steps_torch:.2f}",
-            "DataLoader, in steps": "{data_loader_in_steps:.3f}",
         },
     ),
     Kind(
