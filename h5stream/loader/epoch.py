@@ -23,7 +23,6 @@ from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.source.stores import NOTHING, Asked
 from h5stream.workers.processes import checked_method
 
-
 HELD_BATCHES = 2
 """Batches that a loop holds while it asks for the next: they need slots beside those that are open."""
 
