@@ -13,6 +13,7 @@ import io
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -375,7 +376,75 @@ def files(draw: Draw) -> None:
     path.unlink()
 
 
+def lays(draw: Draw) -> None:
+    """Rows and tables of chunks, of which a planner works out places; their numbers are others."""
+    native, rows, chunks = draw.native, draw.upto(40), draw.upto(9)
+    some = draw.places(draw.changed(np.sort(draw.rng.integers(0, 99, rows)), 0.3))
+    batch, within = (np.zeros(rows, np.int32 if draw.rng.random() < 0.5 else np.int64) for _ in range(2))
+    edges = draw.changed(np.append(0, np.sort(draw.rng.integers(0, 99, draw.upto(4)))), 0.3)
+    with contextlib.suppress(*REFUSED):
+        native.locate(some, edges, draw.number(9, 0.2), draw.number(11), draw.number(95), batch, within)
+    with contextlib.suppress(*REFUSED):
+        native.count_batches(batch, NOTHING, np.zeros(draw.upto(20, 0), np.int64))
+    with contextlib.suppress(*REFUSED):
+        counts = draw.changed(draw.rng.integers(0, 9, chunks), 0.3)
+        native.in_ranges(
+            draw.changed(np.arange(chunks)), counts, np.ones(1, np.int64), np.zeros(draw.upto(60), np.int64)
+        )
+    begins, numbers = np.zeros(draw.upto(20), np.int64), np.zeros(20, np.int64)
+    with contextlib.suppress(*REFUSED):
+        native.into_chunks(some, draw.number(0, 0.3), draw.number(7, 0.3), batch, begins, numbers[: len(begins)])
+    count = chunks * 2
+    native.lay_chunks(
+        draw.changed(np.arange(count), 0.3), *(draw.changed(np.arange(count) * 50, 0.3) for _ in "ab"),
+        draw.number(count), draw.changed(np.arange(chunks), 0.3), draw.changed(np.arange(chunks + 1), 0.2),
+        draw.changed([0, 1], 0.2), draw.number(2), draw.number(50), draw.number(9), draw.number(100, 0.2),
+        np.zeros((7, count), np.int64), np.zeros(count + 1, np.int64),
+    )  # fmt: skip
+
+
+def pools(draw: Draw) -> None:
+    """Plans of rows in memory and in a file that may be too short, in threads that are stopped somewhere."""
+    native, rows, threads = draw.native, draw.upto(200), draw.upto(3)
+    stop = np.zeros(1, np.int32)
+    pool = native.Pool(stop, threads, draw.upto(threads))
+    where = np.zeros(rows, np.int64), np.arange(rows)
+    source, _ = draw.memory(8 * rows)
+    order = draw.places(draw.changed(draw.rng.permutation(rows), 0.1))
+    empty, one = order[:0], np.ones(1, np.int64)
+    run, fill = np.array([[0, 0, 8, 1, 8, 1, 0]]), draw.memory(8)[0]
+
+    def work() -> None:
+        scratch, counts, settled = native.Scratch(), np.zeros(native.COUNTS, np.int64), 0
+        while (event := pool.work(scratch, counts, settled)) is not None:
+            settled = event[3]
+
+    with draw.file(bytes(draw.upto(16 * rows, 0))) as descriptor:
+        workers = [threading.Thread(target=work) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        try:
+            for group in range(draw.upto(4)):
+                copies = native.plan_memory(one * source, one * 8, one * draw.upto(1, 0), rows, order, empty, *where)
+                reads = native.plan_rows(
+                    NOTHING, one * 0, 1, rows, 0, 8, np.array([[0, 0, 8, 0, 1]]), run, one * fill, one * 8, 4096, 0, 0,
+                    np.arange(rows), NOTHING, *where,
+                )  # fmt: skip
+                edges = draw.changed(np.unique([0, *draw.rng.integers(0, rows + 1, 3), rows]))
+                to = draw.slots(1, 8 * rows), one * 0, one * 8
+                pool.add(group, [(copies, edges, 0, -1, *to), (reads, edges, 9, descriptor, *to)])
+                pool.call(draw.upto(2, 0))
+        finally:
+            stop[0] = draw.rng.random() < 0.5
+            pool.end()
+            for worker in workers:
+                worker.join()
+            pool.drop()
+
+
 TARGETS: dict[str, Callable[[], Callable[[Draw], None]]] = {
+    "lays": lambda: lays,
+    "pools": lambda: pools,
     "plans": lambda: plans,
     "boxes": lambda: boxes,
     "pipelines": Pipelines,
