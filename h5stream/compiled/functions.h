@@ -314,6 +314,16 @@ static PyObject *made(Call *call, void *memory, const char *kind, PyObject *earl
     return capsule;
 }
 
+/* Return whether sums of a few of the numbers of a table have 64 bits. */
+static int are_near(const Value *table)
+{
+    const int64_t *const each = table->at, far = INT64_MAX / 8;
+    int is_near = 1;
+    for (int64_t k = 0; k < table->count * table->columns; k++)
+        is_near &= each[k] >= -far && each[k] <= far;
+    return is_near;
+}
+
 /* Return whether the tables of boxes have as many axes, and as many elements as they say. */
 static int are_axes_sound(const Boxes *of, const Value *offsets, const Value *sizes, const Value *follow)
 {
@@ -322,7 +332,7 @@ static int are_axes_sound(const Boxes *of, const Value *offsets, const Value *si
     for (int64_t axis = 0; axis < of->axes; axis++)
         if (((int64_t *)sizes->at)[axis] < 1 || ((int64_t *)sizes->at)[axis] > of->most)
             return 0;
-    return 1;
+    return are_near(offsets);
 }
 
 #define FIELDS "h5stream.ChunkFields"
@@ -479,7 +489,8 @@ FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes"
     MUST(are_lengths_of(v + 8), LENGTHS_FIT)
     if (axes) {
         MUST(axes <= MOST_AXES && are_axes_sound(&boxes, v + 17, v + 18, v + 19), "offsets and sizes do not fit")
-        MUST(v[16].columns == axes && v[16].count == v[8].count && !v[9].count, "origins must be those of the boxes")
+        MUST(v[16].columns == axes && v[16].count == v[8].count && !v[9].count && are_near(v + 16) && are_near(v + 14),
+             "origins must be those of the boxes")
         for (int k = 12; k < 15; k++)
             MUST(v[k].count == v[1].count && v[k].columns == axes, "chunks must have as many axes as boxes")
         MUST(v[15].count == v[1].count, "skipped must be of each chunk")
@@ -668,6 +679,7 @@ FUNCTION(place_boxes, LONGS("sources", 0), TABLE("strides", 0), TABLE("low", 0),
     MUST(are_axes_sound(&of, v + 7, v + 8, v + 9) && v[12].columns == of.axes, "offsets, sizes and origins do not fit")
     for (int k = 1; k <= 4; k++)
         MUST(v[k].count == of.regions && (v[k].columns == of.axes || !of.regions), "regions must have as many axes as boxes")
+    MUST(are_near(v + 2) && are_near(v + 3) && are_near(v + 4) && are_near(v + 12), "regions or origins are too far")
     for (int64_t r = 0; r < of.regions; r++)
         MUST(of.begins[r] >= 0 && of.ends[r] <= of.boxes, "begins and ends lead out of the boxes")
     TO_SLOTS(&of.to, status = place_boxes(&of));
@@ -683,6 +695,7 @@ FUNCTION(fill_outside, NUMBER("row"), TABLE("shapes", 0), TABLE("offsets", 0), L
                .row_nbytes = v[10].number}};
     int status;
     MUST(are_axes_sound(&of, v + 2, v + 3, NULL) && v[5].columns == of.axes, "offsets, sizes and origins do not fit")
+    MUST(are_near(v + 1) && are_near(v + 5), "shapes or origins are too far")
     MUST(v[1].count == of.boxes && v[1].columns == of.axes, "shapes must be those of the boxes")
     TO_SLOTS(&of.to, status = fill_outside(&of, address(v)));
 END_WITH_STATUS(status, Py_NewRef(Py_None))

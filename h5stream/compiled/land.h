@@ -161,6 +161,7 @@ static int place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k,
     if (!is_fill && !plan->fields->pipelines.count) { /* it is read in part */
         of.from = plan->skipped[k] / plan->fields->stored_nbytes * of.element;
         of.until = of.from + plan->nbytes[k] / plan->fields->stored_nbytes * of.element;
+        of.until = of.until ? of.until : -1; /* nothing is there; 0 stands for no end */
     }
     return place_region(&of, &into->found, 0, plan->low[k], plan->high[k], source);
 }

@@ -45,6 +45,9 @@ class Iterations:
         self._follows = True
         # Stores charge for what they send, so that nothing is asked of them for an epoch that may never begin.
         self._may_be_last = layout.is_far and not settings.persistent_workers
+        # Python's objects are not in slots, and more of them than were counted on would be held.
+        has_objects = any(field.kind == "object" or field.is_listed or field.is_of_values for field in layout.fields)
+        self._reads_windows_ahead = not layout.is_far and not has_objects
 
     def begin(self, loader: Any) -> LoaderIterator:
         """Begin the next iteration of the loader: with what was begun ahead for it, or anew."""
@@ -86,8 +89,8 @@ class Iterations:
         Tells whether more may come of another call.
 
         The first is planned before, as soon as nothing of `epoch` is left to be planned: None while some is being read.
-        From a store, which charges for it, only one, and only if the user has asked for a second epoch before, or says
-        that more than one is coming.
+        From a store, which charges for it, and of Python's objects only one; from a store only if the user has asked for
+        a second epoch before, or says that more than one is coming.
         """
         if (epoch == 0 and self._may_be_last) or not self._follows or not self.engine.reads_ahead:
             return False
@@ -104,7 +107,7 @@ class Iterations:
                 self._ahead[start.epoch] = run, progress, weakref.finalize(self, run.stop)
         elif has_room:
             for run, _, _ in tuple(self._ahead.values()):
-                if not self.engine.reader.is_far:
+                if self._reads_windows_ahead:
                     run.allow(max(needed, size.max_open_batches - HELD_BATCHES), taken or 0)
                 elif run.waits:
                     run.allow(needed)

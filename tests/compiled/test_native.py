@@ -343,13 +343,23 @@ def boxes_of(nbytes=3, **other):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("far", [2**62, -(2**63) + 1])
+def test_boxes_that_begin_so_far_away_that_sums_wrap_are_refused(far):
+    one, axes = np.zeros(1, np.int64), np.zeros((1, 2), np.int64)
+    where = one, one, np.array([address_of(np.zeros(9, np.uint8))]), 0, 4
+    for origins, offsets in ((axes + far, [[0, 1]] * 2), (axes, [[far, 1], [0, 1]])):
+        tables = np.array(offsets), np.array([2, 2]), np.ones(2, np.int64), 0, 1
+        with pytest.raises(ValueError, match="place_boxes"):
+            native.place_boxes(one, axes, axes, axes + 3, axes + 3, one, one + 1, *tables, origins, *where)
+
+
 @pytest.mark.parametrize("what", SIDES)
 def test_chunks_of_boxes_that_lead_out_of_their_bytes_are_refused(what):
     with pytest.raises(ValueError, match="outside"):
         boxes_of(**SIDES[what])
 
 
-@pytest.mark.parametrize(("nbytes", "landed"), [(3, 1), (2, 0)])
+@pytest.mark.parametrize(("nbytes", "landed"), [(3, 1), (2, 0), (0, 0)])
 def test_a_box_of_which_a_chunk_that_is_read_in_part_has_too_little_is_not_brought(nbytes, landed):
     source, target, scratch = np.arange(3, dtype=np.uint8), np.full(2, 9, np.uint8), native.Scratch()
     where = np.array([address_of(target)]), ONE_FIELD, ONE_FIELD + 2, scratch.address
