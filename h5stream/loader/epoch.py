@@ -89,8 +89,8 @@ class Iterations:
         Tells whether more may come of another call.
 
         The first is planned before, as soon as nothing of `epoch` is left to be planned: None while some is being read.
-        From a store, which charges for it, and of Python's objects only one; from a store only if the user has asked for
-        a second epoch before, or says that more than one is coming.
+        Of Python's objects, and from a store, which charges for it, only one is read; from a store only if the user has
+        asked for a second epoch before, or says that more than one is coming.
         """
         if (epoch == 0 and self._may_be_last) or not self._follows or not self.engine.reads_ahead:
             return False
