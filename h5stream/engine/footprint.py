@@ -83,9 +83,8 @@ LEAST_WINDOW_SHARE = 4
 
 GATHERED = ((128 * 1024 * 1024, 2), (64 * 1024 * 1024, 8))
 """Bytes of batches that are gathered at a time from decoded rows that stay in memory, at most, and one part in how many
-of those; the first that fits. A thread that plans has to wait for those that run Python. Batches of 8 MiB, 256 MiB of
-them, eight threads, two processors: 350 a second with 32 MiB, 500 with 64, 520 with 128; beside a loop that runs Python
-for 5 ms a batch 133, 140, 150."""
+of those; the first that fits. A thread that plans a window has to wait for those that run Python: few windows are best
+(`bench/results/many-cores.json` has cells of kept rows)."""
 
 LEAST_READ_NBYTES = 256
 """Bytes of a row for each read that it takes, at least, for rows to be read one by one."""

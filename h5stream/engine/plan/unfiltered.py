@@ -147,6 +147,9 @@ class UnfilteredRows:
         self.whole_rows = -(-kernels.UNCOPIED_NBYTES // stride) if is_whole else 0
         # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
         self._takes_spans = has_descriptor and gap_nbytes + int(nbytes.min()) >= stride
+        # What every call of a kernel says of the file and of the fields.
+        where = self.numbers, self.offsets, self._across, self.chunk_rows, part.row_start, stride
+        self._table = *where, extents, runs, self._fill_places, self._fill_nbytes
         self._offsets: Any = memoryview(self.offsets)  # type: ignore[arg-type]  # quicker to look into
         # Of a row that is one run of chunks that are all there: the chunk across it, its first byte, its bytes.
         is_plain = len(runs) == 1 and runs[0, 3] == runs[0, 5] == 1 and not len(self.numbers)
@@ -192,16 +195,7 @@ class UnfilteredRows:
     def _plan(self, placement: Placement) -> kernels.Plan:
         """Say as data what brings rows."""
         return kernels.plan_rows(
-            self.numbers,
-            self.offsets,
-            self._across,
-            self.chunk_rows,
-            self.part.row_start,
-            self.stride,
-            self.extents,
-            self._runs,
-            self._fill_places,
-            self._fill_nbytes,
+            *self._table,
             self._room,
             self._gap_nbytes,
             self.whole_rows,
@@ -247,16 +241,7 @@ class UnfilteredRows:
         return bool(
             kernels.read_rows(
                 descriptor.number,
-                self.numbers,
-                self.offsets,
-                self._across,
-                self.chunk_rows,
-                self.part.row_start,
-                self.stride,
-                self.extents,
-                self._runs,
-                self._fill_places,
-                self._fill_nbytes,
+                *self._table,
                 address_of(scratch.buffer("read", self._room)),
                 self._room,
                 self._gap_nbytes,
