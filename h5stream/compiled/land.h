@@ -91,6 +91,9 @@ struct Landing {
 
 enum { READS, READ_NBYTES, READ_NS, FAILED_AT, FAILED_NBYTES, CHUNKS, DECODED_NBYTES, DECODE_NS, SCATTER_NS, MEMORY_NBYTES, COUNTS };
 
+/* In place of the bytes that failed: no read did, and in place of where is the number of a column that there is not. */
+enum { A_COLUMN = -1 };
+
 /* Put other column numbers in the place of those of a sparse matrix; one that is none becomes the largest that there is. */
 static void renumber(char *numbers, int64_t nbytes, int64_t kind, Longs moved)
 {

@@ -76,7 +76,7 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     if part.access == VIA_H5PY:
         return functools.partial(plan_through_h5py, part, fields)
     if part.heap is not None:
-        return HeapRows(part, fields).plan
+        return HeapRows(part, fields, has_descriptor=source.has_descriptor).plan
     if part.access == DIRECT:
         return UnfilteredRows(part, source.gap_nbytes, source.has_descriptor)
     return functools.partial(plan_chunks, part, ChunkFields(part), source.gap_nbytes)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement, cut_by
-from h5stream.engine.plan.tasks import TASK_NBYTES, Bytes, Destination, Native, Task, Tools, chunk_by_chunk
+from h5stream.engine.plan.tasks import NONE, TASK_NBYTES, Bytes, Destination, Native, Task, Tools, chunk_by_chunk
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError
@@ -69,11 +69,10 @@ class ChunkFields:
             np.array([piece.row_elements for piece in pieces], dtype=np.int64),
             np.concatenate(fills),
             np.cumsum([0] + [fill.nbytes for fill in fills], dtype=np.int64),
-            _NONE if part.moved is None else part.moved,
+            NONE if part.moved is None else part.moved,
         )
 
 
-_NONE = np.zeros(0, dtype=np.int64)
 _NO_AXES = np.zeros((0, 0), dtype=np.int64)
 
 
@@ -118,7 +117,7 @@ class BoxesInChunks(NamedTuple):
     mode: int
 
 
-NO_BOXES = BoxesInChunks(_NO_AXES, _NO_AXES, _NO_AXES, _NONE, _NO_AXES, _NO_AXES, _NONE, _NONE, 0)
+NO_BOXES = BoxesInChunks(_NO_AXES, _NO_AXES, _NO_AXES, NONE, _NO_AXES, _NO_AXES, NONE, NONE, 0)
 
 
 class ChunkTable(NamedTuple):
@@ -206,7 +205,7 @@ class ChunkPlan:
             for start, stop, at in self._read(first, last, tools):
                 self._land_range(start, stop, -1, at, destination, tools)
             return
-        self._land_range(first, last, descriptor.number, _NONE, destination, tools)
+        self._land_range(first, last, descriptor.number, NONE, destination, tools)
 
     def _land_range(
         self, first: int, last: int, descriptor: int, at: Ints, destination: Destination, tools: Tools

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from h5stream.base.leases import Living
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Native, Task, Tools, Way, copying
+from h5stream.engine.plan.tasks import NONE, TASK_NBYTES, Destination, Native, Task, Tools, Way, copying
 from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
 from h5stream.order.permutation import SAMPLES, words_of
 from h5stream.order.places import Places, is_ascending, pieces, place_dtype
@@ -53,7 +53,6 @@ CACHED_NBYTES = 8 * 1024 * 1024
 take more than a cache holds. Rows of 8 bytes, two threads, 256 MiB, nanoseconds: ascending 4.8 in place of 2.5, in
 random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."""
 
-_NONE = np.zeros(0, dtype=np.int64)
 
 TASK_SAMPLES = 65_536
 """Samples of one task that brings fields which come from no dataset."""
@@ -240,7 +239,7 @@ class Kept:
         return Task(shared=placement, own=own, bring=functools.partial(self._copy, part), native=part)
 
     def _copy(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
-        if tools.land(part, _NONE, -1, destination) < part.last:
+        if tools.land(part, NONE, -1, destination) < part.last:
             raise_if_stopped()
 
     def _is_far(self, placement: Placement) -> bool:

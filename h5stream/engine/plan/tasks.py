@@ -26,6 +26,9 @@ Bytes = NDArray[np.uint8]
 Where = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """The address of each batch's slot, where each field begins in a slot, and the bytes of one of its rows."""
 
+NONE = np.zeros(0, dtype=np.int64)
+"""In place of numbers that are not needed."""
+
 GOING_ON = np.zeros(1, dtype=np.int32)
 """For tasks that nobody stops."""
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement
-from h5stream.engine.plan.tasks import Destination, Native, Task, Tools, chunk_by_chunk
+from h5stream.engine.plan.tasks import NONE, Destination, Native, Task, Tools, chunk_by_chunk
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import SourceError
@@ -43,7 +43,6 @@ FILL_NBYTES = 4096
 READ_COST_NBYTES = 8 * 1024
 """What another read costs, as bytes that could be read meanwhile: for cutting tasks that take alike."""
 
-_NONE = np.zeros(0, dtype=np.int64)
 
 ATTEMPTS = 10
 """Times that a task is carried out where reads fail and then succeed."""
@@ -83,15 +82,27 @@ def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     yield first + done, into + done, np.minimum(most, elements - done)
 
 
-def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools, counts: Ints) -> None:
-    """Let a kernel read until nothing fails."""
+def read_until_sound(
+    part: Native,
+    source: ByteSource,
+    destination: Destination,
+    tools: Tools,
+    refuse: Callable[[int], None] | None = None,
+) -> None:
+    """Carry out what reads from a file until nothing fails; `refuse` says what is wrong with a column of a matrix."""
+    counts = tools.tally.native
     for _ in range(ATTEMPTS):
-        if read():
+        descriptor = source.descriptor()
+        assert descriptor is not None  # else the rows were planned otherwise
+        counts[3:5] = 0
+        if tools.land(part, NONE, descriptor.number, destination) == part.last:
             return
+        raise_if_stopped()
         # Once more in the ordinary way, which says what is wrong; or gets over it, with a fresh descriptor.
         offset, nbytes = counts[3:5].tolist()
+        if refuse is not None and nbytes == kernels.A_COLUMN:
+            refuse(offset)
         source.read_many((offset,), (tools.scratch.buffer("read", nbytes).data,))
-        counts[3:5] = 0
     path = source.identity.path
     raise SourceError(
         f"{path!r}: reads keep failing, the last one of {nbytes} bytes at byte {offset}, and succeed when they are "
@@ -222,17 +233,7 @@ class UnfilteredRows:
 
     def _read(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and put them in their places."""
-        source = tools.sources[self.part.file]
-
-        def read() -> bool:
-            descriptor = source.descriptor()
-            assert descriptor is not None  # else the rows were planned otherwise
-            is_read = tools.land(part, _NONE, descriptor.number, destination) == part.last
-            if not is_read:
-                raise_if_stopped()
-            return is_read
-
-        read_until_sound(read, source, tools, tools.tally.native)
+        read_until_sound(part, tools.sources[self.part.file], destination, tools)
 
     def _let_read(self, source: ByteSource, scratch: DecodeScratch, counts: Ints, to: tuple[Any, ...]) -> bool:
         """Let a kernel read rows to where they go; tell whether all of it was read."""
