@@ -100,6 +100,8 @@ class Run:
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
             for k in range(threads)
         ]
+        self.is_taken = False
+        engine.runs.add(self)
         _running.add(self)
         try:
             for thread in self._threads:
@@ -225,6 +227,10 @@ class Run:
         """Whether it reads nothing until it is allowed to."""
         return not self._max_open
 
+    def take(self) -> None:
+        """Note that somebody sees to it that it ends."""
+        self.is_taken = True
+
     def _wait(self, deadline: float | None, timeout_s: float) -> None:
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
@@ -250,9 +256,10 @@ class Run:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Return slots back once a run is stopped and nobody writes to them any more; called under the lock."""
+        """Let go of slots and files once a run is stopped and nobody uses them any more; called under the lock."""
         if self._stopped[0] and not self._running and not self._pool.running:
             self._pool.drop()
+            self._active.clear()  # each window keeps its files open
             for batch in self._open.clear():
                 batch.slot.give_back()
 
@@ -449,20 +456,23 @@ class Run:
                 return
         changed = window.changed_file(self._reader.layout.files)
         with self._lock:
+            if self._stopped[0]:  # it may be gone
+                self._let_go()
+                return
             if changed is not None:
                 self._fail(window.first_batch, changed)
             self._active.remove(window)
             self._complete(window)
-            self._let_go()
 
     def _bring_rest(self, window: PlannedWindow, task: Task, unit: int, tally: Tally) -> None:
         """Bring what the pool could not bring of a task, or tell why that cannot be."""
+        assert task.rest is not None
+        rest = task.rest(unit)
         with self._lock:
             if self._stopped[0]:
                 return
             self._running += 1
-        assert task.rest is not None
-        self._carry_out(functools.partial(self._bring, window, task.rest(unit)), tally)
+        self._carry_out(functools.partial(self._bring, window, rest), tally)
 
     def _decode_ahead(self, tally: Tally) -> None:
         """Decode something that stays in memory before a batch needs it, which reports what is wrong with it."""
@@ -535,7 +545,7 @@ class Engine:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.slots, self._runs, self._pid = self._new_slots(), Living[Run](), os.getpid()
+        self.slots, self.runs, self._pid = self._new_slots(), Living[Run](), os.getpid()
 
     @property
     def reads_ahead(self) -> bool:
@@ -555,15 +565,19 @@ class Engine:
     def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Run:
         """Begin a pass over an order at a batch; the parameters are those of `Run`."""
         self.reader.keep()
-        run = Run(self, order, first_batch, max_open_batches, world_size)
-        self._runs.add(run)
-        return run
+        return Run(self, order, first_batch, max_open_batches, world_size)
+
+    def stop_lost(self) -> None:
+        """End passes that nobody took, since Ctrl-C or an error came before that."""
+        for run in self.runs:
+            if not run.is_taken:
+                run.stop()
 
     def trim(self) -> None:
         """Let go of free slots, of the free memory of ragged rows, and of decoded rows that no pass gathers."""
         self.slots.trim()
         # A forked child has none of these, and their locks may be held for ever there.
-        runs: Iterable[Run] = self._runs if os.getpid() == self._pid else ()
+        runs: Iterable[Run] = self.runs if os.getpid() == self._pid else ()
         gathering = (run for run in runs if isinstance(run.order, RegroupedOrder) and run.order.is_gathered)
         self.reader.trim(decoded=all(run.left_to_hand_over() is not None for run in gathering))
 

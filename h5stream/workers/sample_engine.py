@@ -281,6 +281,10 @@ class SampleRun:
         """Whether it reads nothing until it is allowed to."""
         return self._run.waits
 
+    def take(self) -> None:
+        """Note that somebody sees to it that it ends."""
+        self._run.take()
+
     def left_to_hand_over(self) -> int | None:
         """Return the batches that are open once nothing is left to read; None before that."""
         left = self._run.left_to_hand_over()

@@ -511,6 +511,15 @@ def test_pipelines_whose_steps_do_not_fit_are_refused(steps, values, raw_nbytes,
         native.Pipeline(np.array(steps), np.array(values, np.uint32), raw_nbytes, most_nbytes, 0)
 
 
+def test_the_arguments_of_a_pipeline_have_no_names_and_are_all_given():
+    given = np.array([STEP]), np.zeros(0, np.uint32), 4, 8
+    with pytest.raises(TypeError, match="arguments have no names"):
+        native.Pipeline(*given, shuffled=0)
+    for few in (given, given[:1], ()):
+        with pytest.raises(TypeError, match="Pipeline takes 5 arguments"):
+            native.Pipeline(*few)
+
+
 def test_a_pipeline_decodes_to_what_is_given_or_to_its_scratch():
     scratch, stored = native.Scratch(), np.frombuffer(b"\x03abcd", np.uint8)
     lzf = native.Pipeline(np.array([STEP]), np.zeros(0, np.uint32), 4, 8, 0)
