@@ -142,10 +142,12 @@ static Where in_program(const ChunkPlan *plan, const Landing *into, int64_t k, i
     return to;
 }
 
-/* Copy what boxes take of a chunk whose first element is at `source`, or of one row of fill values; return whether it has
-all that they take. */
-static int place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k, int64_t program, const char *source, int is_fill)
+/* Copy what boxes take of a chunk whose first element is at `source`, and of which `count` elements are there from element
+`first` on, or of one row of fill values where `count` is negative; return whether it has all that they take. */
+static int place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k, int64_t program, const char *source,
+                                int64_t first, int64_t count)
 {
+    const int is_fill = count < 0;
     Boxes of = plan->boxes;
     int64_t ends[MOST_AXES], strides[MOST_AXES], stride = plan->fields->programs[program].nbytes;
     const int64_t *begin = plan->begin + k * of.axes, *shape = plan->chunk_shape + k * of.axes;
@@ -158,9 +160,8 @@ static int place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k,
     of.element = plan->fields->programs[program].nbytes;
     of.to = plan->plan.to;
     of.to.slots = into->slots, of.to.offset = into->offsets[program], of.to.row_nbytes = into->row_nbytes[program];
-    if (!is_fill && !plan->fields->pipelines.count) { /* it is read in part */
-        of.from = plan->skipped[k] / plan->fields->stored_nbytes * of.element;
-        of.until = of.from + plan->nbytes[k] / plan->fields->stored_nbytes * of.element;
+    if (!is_fill) {
+        of.from = first * of.element, of.until = (first + count) * of.element;
         of.until = of.until ? of.until : -1; /* nothing is there; 0 stands for no end */
     }
     return place_region(&of, &into->found, 0, plan->low[k], plan->high[k], source);
@@ -178,7 +179,7 @@ static int fill_rows(const ChunkPlan *plan, Landing *into, int64_t k)
             if (!row)
                 return NO_MEMORY;
             copy_fill(row, nbytes, program->fill, program->fill_nbytes);
-            place_chunk_in_boxes(plan, into, k, p, row, 1);
+            place_chunk_in_boxes(plan, into, k, p, row, 0, -1);
             continue;
         }
         const Where to = in_program(plan, into, k, p);
@@ -256,8 +257,10 @@ static int scatter_chunks(const ChunkPlan *plan, Landing *into, int64_t k, int64
         const int64_t dense_nbytes = nbytes / of->stored_nbytes * program->nbytes;
         const int64_t stride = of->row_elements[piece] * program->nbytes;
         if (plan->boxes.axes) {
-            const char *const source = dense - plan->skipped[k] / of->stored_nbytes * program->nbytes;
-            if (place_chunk_in_boxes(plan, into, k, p, source, 0) != DONE)
+            /* All of it is there if it was decoded, here or by the caller; else as much as was read. */
+            const int64_t skipped = nbytes == of->chunk_nbytes ? 0 : plan->skipped[k] / of->stored_nbytes;
+            const char *const source = dense - skipped * program->nbytes;
+            if (place_chunk_in_boxes(plan, into, k, p, source, skipped, nbytes / of->stored_nbytes) != DONE)
                 return WRONG;
         } else if (count > 1) {
             to.offset += segments[0][1];

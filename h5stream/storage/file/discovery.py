@@ -418,7 +418,8 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     def read() -> Any:
         own = elements.type_if_any(dataset.id.get_type())
         if own is not None and may_be_sorted(own) and not elements.has_small_floats(own):
-            return dataset.astype(dtype_of(dataset))[()]
+            with elements.to_be_read(dataset) as opened:
+                return opened.astype(dtype_of(dataset))[()]
         return elements.values_of(dataset, start, shape)
 
     values = _read(read, dataset, name, path, member)
