@@ -360,7 +360,8 @@ def corrupt(reading: Reading, options: dict[str, Any]) -> None:
         return
 
     def told(error: CorruptChunkError | SourceError) -> None:
-        if not error.file.endswith(options["file"]) or name.rpartition("/")[2] not in str(error):
+        is_named = {one.rpartition("/")[2] for one in (name, repr(name)[1:-1])}  # quotes may be escaped
+        if not error.file.endswith(options["file"]) or not any(one in str(error) for one in is_named):
             raise WrongError(f"{name!r} of {options['file']!r} is corrupt, and no word of it: {error}") from error
 
     try:

@@ -33,22 +33,33 @@ def is_told(there: Reading) -> bool:
 
 
 Samples = list[dict[str, Any]] | None
+"""What each sample is, by field; nothing of one that the model has no value of."""
 
 
 def every_sample(model: Model) -> list[dict[str, Any]]:
     """Return all samples as the model has them."""
-    samples = [model.sample(number) for number in range(len(model.samples))]
-    return [{name: one if isinstance(one, Crops) else plain(one) for name, one in sample.items()} for sample in samples]
+    return [as_plain(model, number) for number in range(len(model.samples))]
+
+
+def as_plain(model: Model, number: int) -> dict[str, Any]:
+    """Return one of the samples."""
+    return {name: one if isinstance(one, Crops) else plain(one) for name, one in model.sample(number).items()}
 
 
 def as_it_is_now(there: Reading) -> Samples:
     """Return all samples as h5py has them now, None if it cannot; of a copy, since libhdf5 keeps what it has read."""
-    folder = Path(f"{there.base}-now")
+    folder, every = Path(f"{there.base}-now"), list[dict[str, Any]]()
     shutil.copytree(there.base, folder)
     try:
-        return every_sample(Model(there.case, folder))
+        model = Model(there.case, folder)
     except Exception:
         return None
+    for number in range(len(model.samples)):
+        try:
+            every.append(as_plain(model, number))
+        except Exception:
+            every.append({})
+    return every
 
 
 def is_one_of(ours: Any, some: list[Any]) -> bool:
@@ -85,9 +96,10 @@ def check_samples(there: Reading, batch: Any, versions: list[Samples], what: str
         if not 0 <= number < len(sound[0]):
             raise WrongError(f"{what}: sample number {number} of {len(sound[0])}")
         for name in parts:
-            if not is_one_of(plain(parts[name][k]), [one[number][name] for one in sound if number < len(one)]):
+            right = [one[number][name] for one in sound if number < len(one) and one[number]]
+            if not is_one_of(plain(parts[name][k]), right):
                 raise WrongError(f"{what}: sample {number}, field {name!r} is {plain(parts[name][k])!r:.200}, "
-                                 f"and neither of {[one[number][name] for one in sound]!r:.400}")  # fmt: skip
+                                 f"and neither of {right!r:.400}")  # fmt: skip
 
 
 def copied(reading: Reading, name: str) -> Reading:

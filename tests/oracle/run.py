@@ -1,6 +1,7 @@
 """Run one case: write its files, read them in its forms, and say of each whether it was right, refused or wrong."""
 
 import random
+import re
 import tempfile
 import traceback
 import warnings
@@ -105,7 +106,8 @@ def run_form(reading: Reading, form: dict[str, Any]) -> dict[str, Any]:
         except REFUSALS as error:
             return refusal(reading, error, form)
         except Exception as error:
-            is_unlike = "unlike units" in reading.case["marks"] or "scale_factor" in repr(reading.case["files"])
+            packed = re.search("scale_factor|add_offset", repr(reading.case["files"]))
+            is_unlike = "unlike units" in reading.case["marks"] or packed
             if type(error).__name__ == "MeaningWarning" and is_unlike:
                 return {"status": "refused", "said": f"warned: {error}", "reason": "a warning of other meanings"}
             return {"status": "raw", "said": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
