@@ -88,6 +88,7 @@ def is_one_of(ours: Any, some: list[Any]) -> bool:
 
 def check_samples(there: Reading, batch: Any, versions: list[Samples], what: str) -> None:
     """Compare a batch with samples as they were and as they are."""
+    there.be_busy()
     fields = there.named(batch)
     parts = {name: parts_of(one) for name, one in fields.items()}
     sound = [one for one in versions if one is not None]

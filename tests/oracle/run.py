@@ -18,7 +18,7 @@ from . import writing
 from .compare import WrongError
 from .containers import has_set
 from .forms import FORMS
-from .reading import Reading
+from .reading import BUSY_S, Reading
 from .refusals import reason_of
 from .stored import RefusalError
 
@@ -92,6 +92,7 @@ def refusal(reading: Reading, error: Exception, form: dict[str, Any]) -> dict[st
 def run_form(reading: Reading, form: dict[str, Any]) -> dict[str, Any]:
     """Read a case in one form."""
     random.seed(0)
+    reading.slack_s = BUSY_S
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for said in EXPECTED:

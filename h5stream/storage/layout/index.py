@@ -169,7 +169,10 @@ def _check_sizes(dataset: Any, index: ChunkIndex, element_nbytes: int) -> None:
     is_plain, nbytes = index.filter_mask & filters == filters, math.prod(index.chunk_shape) * element_nbytes
     if len(wrong := np.flatnonzero(is_plain & (index.nbytes != nbytes))):
         chunk, size = index.coordinates(int(index.numbers[wrong[0]])), int(index.nbytes[wrong[0]])
-        _refuse(dataset, f"it is damaged: its chunk {chunk}, which has no filter, is said to have {size:,} bytes of {nbytes:,}")
+        _refuse(
+            dataset,
+            f"it is damaged: its chunk {chunk}, which has no filter, is said to have {size:,} bytes of {nbytes:,}",
+        )
 
 
 def _check_order(dataset: Any, begins: NDArray[np.int64]) -> None:

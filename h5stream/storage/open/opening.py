@@ -531,7 +531,7 @@ def _with_image_sizes(layout: SampleLayout) -> SampleLayout:
 
 def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader) -> FieldLayout:
     assert field.images is not None
-    found, why, form = list[NDArray[Any]](), "there are none", field.images.format
+    found, why, form = list[NDArray[Any]](), "", field.images.format
     palettes = set[bool]()  # whether images have one, of those that have colours or one
     path, named = layout.files[parts[0].file].path, f": field {field.name!r}: "
     unread = list[H5StreamError]()
@@ -543,8 +543,9 @@ def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLay
         except DecodeError as error:
             why = str(error)
     if not found:
-        if unread:
+        if unread and not why:
             raise unread[0]
+        why = why or "there are none"
         said = f"of the values that were looked at none is an image that decode={form!r} takes: {why}"
         raise refusal(path, field.name, named + said)
     if len(palettes) > 1 and not form.endswith(COLOURS):
@@ -564,7 +565,7 @@ def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLay
 def _some(
     parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader, unread: list[H5StreamError]
 ) -> Iterator[NDArray[np.uint8]]:
-    """Return the bytes of some rows, spread over all; why others cannot be read is noted, for a batch that needs them."""
+    """Return the bytes of some rows, spread over all, and note why others cannot be read."""
     starts = np.array([part.row_start for part in parts])
     rows = int(starts[-1]) + parts[-1].rows
     for row in np.unique(np.linspace(0, rows - 1, LOOKED_AT).astype(np.int64)).tolist() if rows else ():
