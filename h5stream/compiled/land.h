@@ -228,9 +228,10 @@ static int is_fused(const ChunkPlan *plan, int64_t k, const Program *program)
 }
 
 /* Copy rows of decoded chunks, one or several side by side, to all fields; `shuffled` is the width of elements whose byte
-shuffle is still to be undone. Return whether there was memory for that. */
+shuffle is still to be undone, and `skipped` how many bytes of a chunk that boxes lie in are not there. Return whether there
+was memory for that. */
 static int scatter_chunks(const ChunkPlan *plan, Landing *into, int64_t k, int64_t count, const char *data, int64_t nbytes,
-                          int64_t shuffled)
+                          int64_t shuffled, int64_t skipped)
 {
     const ChunkFields *of = plan->fields;
     if (shuffled && shuffled != of->stored_nbytes) {
@@ -257,10 +258,9 @@ static int scatter_chunks(const ChunkPlan *plan, Landing *into, int64_t k, int64
         const int64_t dense_nbytes = nbytes / of->stored_nbytes * program->nbytes;
         const int64_t stride = of->row_elements[piece] * program->nbytes;
         if (plan->boxes.axes) {
-            /* All of it is there if it was decoded, here or by the caller; else as much as was read. */
-            const int64_t skipped = nbytes == of->chunk_nbytes ? 0 : plan->skipped[k] / of->stored_nbytes;
-            const char *const source = dense - skipped * program->nbytes;
-            if (place_chunk_in_boxes(plan, into, k, p, source, skipped, nbytes / of->stored_nbytes) != DONE)
+            const int64_t before = skipped / of->stored_nbytes;
+            const char *const source = dense - before * program->nbytes;
+            if (place_chunk_in_boxes(plan, into, k, p, source, before, nbytes / of->stored_nbytes) != DONE)
                 return WRONG;
         } else if (count > 1) {
             to.offset += segments[0][1];
@@ -315,7 +315,8 @@ static int64_t land_read(const ChunkPlan *plan, int64_t k, int64_t end, const ch
             return k;
         const Pipeline *pipeline = pipeline_of(plan, k);
         const int64_t nbytes = pipeline ? plan->fields->chunk_nbytes : plan->nbytes[k], ended = now_ns();
-        if (scatter_chunks(plan, into, k, count, decoded, nbytes, pipeline ? pipeline->shuffled : 0) != DONE)
+        const int64_t shuffled = pipeline ? pipeline->shuffled : 0, skipped = plan->boxes.axes ? plan->skipped[k] : 0;
+        if (scatter_chunks(plan, into, k, count, decoded, nbytes, shuffled, skipped) != DONE)
             return k;
         const int64_t scattered = now_ns();
         into->counts[CHUNKS] += count, into->counts[DECODED_NBYTES] += count * nbytes;
@@ -365,7 +366,7 @@ static int land_decoded(const ChunkPlan *plan, Landing *into, int64_t k, const c
     int64_t *found = NULL;
     if (plan->boxes.axes && !(found = room_of_found(&plan->boxes, &into->found)))
         return NO_MEMORY;
-    const int status = scatter_chunks(plan, into, k, 1, data, plan->fields->chunk_nbytes, shuffled);
+    const int status = scatter_chunks(plan, into, k, 1, data, plan->fields->chunk_nbytes, shuffled, 0);
     fence();
     free(found);
     return status;
