@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from making import corrupt_chunk, make_file, read_with_h5py, write_datasets
 
-from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, SampleNumber, Values
+from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Rows, SampleNumber, Values
 from h5stream.errors import CorruptChunkError, FieldLengthError, OptionError
 
 STORED = {"chunks": (8, 8, 8), "compression": "gzip"}
@@ -156,3 +156,19 @@ def test_volumes_of_unlike_sizes_that_lie_as_they_are_share_a_plan(tmp_path):
         v[a : a + 2, b : b + 2] for v in volumes for a in range(0, len(v) - 1, 2) for b in range(0, len(v) - 1, 2)
     ]
     assert every.tolist() == np.array(wanted).tolist()
+
+
+@pytest.mark.parametrize("filters", [{"compression": "szip"}, {"compression": "szip", "fletcher32": True}])
+def test_chunks_that_a_library_decodes_give_all_that_boxes_take_however_few_bytes_are_stored(tmp_path, filters):
+    path, x = str(tmp_path / "a.h5"), np.zeros((8, 64), "i4")
+    x[:, -1], x[-1] = 5, 7  # what is stored has fewer bytes than the elements in front of these
+    write_datasets(path, x={"data": x, "chunks": (8, 64), **filters})
+    columns, boxes = (H5Dataset(path, "x", samples=kind) for kind in (Rows(axis=-1), Boxes((2, 4), at="grid")))
+    assert np.array_equal(columns[:], x.T)
+    assert np.array_equal(columns[63], x[:, 63])
+    every = x.reshape(4, 2, 16, 4).transpose(0, 2, 1, 3).reshape(64, 2, 4)
+    assert np.array_equal(boxes[:], every)
+    with H5StreamLoader(boxes, 16, num_workers=1) as loader:
+        assert np.array_equal(np.concatenate([batch.numpy() for batch in loader]), every)
+    columns.close()
+    boxes.close()

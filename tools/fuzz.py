@@ -34,7 +34,7 @@ from oracle.shrink import script, shrink  # type: ignore[import-not-found]
 
 from tools.fuzz_workers import CASE_S, Worker
 
-FAILURES = ("wrong", "raw", "unmodelled", "unexplained")
+FAILURES = ("wrong", "raw", "unmodelled", "unexplained", "unwritten")
 
 MOST = 12
 """Samples that stand beside a failing case."""
@@ -110,7 +110,7 @@ class Fuzzing:
             flush=True,
         )
         form = next((one for one in case["forms"] if one["form"] == result["form"]), case["forms"][0])
-        if self.options.no_shrinking or self.seen[group] > 2 or result["status"] == "unmodelled":
+        if self.options.no_shrinking or self.seen[group] > 2 or result["status"] in ("unmodelled", "unwritten"):
             return
         is_slow = "processor time" in result["said"]  # each try would take as long again
         small = {**case, "forms": [form]} if is_slow else shrink(case, form, result["status"], worker.run)

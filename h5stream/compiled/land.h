@@ -145,10 +145,12 @@ static Where in_program(const ChunkPlan *plan, const Landing *into, int64_t k, i
     return to;
 }
 
-/* Copy what boxes take of a chunk whose first element is at `source`, or of one row of fill values; return whether it has
-all that they take. */
-static int place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k, int64_t program, const char *source, int is_fill)
+/* Copy what boxes take of a chunk whose first element is at `source`, and of which `count` elements are there from element
+`first` on, or of one row of fill values where `count` is negative; return whether it has all that they take. */
+static int place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k, int64_t program, const char *source,
+                                int64_t first, int64_t count)
 {
+    const int is_fill = count < 0;
     Boxes of = plan->boxes;
     int64_t ends[MOST_AXES], strides[MOST_AXES], stride = plan->fields->programs[program].nbytes;
     const int64_t *begin = plan->begin + k * of.axes, *shape = plan->chunk_shape + k * of.axes;
@@ -161,9 +163,8 @@ static int place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k,
     of.element = plan->fields->programs[program].nbytes;
     of.to = plan->plan.to;
     of.to.slots = into->slots, of.to.offset = into->offsets[program], of.to.row_nbytes = into->row_nbytes[program];
-    if (!is_fill && !plan->fields->pipelines.count) { /* it is read in part */
-        of.from = plan->skipped[k] / plan->fields->stored_nbytes * of.element;
-        of.until = of.from + plan->nbytes[k] / plan->fields->stored_nbytes * of.element;
+    if (!is_fill) {
+        of.from = first * of.element, of.until = (first + count) * of.element;
         of.until = of.until ? of.until : -1; /* nothing is there; 0 stands for no end */
     }
     return place_region(&of, &into->found, 0, plan->low[k], plan->high[k], source);
@@ -181,7 +182,7 @@ static int fill_rows(const ChunkPlan *plan, Landing *into, int64_t k)
             if (!row)
                 return NO_MEMORY;
             copy_fill(row, nbytes, program->fill, program->fill_nbytes);
-            place_chunk_in_boxes(plan, into, k, p, row, 1);
+            place_chunk_in_boxes(plan, into, k, p, row, 0, -1);
             continue;
         }
         const Where to = in_program(plan, into, k, p);
@@ -230,9 +231,10 @@ static int is_fused(const ChunkPlan *plan, int64_t k, const Program *program)
 }
 
 /* Copy rows of decoded chunks, one or several side by side, to all fields; `shuffled` is the width of elements whose byte
-shuffle is still to be undone. Return whether there was memory for that. */
+shuffle is still to be undone, and `skipped` how many bytes of a chunk that boxes lie in are not there. Return whether there
+was memory for that. */
 static int scatter_chunks(const ChunkPlan *plan, Landing *into, int64_t k, int64_t count, const char *data, int64_t nbytes,
-                          int64_t shuffled)
+                          int64_t shuffled, int64_t skipped)
 {
     const ChunkFields *of = plan->fields;
     if (shuffled && shuffled != of->stored_nbytes) {
@@ -259,8 +261,9 @@ static int scatter_chunks(const ChunkPlan *plan, Landing *into, int64_t k, int64
         const int64_t dense_nbytes = nbytes / of->stored_nbytes * program->nbytes;
         const int64_t stride = of->row_elements[piece] * program->nbytes;
         if (plan->boxes.axes) {
-            const char *const source = dense - plan->skipped[k] / of->stored_nbytes * program->nbytes;
-            if (place_chunk_in_boxes(plan, into, k, p, source, 0) != DONE)
+            const int64_t before = skipped / of->stored_nbytes;
+            const char *const source = dense - before * program->nbytes;
+            if (place_chunk_in_boxes(plan, into, k, p, source, before, nbytes / of->stored_nbytes) != DONE)
                 return WRONG;
         } else if (count > 1) {
             to.offset += segments[0][1];
@@ -315,7 +318,8 @@ static int64_t land_read(const ChunkPlan *plan, int64_t k, int64_t end, const ch
             return k;
         const Pipeline *pipeline = pipeline_of(plan, k);
         const int64_t nbytes = pipeline ? plan->fields->chunk_nbytes : plan->nbytes[k], ended = now_ns();
-        if (scatter_chunks(plan, into, k, count, decoded, nbytes, pipeline ? pipeline->shuffled : 0) != DONE)
+        const int64_t shuffled = pipeline ? pipeline->shuffled : 0, skipped = plan->boxes.axes ? plan->skipped[k] : 0;
+        if (scatter_chunks(plan, into, k, count, decoded, nbytes, shuffled, skipped) != DONE)
             return k;
         const int64_t scattered = now_ns();
         into->counts[CHUNKS] += count, into->counts[DECODED_NBYTES] += count * nbytes;
@@ -365,7 +369,7 @@ static int land_decoded(const ChunkPlan *plan, Landing *into, int64_t k, const c
     int64_t *found = NULL;
     if (plan->boxes.axes && !(found = room_of_found(&plan->boxes, &into->found)))
         return NO_MEMORY;
-    const int status = scatter_chunks(plan, into, k, 1, data, plan->fields->chunk_nbytes, shuffled);
+    const int status = scatter_chunks(plan, into, k, 1, data, plan->fields->chunk_nbytes, shuffled, 0);
     fence();
     free(found);
     return status;

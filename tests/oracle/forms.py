@@ -1,7 +1,6 @@
 """The ways in which samples are asked for; each compares what it is given with the model, sample by sample."""
 
 import collections
-import itertools
 import json
 import pickle
 import uuid
@@ -14,23 +13,13 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from h5stream import Balanced, ChunkBatchSampler, H5Dataset, H5StreamError, Sized, Weighted, collate, repack
 from h5stream.errors import CorruptChunkError, SourceError
 
-from . import hazards, writing
+from . import hazards, stops, writing
 from .calls import call, is_call
 from .compare import WrongError, plain
 from .model import Crops
-from .reading import Reading
+from .reading import Reading, flat, numbers_in
 
 Form = Callable[[Reading, dict[str, Any]], None]
-
-
-def numbers_in(loader: Any, reading: Reading, most: int | None = None) -> list[list[int]]:
-    """Compare an epoch's batches, or the first of them; return the numbers of their samples."""
-    return [reading.check_batch(batch) for batch in itertools.islice(iter(loader), most)]
-
-
-def flat(batches: list[list[int]]) -> list[int]:
-    """Chain batches."""
-    return list(itertools.chain(*batches))
 
 
 def items(reading: Reading, options: dict[str, Any]) -> None:
@@ -355,25 +344,19 @@ def corrupt(reading: Reading, options: dict[str, Any]) -> None:
     model, there = reading.model, reading.elsewhere(str(reading.folder / "corrupt"))
     for file in reading.case["files"]:
         writing.write_file(there.base, file)
-    name = options["path"]
-    if model.is_drawn or not writing.corrupt(f"{there.base}/{options['file']}", name, options["seed"]):
+    if model.is_drawn or not writing.corrupt(f"{there.base}/{options['file']}", options["path"], options["seed"]):
         return
-
-    def told(error: CorruptChunkError | SourceError) -> None:
-        if not error.file.endswith(options["file"]) or name.rpartition("/")[2] not in str(error):
-            raise WrongError(f"{name!r} of {options['file']!r} is corrupt, and no word of it: {error}") from error
-
     try:
         dataset, sound = there.dataset(), []
     except (CorruptChunkError, SourceError) as error:  # it says which samples there are, or what they look up
-        told(error)
+        stops.check_named(error, options)
         return
     for number in range(reading.count):
         try:
             there.check_one(dataset[number], number)
             sound.append(number)
         except CorruptChunkError as error:
-            told(error)
+            stops.check_named(error, options)
     with there.loader(dataset, shuffle=True, drop_last=False, on_error="skip") as loader:
         found = flat(numbers_in(loader, there))
     numbers = (found, sound, range(reading.count))
@@ -423,6 +406,8 @@ FORMS: dict[str, tuple[Form, float]] = {
     "changed": (hazards.changed, 0),
     "keyed": (hazards.keyed, 0),
     "corrupt": (corrupt, 0),
+    "stopped": (stops.stopped, 0),
+    "faulty": (stops.faulty, 0),
     "damaged": (damaged, 0),
 }
-"""By its name each form, and how often it is drawn; of what is damaged, where that is drawn."""
+"""By its name each form, and how often it is drawn; of stops and of what is damaged, where that is drawn."""

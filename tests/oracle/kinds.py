@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import containers, fields, names, storage, unlike
+from . import containers, fields, names, stops, storage, unlike
 from .calls import call
 from .draft import Draft, Place
 from .forms import FORMS
@@ -421,6 +421,7 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
         found["many"] = 1  # objects from which on headers are read as bytes: 2,000 are seldom drawn
     if kind == "unlike":
         found["forms"] = [form_of(rng, name) for name in unlike.drawn_forms(rng)]
+        stops.drawn_beside(random.Random(f"beside {seed}"), found, [])
         return dressed(rng, found)
     if rng.random() < 0.05 and (some := matched(draft)):
         place = rng.choice(some)
@@ -442,6 +443,7 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
         found["forms"] += hazard_of(rng, draft)
     if found["forms"][0]["form"] == "damaged":
         del found["forms"][1:]  # they are drawn, too, so that what follows stays what it is
+    stops.drawn_beside(random.Random(f"beside {seed}"), found, checked(draft))
     return dressed(rng, found)
 
 

@@ -209,6 +209,8 @@ class Model:
         """Return the first object that has every field, or else the first that has this one."""
         if name not in self.firsts:
             having = [one.part for one in self.samples if has(one.part, name)]
+            if not having:
+                raise RefusalError("nothing anywhere of what it looks up")
             whole = (part for part in having if all(has(part, each) for each in self.field_names))
             self.firsts[name] = next(whole, having[0])
         return self.firsts[name]
@@ -276,7 +278,9 @@ class Model:
         one = names[number] if isinstance(names, list) else sample.part.read(names)[sample.row]
         one = one.decode() if isinstance(one, bytes) else one  # bytes hold UTF-8
         part = self.elsewhere(options)[0] if "file" in options else Part(sample.part.file, "/")
-        return self._whole(part, name.replace("{}", one), options)
+        before, _, behind = name.rpartition("{}")  # of a group whose own name has braces the last are meant
+        every = (name.replace("{}", one), f"{before}{one}{behind}")
+        return self._whole(part, next((each for each in every if has(part, each)), every[0]), options)
 
     def _sparse(self, part: Part, name: str, row: int, options: dict[str, Any]) -> np.ndarray:
         values, columns, edges = (part.read(f"{name}/{one}") for one in ("data", "indices", "indptr"))

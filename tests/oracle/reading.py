@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from .calls import MAKERS, built, is_call
 from .compare import WrongError
 from .containers import dressed
 from .model import Model
+
+BUSY_S = 0.2
+"""So long a loop is busy in one form, all its batches together."""
 
 NEAR = {"mean", "std", "factor", "missing"}
 
@@ -34,6 +39,7 @@ class Reading:
         self.known: dict[Any, list[int]] | None = None
         self.alike: dict[int, list[int]] = {}
         self.quote: Callable[[str], str] = str
+        self.slack_s = BUSY_S
 
     def elsewhere(self, base: str) -> Reading:
         """Return the same case of files that are named in another place."""
@@ -109,8 +115,22 @@ class Reading:
             if said := compare.matches(ours[name], theirs[name], near):
                 raise WrongError(f"sample {number}, field {name!r}: {said}", number=number, field=name)
 
+    def be_busy(self) -> None:
+        """Do what the loop does with a batch: hold Python's lock for some ms, or let it go."""
+        how = self.case.get("consumer")
+        if how is None or self.slack_s <= 0:
+            return
+        seconds = min(how["ms"] / 1000, self.slack_s)
+        self.slack_s -= seconds
+        until = time.perf_counter() + seconds
+        if how["how"] == "sleeps":
+            time.sleep(seconds)
+        while time.perf_counter() < until:
+            pass
+
     def check_batch(self, batch: Any, numbers: Any = None) -> list[int]:
         """Compare a batch with the samples of these numbers, or find out which they are; return them."""
+        self.be_busy()
         fields = self.named(batch)
         count = compare.count_of(next(iter(fields.values())))
         for name, value in fields.items():
@@ -191,3 +211,13 @@ class Reading:
             )
             if are_known and max(shares) - min(shares) > 1:
                 raise WrongError(f"segments come {sorted(shares)} times")
+
+
+def numbers_in(loader: Any, reading: Reading, most: int | None = None) -> list[list[int]]:
+    """Compare an epoch's batches, or the first of them; return the numbers of their samples."""
+    return [reading.check_batch(batch) for batch in itertools.islice(iter(loader), most)]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    """Chain batches."""
+    return list(itertools.chain(*batches))

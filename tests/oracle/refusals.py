@@ -25,7 +25,7 @@ MANY = (
 )
 UNLIKE = (
     "must be alike|takes any shapes|takes numbers along axes|images of objects are read|different lengths|"
-    "lies in another file, and decode="
+    "in another file, .*and decode="
 )
 REASONS = [
     Reason("no batch", "leaves no batch", ("'drop_last': True",)),
@@ -37,6 +37,7 @@ REASONS = [
     Reason("pad does not fit", "pad(_value)?=.* does not fit", ("'?'", "'u1'", "'pad_value'", "'pad'")),
     Reason("nothing is padded", "and nothing is padded", ("'pad'",)),
     Reason("nothing fits", "no sequence fits|no box fits", ("Sequences", "Boxes")),
+    Reason("a box of nothing", "from where a box of .* has nothing of a volume", ("Boxes",)),
     Reason("table leaves its rows", "Table: .* a sample may begin", ("Table",)),
     Reason("one value a sample", MANY, (*VARIES, "'indptr'", "/indptr", "'image", "'picks")),
     Reason("several rows of lists", "make no tensor of several rows", ("'vlen'",)),
@@ -48,7 +49,7 @@ REASONS = [
     Reason("nothing says how many", "says how many samples there are"),
     Reason("array of rows of several files", "of several files or groups|go backwards or beyond the end", ("'rows'",)),
     Reason("rows that are objects", "rows that are objects are of", ("frame",)),
-    Reason("unlike objects", UNLIKE, ("Objects", "'o/", "arrays", "unlike")),
+    Reason("unlike objects", UNLIKE, ("Objects", "'o/", "arrays", "unlike", "'external'")),
     Reason("lacking", "has no dataset|there is no dataset|lacks|matches no group", LACKING),
     Reason("unlike lengths of what is there once", "What is there once is of one shape in all", VARIES),
     Reason("arrays of nothing", "without elements", ("'arrays'", "[0, ", ", 0]", "[0]")),

@@ -41,8 +41,9 @@ def smaller(case: Case) -> Iterator[Case]:
     for key in ("window", "keep", "memory_budget", "drop_last"):
         if key in case["loader"]:
             yield changed(case, lambda one, key=key: one["loader"].pop(key))
-    if "many" in case:
-        yield changed(case, lambda one: one.pop("many"))
+    for key in ("many", "consumer"):
+        if key in case:
+            yield changed(case, lambda one, key=key: one.pop(key))
     if case["loader"]["num_workers"]:
         yield changed(case, lambda one: one["loader"].update(num_workers=0))
 

@@ -78,12 +78,11 @@ class Part:
     def _numbered(self, before: str, behind: str) -> Any:
         """Return objects with numbers in their names as rows, in the order of these."""
         above, _, stem = f"{self.path}/{before}".rpartition("/")
-        behind, _, member = behind.partition(":")
         numbers = sorted(int(name[len(stem) :]) for name in self.file[above or "/"] if name.startswith(stem))
         if not numbers:
             return np.zeros(0)
-        members = tuple(member.split(":")) if member else ()
-        return np.stack([values_of(self.file[f"{above}/{stem}{number}{behind}"], members) for number in numbers])
+        every = (resolved(self.file, f"{above}/{stem}{number}{behind}") for number in numbers)
+        return np.stack([values_of(owner, members) for owner, members, _ in every])
 
     def _read(self, name: str) -> Any:
         if self.is_numbered(name):

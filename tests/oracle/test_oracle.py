@@ -23,7 +23,7 @@ MOST_REFUSED = {"rows": 0.15, "axis_rows": 0.2, "boxes": 0.15, "objects": 0.25, 
 MOST_REFUSED |= {"group_rows": 0.2, "unlike": 0.65}
 """The share of cases that may be refused, and one more, since they are few; of all together it is below a quarter."""
 
-HAZARDS = {"changed", "keyed", "repacked"}
+HAZARDS = {"changed", "keyed", "repacked", "faulty"}
 
 AWAITED: frozenset[str] = frozenset()
 """What is drawn and not yet right: cases with one of these marks, or forms, are read, and may fail. To be emptied."""

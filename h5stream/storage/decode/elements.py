@@ -29,7 +29,7 @@ from h5stream.storage.decode.small_floats import (
     name_of,
     stored_float,
 )
-from h5stream.storage.source.handles import DAMAGE, open_file
+from h5stream.storage.source.handles import DAMAGE, is_shared, opened_apart
 
 MOST_NBYTES = 1 << 24
 """Larger elements go through h5py: each byte of one has a place in a table."""
@@ -193,7 +193,7 @@ def dtype_of(dataset: Any) -> np.dtype[Any]:
     dtype = type_of(dataset.id.get_type())
     if not may_be_sorted(dtype) or not dataset.name:
         return dtype
-    with contextlib.suppress(*DAMAGE), open_file(os.fsdecode(dataset.file.filename), alone=True) as file:
+    with contextlib.suppress(*DAMAGE), opened_apart(os.fsdecode(dataset.file.filename)) as file:
         return type_of(file[dataset.name].id.get_type())
     return dtype
 
@@ -582,11 +582,36 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
 # --- values, as h5py gives them
 
 
+@contextlib.contextmanager
+def to_be_read(dataset: Any) -> Iterator[Any]:
+    """Return a dataset whose elements libhdf5 may be asked for: the same, or the same in a file that is open alone.
+
+    The type of an open dataset points to the file through which it was opened first. libhdf5 2.0 puts that right
+    before it reads elements of variable length, and not where these are inside of a compound: once the first file is
+    closed, whoever reads through another one ends the process.
+    """
+    stored = dataset.id.get_type()
+    inner = stored.get_super() if stored.get_class() == h5py.h5t.VLEN else stored
+    is_simple = inner.get_class() in (h5py.h5t.STRING, h5py.h5t.INTEGER, h5py.h5t.FLOAT)
+    with contextlib.ExitStack() as opened:
+        if not is_simple and has_variable(inner) and is_shared(dataset):
+            with contextlib.suppress(OSError):  # it is open for writing, say
+                file = opened.enter_context(opened_apart(os.fsdecode(dataset.file.filename)))
+                place = h5py.h5r.create(dataset.id, b".", h5py.h5r.OBJECT)
+                dataset = h5py.Dataset(h5py.h5r.dereference(place, file.id))
+        yield dataset
+
+
 def values_of(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
     """Read a box of elements as h5py gives them, small floats as bits, without members that h5py cannot read.
 
     It takes all of the axes that it says nothing of.
     """
+    with to_be_read(dataset) as opened:
+        return _values_of(opened, start, count)
+
+
+def _values_of(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
     stored = dataset.id.get_type()
     whole = type_of(stored)
     if not has_small_floats(whole) and (stored.get_class() != h5py.h5t.COMPOUND or is_readable(stored)):

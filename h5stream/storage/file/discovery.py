@@ -36,6 +36,10 @@ from h5stream.storage.source.handles import DAMAGE
 _log = logging.getLogger("h5stream")
 
 _SPARSE = ("data", "indices", "indptr")
+_CODED = ("codes", "categories")
+PARTS = (*_SPARSE, *_CODED)
+"""What the datasets in a group are called that is one field: a sparse matrix, or a column of categories."""
+
 _ENCODED = ("encoding-type", "h5sparse_format")
 
 _LISTED = 12
@@ -418,7 +422,8 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     def read() -> Any:
         own = elements.type_if_any(dataset.id.get_type())
         if own is not None and may_be_sorted(own) and not elements.has_small_floats(own):
-            return dataset.astype(dtype_of(dataset))[()]
+            with elements.to_be_read(dataset) as opened:
+                return opened.astype(dtype_of(dataset))[()]
         return elements.values_of(dataset, start, shape)
 
     values = _read(read, dataset, name, path, member)
@@ -563,7 +568,7 @@ def shape_of(group: Any, name: str, path: str) -> tuple[int, int]:
 
 def categories_of(thing: Any) -> tuple[str, ...] | None:
     """Return the categories that a column of AnnData has, which are kept beside their codes; None for anything else."""
-    if not isinstance(thing, h5py.Group) or not all(name in thing for name in ("codes", "categories")):
+    if not isinstance(thing, h5py.Group) or not all(name in thing for name in _CODED):
         return None
     listed = thing["categories"][()]
     return tuple(one.decode() if isinstance(one, bytes) else str(one) for one in listed.tolist())

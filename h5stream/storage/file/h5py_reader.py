@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.decode.columns import columns_of
-from h5stream.storage.decode.elements import in_stored_byte_order, stored_as, type_of, values_of
+from h5stream.storage.decode.elements import in_stored_byte_order, stored_as, to_be_read, type_of, values_of
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
 from h5stream.storage.layout.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
@@ -184,7 +184,8 @@ def read_raw_box(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -
     if box.size and stored.plain is not None:
         file_space = dataset.id.get_space()
         file_space.select_hyperslab(start, count)
-        dataset.id.read(h5py.h5s.create_simple(count), file_space, box, stored.plain)
+        with to_be_read(dataset) as opened:
+            opened.id.read(h5py.h5s.create_simple(count), file_space, box, stored.plain)
     return box
 
 

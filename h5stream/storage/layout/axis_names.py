@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.storage.decode.columns import ColumnNames
+from h5stream.storage.decode.elements import to_be_read
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.remote import ObjectIdentity, opened_with
@@ -55,7 +56,8 @@ class AxisNames:
 
 def _names_in(dataset: Any, member: str) -> NDArray[Any]:
     """Return the names in a dataset, texts as such."""
-    values = np.asarray(dataset[member] if member else dataset[()])
+    with to_be_read(dataset) as opened:
+        values = np.asarray(opened[member] if member else opened[()])
     if values.dtype.kind not in "SO":
         return values
     texts = [one.decode("utf-8", "surrogateescape") if isinstance(one, bytes) else str(one) for one in values.tolist()]

@@ -116,6 +116,8 @@ def build_index(dataset: Any, *, file_size: int, element_nbytes: int | None = No
     if dataset.chunks is not None:
         index = _chunked_index(dataset, file_size)
         check_inside(dataset, index.offset, index.nbytes, file_size)
+        if element_nbytes is not None:
+            _check_sizes(dataset, index, element_nbytes)
         return index
     element_nbytes = element_nbytes or dataset.id.get_type().get_size()
     begin, nbytes = offset_of(dataset.id), min(math.prod(dataset.shape) * element_nbytes, MOST_OFFSET)
@@ -159,6 +161,18 @@ def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
         nbytes=table[keep, -1],
         filter_mask=table[keep, -3].astype(np.uint32),
     )
+
+
+def _check_sizes(dataset: Any, index: ChunkIndex, element_nbytes: int) -> None:
+    """Refuse chunks without a filter that are said to have other than their bytes: libhdf5 reads beyond what it has."""
+    filters = (1 << dataset.id.get_create_plist().get_nfilters()) - 1
+    is_plain, nbytes = index.filter_mask & filters == filters, math.prod(index.chunk_shape) * element_nbytes
+    if len(wrong := np.flatnonzero(is_plain & (index.nbytes != nbytes))):
+        chunk, size = index.coordinates(int(index.numbers[wrong[0]])), int(index.nbytes[wrong[0]])
+        _refuse(
+            dataset,
+            f"it is damaged: its chunk {chunk}, which has no filter, is said to have {size:,} bytes of {nbytes:,}",
+        )
 
 
 def _check_order(dataset: Any, begins: NDArray[np.int64]) -> None:

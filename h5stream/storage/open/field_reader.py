@@ -37,6 +37,7 @@ from h5stream.storage.decode.elements import as_samples_have_it, dtype_of
 from h5stream.storage.decode.images import Images
 from h5stream.storage.decode.small_floats import shown, widened_dtype
 from h5stream.storage.file.discovery import (
+    PARTS,
     Thing,
     categories_of,
     is_matrix,
@@ -207,6 +208,8 @@ def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
     if not isinstance(asked, Field):
         return _add_column(found, asked)
     thing, where = _object_named(found, asked)
+    if isinstance(thing, h5py.Group):
+        _check_links_inside(found, asked, where)
     if is_matrix(thing):
         return _add_matrix(found, key, asked, thing, where)
     if isinstance(asked.columns, ColumnNames) and not (asked.file and asked.lookup is not None):
@@ -898,6 +901,13 @@ def _object_named(found: _Found, asked: Field) -> tuple[Any, str]:
                 there.guard.check_links(there.file, reading.path, there.path)
                 return thing, reading.path
     return None, ""
+
+
+def _check_links_inside(found: _Found, asked: Field, where: str) -> None:
+    """Refuse a group whose datasets lead out of the opened files, where they may be the parts of one field."""
+    for there in _sources(found, asked):
+        for part in PARTS:
+            there.guard.check_links(there.file, f"{where}/{part}", there.path)
 
 
 def _at(found: _Found, asked: Field) -> str:

@@ -531,10 +531,11 @@ def _with_image_sizes(layout: SampleLayout) -> SampleLayout:
 
 def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader) -> FieldLayout:
     assert field.images is not None
-    found, why, form = list[NDArray[Any]](), "there are none", field.images.format
+    found, why, form = list[NDArray[Any]](), "", field.images.format
     palettes = set[bool]()  # whether images have one, of those that have colours or one
     path, named = layout.files[parts[0].file].path, f": field {field.name!r}: "
-    for data in _some(parts, layout, reader):
+    unread = list[H5StreamError]()
+    for data in _some(parts, layout, reader, unread):
         try:
             found.append(decode_image(data, form))
             is_palette = bool(palette_bits(data))
@@ -542,6 +543,9 @@ def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLay
         except DecodeError as error:
             why = str(error)
     if not found:
+        if unread and not why:
+            raise unread[0]
+        why = why or "there are none"
         said = f"of the values that were looked at none is an image that decode={form!r} takes: {why}"
         raise refusal(path, field.name, named + said)
     if len(palettes) > 1 and not form.endswith(COLOURS):
@@ -558,17 +562,25 @@ def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLay
     return replace(field, images=images)
 
 
-def _some(parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader) -> Iterator[NDArray[np.uint8]]:
-    """Return the bytes of some rows, spread over all; what cannot be read is left to the batch that needs it."""
+def _some(
+    parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader, unread: list[H5StreamError]
+) -> Iterator[NDArray[np.uint8]]:
+    """Return the bytes of some rows, spread over all, and note why others cannot be read."""
     starts = np.array([part.row_start for part in parts])
     rows = int(starts[-1]) + parts[-1].rows
     for row in np.unique(np.linspace(0, rows - 1, LOOKED_AT).astype(np.int64)).tolist() if rows else ():
         part = parts[int(np.searchsorted(starts, row, side="right")) - 1]
         within = row - part.row_start
-        with contextlib.suppress(H5StreamError):
-            if part.heap is not None:
-                data = part.heap.one(layout.files[part.file], within)
-                yield data if len(data) or not part.objects else reader.bytes_of(part, within)
-            else:
-                data = np.ascontiguousarray(reader.rows(part, within, 1)).reshape(-1).view(np.uint8)
-                yield data if part.lengths is None else data[: part.lengths[within]]
+        try:
+            yield _bytes_at(part, within, layout, reader)
+        except H5StreamError as error:
+            unread.append(error)
+
+
+def _bytes_at(part: DatasetPart, row: int, layout: SampleLayout, reader: H5pyReader) -> NDArray[np.uint8]:
+    """Return the bytes of an image."""
+    if part.heap is not None:
+        data = part.heap.one(layout.files[part.file], row)
+        return data if len(data) or not part.objects else reader.bytes_of(part, row)
+    data = np.ascontiguousarray(reader.rows(part, row, 1)).reshape(-1).view(np.uint8)
+    return data if part.lengths is None else data[: part.lengths[row]]

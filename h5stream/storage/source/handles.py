@@ -43,6 +43,9 @@ _ours: list[tuple[weakref.ref[Any], dict[str, tuple[int, ...]]]] = []
 
 _ours_lock = threading.Lock()
 
+_apart_lock = threading.RLock()
+"""Held while a file is open alone for a moment, so that no two such handles share what they opened."""
+
 _pid = os.getpid()
 
 
@@ -83,6 +86,18 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> Any:
         for writer in _writers(_key(os.stat(path))) if marked else ():
             return h5py.File(h5i.get_file_id(writer).reopen())
         raise
+
+
+@contextlib.contextmanager
+def opened_apart(path: str) -> Iterator[Any]:
+    """Open a file for a moment so that it shares nothing with any other handle of h5stream."""
+    with _apart_lock, open_file(path, alone=True) as file:
+        yield file
+
+
+def is_shared(dataset: Any) -> bool:
+    """Tell whether a dataset is open in a file on a disk that other handles of ours may have open, too."""
+    return bool(h5i.get_file_id(dataset.id).get_access_plist().get_driver() == h5fd.LOG)
 
 
 def flush_written(path: str, *, opening: bool) -> None:
@@ -183,8 +198,8 @@ def _flush_before_fork() -> None:
 
 def _forget_in_child() -> None:
     """Leave the parent's handles alone, and its lock, which another of its threads may have held."""
-    global _ours_lock
-    _ours_lock = threading.Lock()
+    global _ours_lock, _apart_lock
+    _ours_lock, _apart_lock = threading.Lock(), threading.RLock()
     _ours.clear()
 
 
