@@ -66,7 +66,10 @@ def _without_credentials(wanted: bool) -> bool:
 
 
 Files = Annotated[
-    list[str], files_argument("HDF5 files, folders of them, addresses (s3://...), or patterns such as 'day*.h5'; one after the other.")
+    list[str],
+    files_argument(
+        "HDF5 files, folders of them, addresses (s3://...), or patterns such as 'day*.h5'; one after the other."
+    ),
 ]
 Fields = Annotated[
     str,
