@@ -217,18 +217,18 @@ def measure(
     knobs, parts = LoaderKnobs.of(loader), [_Part(one, waiting_of(one, ceiling)) for one in both.parts]
     ahead = _rows_ahead(alone, knobs)
     is_fed = max(part.waiting for part in parts) < NOT_WAITING
+    # What is waited for in the first epoch alone is what later ones have in memory.
+    waited = alone.parts[0] if parts[-1].waiting < NOT_WAITING else alone
     if is_fed and is_pause:
         limit = Limit(STEP, f"{1e3 * ceiling.batch_s:.2f} ms a batch, a pause in its place", ())
     elif is_fed:
         limit = _step_limit(step, ceiling, batch if probe_batch else None, knobs, seconds)
     elif alone.statistics is not None:
-        # What is waited for in the first epoch alone is what later ones have in memory.
-        of = alone.parts[0] if parts[-1].waiting < NOT_WAITING else alone
-        limit = data_limit(of.statistics or alone.statistics, knobs, cpus=limits.cpus(), rows_ahead=ahead)
+        limit = data_limit(waited.statistics or alone.statistics, knobs, cpus=limits.cpus(), rows_ahead=ahead)
     else:
         more = max(2 * (knobs.num_workers or 0), limits.cpus())
         turn = _turn("num_workers", knobs.num_workers, None, more, "more batches are made at a time")
-        limit = Limit(PYTHON, f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
+        limit = Limit(PYTHON, f"{1e3 * waited.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
     return _verdict(alone, ceiling, parts, limit, ahead, gpu_ratio(monitor.summary()))
 
 
