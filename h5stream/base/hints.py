@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-DEFAULTS, SAMPLES = "h5stream.defaults", "h5stream.samples"
-"""The loggers: of arguments that were left out, and of what samples seem to be."""
+DEFAULTS, SAMPLES, WORKERS = "h5stream.defaults", "h5stream.samples", "h5stream.workers"
+"""The loggers: of arguments that were left out, of what samples seem to be, and of processes that are waited for."""
 
 _logged: set[str] = set()
 

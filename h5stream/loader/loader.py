@@ -21,7 +21,7 @@ from h5stream.device.cuda import backend_for
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics, RunCounters
 from h5stream.errors import OptionError
-from h5stream.loader.arguments import OLD, OldNames, with_new_names
+from h5stream.loader.arguments import OLD, OldNames, hint_of_channels, with_new_names
 from h5stream.loader.draws import recognised
 from h5stream.loader.epoch import Iterations, LoaderIterator
 from h5stream.loader.position import Cursor
@@ -235,6 +235,7 @@ class H5StreamLoader:
         settings = settings.with_seed()
         self.dataset, self._give_back = settings.staged(self)
         layout = settings.seeded(self.dataset.layout)
+        hint_of_channels(settings.sample_transform, layout.fields)
         backend = None if settings.device is None else backend_for(settings.device)
         self._cursor = Cursor(settings, self.dataset, followed)
         self._iterations = Iterations(settings, layout, self._cursor, backend)
