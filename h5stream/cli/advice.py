@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from h5stream.advice.diagnose import Trial
     from h5stream.advice.tune import Attempt, Tuning
 
-_NEXT = {"loader alone": "the step alone", "step alone": "both", "both": "half a batch"}  # behind each run
+_NEXT = {"loader alone": "the step alone", "step alone": "both", "both": ""}  # behind each run
 
 
 def diagnose_command(
@@ -57,22 +57,26 @@ def diagnose_command(
     measured: dict[str, Trial] = {}
     try:
         with Bar(SafeConsole(stderr=True), "measuring", unit="s") as bar:
-            from h5stream.advice.diagnose import diagnose
+            from h5stream.advice.diagnose import measure
             from h5stream.loader.loader import H5StreamLoader
             from h5stream.structure import rows_of
 
-            bar.show(total=bar.elapsed_s + 3.2 * seconds, note="the loader alone")
+            bar.show(total=bar.elapsed_s + 3 * seconds, note="the loader alone")
 
             def show(what: str, trial: Trial) -> None:
                 measured[what] = trial
-                left = 3 - len(measured) + 0.2  # the step may be tried on half a batch
+                left = 3 - len(measured)
                 bar.show(total=bar.elapsed_s + left * seconds, note=_NEXT[what])
 
             given = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
             row_s = step_ms / 1e3 / given["batch_size"]
             with H5StreamLoader(**given) as loader:
-                found = diagnose(
-                    loader, lambda batch: time.sleep(row_s * (rows_of(batch) or 0)), seconds=seconds, progress=show
+                found = measure(
+                    loader,
+                    lambda batch: time.sleep(row_s * (rows_of(batch) or 0)),
+                    seconds,
+                    is_pause=True,
+                    progress=show,
                 )
     except KeyboardInterrupt:
         if as_json:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
+from h5stream.base.hints import SAMPLES, hint
 from h5stream.base.texts import check_ordered, checked_number
 from h5stream.dataset import indexing
 from h5stream.dataset.indexing import BlockCache
@@ -42,6 +43,7 @@ from h5stream.storage.layout.layout import DIRECT, HEAP, FieldLayout, SampleLayo
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.open.joining import joined_layout
 from h5stream.storage.open.opening import open_layout
+from h5stream.storage.open.whole import hint_of_rows
 from h5stream.storage.source.disk_cache import ObjectCache
 from h5stream.storage.source.remote import opened_with
 from h5stream.storage.source.stores import is_address
@@ -68,8 +70,9 @@ class H5Dataset(Dataset[Any]):
 
     Parameters
     ----------
-    source : path, pattern, open h5py.File, Group or Dataset, H5Dataset, or sequence of them
-        One file, or several, whose rows follow one another. An h5py object stands for its name: the datasets of a group
+    source : path, folder, pattern, open h5py.File, Group or Dataset, H5Dataset, or sequence of them
+        One file, or several, whose rows follow one another. A folder is its HDF5 files, by their names, without those
+        of folders in it; in a store it ends with a slash. An h5py object stands for its name: the datasets of a group
         are the fields, and names are looked up in it; a dataset is a file and its only field. Or several `H5Dataset`,
         such as groups of one file, in a list or a ``ConcatDataset``: their samples must be alike, but the paths of
         their fields may differ.
@@ -157,6 +160,8 @@ class H5Dataset(Dataset[Any]):
             with opened_with(storage_options, ObjectCache.of(cache, cache_size)):
                 asked = read_request(cast(Source, source), fields)
                 self.layout = open_layout(asked, samples=samples, allow_external=allow_external)
+                if samples is None:
+                    hint(hint_of_rows(asked, self.layout), SAMPLES)
             if cache is not None and not any(is_address(file.path) for file in self.layout.files):
                 _log.warning("cache= keeps what is read of stores, and no file of this dataset is in one: leave it out")
             self._asked = ((replace(asked, shape=self.layout.shape), samples),)

@@ -10,9 +10,12 @@ import torch
 import torch.distributed
 from torch import nn
 
+from h5stream.base.hints import SAMPLES, hint
 from h5stream.base.texts import checked_number, did_you_mean
 from h5stream.errors import OptionError
 from h5stream.order.users import Balanced, Ranks, Sized, Weighted
+from h5stream.storage.layout.layout import FieldLayout
+from h5stream.workers.samples import parts_of_library
 
 
 class OldNames(TypedDict, total=False):
@@ -115,6 +118,29 @@ def check_batch_transform(function: Any) -> None:
                 "sample_workers=8 instead, where FUNCTION gets a sample and applies it to the image. What is meant for "
                 "whole batches, such as Normalize, can be called by a function of your own"
             )
+
+
+CHANNELS = (1, 3, 4)
+"""Entries of an axis that is one of colours."""
+
+
+def hint_of_channels(function: Any, fields: Iterable[FieldLayout]) -> None:
+    """Hint at images whose channels come last, if torchvision, which takes them first, is to transform them."""
+    for field in fields:
+        height, *_, channels = field.row_shape[-3:] if len(field.row_shape) > 2 else (1, 1)
+        is_last = channels in CHANNELS and height not in CHANNELS
+        if function is None or not (is_last or (field.images is not None and field.kind == "object")):
+            continue
+        parts = parts_of_library(function, "torchvision.transforms")
+        if parts:
+            name, shape = type(parts[0]).__name__, "x".join(map(str, field.row_shape)) or "height x width x channels"
+            hint(
+                f"sample_transform= reaches {name} of torchvision, which takes images as (channels, height, width); "
+                f"field {field.name!r} has its channels last ({shape}): it would change the wrong axes. Call it with "
+                "image.permute(2, 0, 1)",
+                SAMPLES,
+            )
+        return
 
 
 def _parts_of(function: Any) -> Iterator[Any]:
