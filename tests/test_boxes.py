@@ -172,3 +172,17 @@ def test_chunks_that_a_library_decodes_give_all_that_boxes_take_however_few_byte
         assert np.array_equal(np.concatenate([batch.numpy() for batch in loader]), every)
     columns.close()
     boxes.close()
+
+
+def test_a_part_of_a_chunk_that_has_as_many_bytes_as_whole_ones_of_another_volume_is_no_whole_one(tmp_path):
+    volumes = [np.arange(4 * n).reshape(4, n).astype("u1") for n in (8, 12)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, volume in enumerate(volumes):
+            file.create_dataset(f"g/e{k}/v", data=volume, chunks=(1, volume.shape[1]))
+    boxes = Boxes((1, 2), of="g/*", at=[[0, 0, 0], [1, 2, 2], [1, 2, 8]])  # 8 of 12 bytes of one chunk
+    dataset = H5Dataset(str(tmp_path / "a.h5"), "v", samples=boxes)
+    right = [volumes[0][:1, :2], volumes[1][2:3, 2:4], volumes[1][2:3, 8:10]]
+    assert np.array_equal(dataset[:], right)
+    with H5StreamLoader(dataset, 3, keep="never") as loader:
+        assert np.array_equal(next(iter(loader)), right)
+    dataset.close()

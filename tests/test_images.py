@@ -13,6 +13,7 @@ import torch
 from amounts import crossed, examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from making import corrupt_chunk, write_datasets
 
 from h5stream import (
     Between,
@@ -333,3 +334,14 @@ def test_a_damaged_palette_png_is_an_error_and_never_other_numbers(tmp_path, at)
     except errors.H5StreamError:
         return
     assert np.array_equal(got, numbers)  # what was damaged is not read: the palette
+
+
+@pytest.mark.parametrize("of", ["images/*", ["images/img_0"]])
+def test_images_of_which_none_can_be_read_say_why(tmp_path, of):
+    pixels = np.frombuffer(ENCODE["png"](image(1)), "u1")
+    write_datasets(
+        tmp_path / "a.h5", **{"images/img_0": {"data": pixels, "chunks": (len(pixels),), "fletcher32": True}}
+    )
+    corrupt_chunk(tmp_path / "a.h5", 0, "images/img_0")
+    with pytest.raises(errors.CorruptChunkError, match="img_0"):
+        H5Dataset(tmp_path / "a.h5", Field(".", decode="png"), samples=Objects(of))

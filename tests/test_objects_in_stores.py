@@ -24,7 +24,7 @@ import pytest
 import torch
 from forking import SERVED, in_forked_child
 from inner import around, iterations_of, processors, stream_all
-from making import corrupt_chunk, make_file, vlen, write_datasets
+from making import corrupt_chunk, low_level, make_file, vlen, write, write_datasets
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
 from sample_files import eventually, in_thread, plain
@@ -247,6 +247,28 @@ def test_an_object_without_a_strong_etag_is_watched_by_what_its_store_gives(tmp_
                     read()
             else:
                 read()
+
+
+@pytest.mark.parametrize("watched", ["strong ETags", *WATCHED])
+def test_an_object_that_h5py_reads_is_the_one_that_was_opened_or_has_changed(tmp_path, watched):
+    path, kind = tmp_path / "a.h5", np.dtype([("text", h5py.string_dtype()), ("a", "f4")])
+
+    def rewrite(rows, begin):
+        values = np.array([(f"{begin + k}", begin + k) for k in range(rows)], kind)
+        stored = h5py.h5t.py_create(kind, logical=True)
+        low_level(
+            path, (rows,), stored=stored, prepare=lambda one: one.set_layout(h5py.h5d.COMPACT), then=write(values)
+        )
+
+    rewrite(30, 0)
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    with ObjectServer(tmp_path) as server:
+        vars(server).update(WATCHED.get(watched, {}))
+        dataset = H5Dataset(f"{server.url}/a.h5", "x")
+        rewrite(37, 500)
+        with contextlib.suppress(errors.SourceChangedError):  # or it is held in memory as it was
+            assert dataset[:]["a"].tolist() == list(range(30))
+        dataset.close()
 
 
 def test_an_object_that_became_shorter_has_changed(tmp_path):

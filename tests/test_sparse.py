@@ -259,3 +259,17 @@ def test_matrices_whose_columns_are_of_other_types_are_refused_with_both_types(t
     ):
         with pytest.raises(errors.FieldLengthError, match=says):
             opened()
+
+
+@pytest.mark.parametrize("part", ["data", "indices", "indptr"])
+def test_a_part_of_a_matrix_behind_a_link_out_of_the_file_is_refused_as_that(tmp_path, part):
+    dense = some_matrix(9, 5)
+    write(tmp_path / "b.h5", dense)
+    write(tmp_path / "a.h5", dense)
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        del file["X"][part]
+        file["X"][part] = h5py.ExternalLink("b.h5", f"/X/{part}")
+    field = Field("X", ragged="dense")
+    with pytest.raises(errors.ExternalDataError, match=f"'X/{part}' is an external link to 'b.h5'"):
+        H5Dataset(tmp_path / "a.h5", field)
+    assert np.array_equal(H5Dataset(tmp_path / "a.h5", field, allow_external=True)[:], dense)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Sequence
@@ -59,7 +60,6 @@ def diagnose_command(
         with Bar(SafeConsole(stderr=True), "measuring", unit="s") as bar:
             from h5stream.advice.diagnose import measure
             from h5stream.loader.loader import H5StreamLoader
-            from h5stream.structure import rows_of
 
             bar.show(total=bar.elapsed_s + 3 * seconds, note="the loader alone")
 
@@ -71,13 +71,7 @@ def diagnose_command(
             given = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
             row_s = step_ms / 1e3 / given["batch_size"]
             with H5StreamLoader(**given) as loader:
-                found = measure(
-                    loader,
-                    lambda batch: time.sleep(row_s * (rows_of(batch) or 0)),
-                    seconds,
-                    is_pause=True,
-                    progress=show,
-                )
+                found = measure(loader, functools.partial(_pause, row_s), seconds, is_pause=True, progress=show)
     except KeyboardInterrupt:
         if as_json:
             runs = {name: {"batch_s": one.batch_s, "rows_per_s": one.rows_per_s} for name, one in measured.items()}
@@ -100,6 +94,13 @@ def diagnose_command(
     if alone is not None:
         indented = Padding(Text(str(alone), style="dim"), (0, 0, 0, 2), expand=False)
         console.print(Text("the loader alone:", style="dim"), indented)
+
+
+def _pause(row_s: float, batch: Any) -> None:
+    """Stand for a training step of so many seconds a row."""
+    from h5stream.structure import rows_of
+
+    time.sleep(row_s * (rows_of(batch) or 0))
 
 
 def _print_until(said: str, found: Sequence[RenderableType]) -> None:

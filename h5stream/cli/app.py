@@ -155,7 +155,7 @@ def _as_typed(message: str, name: str = "") -> str:
     """Say with the options of the command what a message says with the arguments of Python."""
     command, *_ = _COMMANDS.get(name or "".join(sys.argv[1:2]), (None,))
     options = inspect.signature(command).parameters if command else {}
-    message = message.replace("samples=Rows(of=...) takes", "--samples \"Rows(of='data/*')\" takes")
+    message = re.sub(r"samples=(Rows\(of='[^']*'\)) takes", r'--samples "\1" takes', message)
     if "samples" not in options:
         message = re.sub(r"; --samples [^.`]*(?=\. )", "", message)
     for option, text in re.findall(r"\b(fields|samples)=(.+?)(?=, samples=| \(|$)", message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypedDict, get_type_hints
@@ -21,7 +22,11 @@ from h5stream.workers.samples import parts_of_library
 class OldNames(TypedDict, total=False):
     """Each argument of an old name, the one that took its place, and what to write."""
 
-    transform: Annotated[Callable[[Any], Any] | None, "batch_transform", "write batch_transform=FUNCTION"]
+    transform: Annotated[
+        Callable[[Any], Any] | None,
+        "batch_transform",
+        "write batch_transform=FUNCTION, which gets whole batches, or sample_transform=FUNCTION for single samples",
+    ]
     order: Annotated[Any, "draw", "write draw=FUNCTION"]
     max_batch_rows: Annotated[int | Mapping[str, int] | None, "draw", "write draw=Sized(rows, field)"]
     bucket: Annotated[bool | str | None, "draw", "write draw=Sized(rows, field, bucket=True)"]
@@ -141,6 +146,17 @@ def hint_of_channels(function: Any, fields: Iterable[FieldLayout]) -> None:
                 SAMPLES,
             )
         return
+
+
+def hint_of_types(fields: Iterable[FieldLayout]) -> None:
+    """Hint at fields of many numbers whose type is not that of a model's layers."""
+    for field in fields:
+        is_plain = field.kind == "array" and field.is_as_stored and field.images is None and field.categories is None
+        if is_plain and math.prod(field.row_shape) > 1 and field.dtype.name in ("float64", "int16", "uint16"):
+            hint(
+                f"field {field.name!r} is {field.dtype.name}, as it is stored, and layers of models take float32: "
+                f"Field({field.name!r}, dtype='float32') casts its batches"
+            )
 
 
 def _parts_of(function: Any) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from h5stream.device.cuda import backend_for
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics, RunCounters
 from h5stream.errors import OptionError
-from h5stream.loader.arguments import OLD, OldNames, hint_of_channels, with_new_names
+from h5stream.loader.arguments import OLD, OldNames, hint_of_channels, hint_of_types, with_new_names
 from h5stream.loader.draws import recognised
 from h5stream.loader.epoch import Iterations, LoaderIterator
 from h5stream.loader.position import Cursor
@@ -396,6 +396,7 @@ class H5StreamLoader:
                 "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: "
                 f"fields={self._unnamed}"
             )
+        hint_of_types(self.dataset.layout.fields)
         is_decided = self._settings.is_listed or self._settings.order is not None or self._settings.sized is not None
         if self.batch_size == DEFAULT_BATCH_ROWS and not is_decided and len(self) == 1 < len(self.dataset):
             hint(
@@ -406,6 +407,17 @@ class H5StreamLoader:
         self._counters = iterator.counters
         self._iterators.add(iterator)
         return iterator
+
+    def __next__(self) -> Any:
+        """Refuse ``next(loader)``: a loader has epochs, and an iterator is of one of them."""
+        raise OptionError("next(loader) is of no epoch; write iterator = iter(loader), and next(iterator)")
+
+    def __getitem__(self, index: Any) -> Any:
+        """Refuse ``loader[index]``, which a stock DataLoader over a loader asks for."""
+        raise OptionError(
+            f"an H5StreamLoader has no sample {index!r}: it gives batches itself, in place of a DataLoader; "
+            "loader.dataset, an H5Dataset, has samples by number, also for a DataLoader"
+        )
 
     def copy_into(self, static: Any) -> Iterator[int]:
         """Stream an epoch into tensors that stay where they are, as a captured CUDA graph needs them.

@@ -7,7 +7,7 @@ from making import leave_partial_chunks_unfiltered, low_level, make_file, number
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
-from h5stream.errors import CorruptChunkError
+from h5stream.errors import CorruptChunkError, SourceError
 
 U = h5py.h5s.UNLIMITED
 
@@ -148,3 +148,18 @@ def test_data_that_is_nowhere_is_an_error_for_us_as_for_h5py(tmp_path, chunks):
     dataset = H5Dataset(path, "x")
     with pytest.raises(CorruptChunkError, match="no data can be read"):
         dataset[:]
+
+
+@pytest.mark.parametrize("said", [1, 17, 31, 33, 2**31])
+def test_a_chunk_without_a_filter_that_is_said_to_have_other_than_its_bytes_is_refused(tmp_path, said):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w", libver="earliest") as file:
+        file.create_dataset("x", data=np.arange(40, dtype="i4"), chunks=(8,))
+    with h5py.File(path) as file:
+        info = file["x"].id.get_chunk_info(2)
+    key = info.size.to_bytes(4, "little") + bytes(4) + (16).to_bytes(8, "little") + bytes(8)
+    with open(path, "r+b") as raw:
+        raw.seek(raw.read().index(key + info.byte_offset.to_bytes(8, "little")))
+        raw.write(said.to_bytes(4, "little"))
+    with pytest.raises(SourceError, match=r"a\.h5', dataset '/x'"):  # h5py gives what is in memory behind them
+        H5Dataset(path, "x")

@@ -28,7 +28,7 @@ from h5stream.storage.layout.layout import DIRECT, DatasetPart, SampleLayout
 from h5stream.storage.source.handles import open_file, watch
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import FilesIdentity, bytes_at
-from h5stream.storage.source.remote import ObjectFile, ObjectIdentity, check_reads
+from h5stream.storage.source.remote import ObjectFile, ObjectIdentity, check_reads, opened_again
 from h5stream.storage.source.stores import raise_if_stopped
 
 _log = logging.getLogger("h5stream")
@@ -79,7 +79,8 @@ class H5pyReader:
                 if part.file not in self._files:
                     identity = self._layout.files[part.file]
                     identity.check_unchanged()
-                    self._files[part.file] = open_file(identity.path)
+                    with opened_again(identity):  # an object that was replaced says so where it is read
+                        self._files[part.file] = open_file(identity.path)
                 watch(self._files[part.file], [self._layout.files[number].path for number in part.behind])
                 self._datasets[key] = self._files[part.file][part.path]
             return self._datasets[key]

@@ -171,9 +171,10 @@ class Field:
         10x, dimension scales of texts), a list of names takes these columns of each file, also of a sparse matrix, and
         ``"by name"`` takes all, in the order of the first file. Without either, columns of other names are not joined;
         ``"by place"`` joins them all the same.
-    dtype : torch.dtype, optional, keyword-only
-        The type that the batch is cast to, after the stored bytes have reached the batch's device. Of opaque bytes it
-        is the type that they are, bfloat16 or a float of 8 bits, as h5py stores arrays of ml_dtypes.
+    dtype : torch.dtype or str, optional, keyword-only
+        The type that the batch is cast to, or its name such as ``"float32"``, after the stored bytes have reached the
+        batch's device. Of opaque bytes it is the type that they are, bfloat16 or a float of 8 bits, as h5py stores
+        arrays of ml_dtypes.
     take : range or sequence of int, "all" or Take, optional, keyword-only
         With ``samples=Sequences(...)`` or ``Table(...)``: the rows that a sample takes, counted from the row at which
         it begins. They are an axis of the sample, also the single row of ``take=[0]``. A `Take` says what else differs
