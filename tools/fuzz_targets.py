@@ -147,6 +147,12 @@ def plans(draw: Draw) -> None:
     low = np.sort(draw.rng.integers(0, len(rows) + 1, chunks))
     batches, per = draw.upto(3), len(rows) * (4 if spans else 1)
     row_nbytes = 2 * elements * width
+    kept = [NOTHING] * 3, 0, np.zeros(0, bool)
+    if draw.rng.random() < 0.3:
+        at = np.array([draw.memory(chunks * chunk_rows * row_nbytes + 64)[0] for _ in range(count)])
+        counts = draw.rng.integers(0, chunk_rows + 1, chunks)
+        filled = draw.rng.random(chunks) < 0.3
+        kept = [at, draw.changed(np.arange(chunks), 0.1), counts], 0, filled
     made = draw.native.plan_chunks(
         fields,
         draw.changed(np.where(draw.rng.random(chunks) < 0.1, -1, np.arange(chunks) * raw)),
@@ -165,8 +171,11 @@ def plans(draw: Draw) -> None:
         *[NO_AXES] * 2,
         *[NOTHING] * 2,
         0,
+        *kept[0],
+        *kept[1:],
     )
-    landed(draw, made, chunks, raw, count, draw.slots(batches, per * row_nbytes + 64), row_nbytes)
+    slots = NOTHING if kept[0][0].size and draw.rng.random() < 0.3 else draw.slots(batches, per * row_nbytes + 64)
+    landed(draw, made, chunks, raw, count, slots, row_nbytes)
 
 
 def carried_out(draw: Draw, made: Any, units: int, data: bytes, slots: Ints, row_nbytes: Ints) -> None:
@@ -244,6 +253,9 @@ def boxes(draw: Draw) -> None:
         draw.changed(np.tile(shape, (chunks, 1)), 0.15),
         draw.changed(np.zeros(chunks), 0.15 if is_plain else 0.05),
         *about,
+        *[NOTHING] * 3,
+        0,
+        np.zeros(0, bool),
     )
     landed(draw, made, chunks, raw, 1, slots, nbytes)
 
@@ -410,8 +422,9 @@ def lays(draw: Draw) -> None:
     count = chunks * 2
     native.lay_chunks(
         draw.changed(np.arange(count), 0.3), *(draw.changed(np.arange(count) * 50, 0.3) for _ in "ab"),
-        draw.number(count), draw.changed(np.arange(chunks), 0.3), draw.changed(np.arange(chunks + 1), 0.2),
-        draw.changed([0, 1], 0.2), draw.number(2), draw.number(50), draw.number(9), draw.number(100, 0.2),
+        draw.number(count), draw.changed(np.arange(chunks), 0.3), draw.changed(np.arange(chunks), 0.2),
+        draw.changed(np.arange(1, chunks + 1), 0.2), draw.changed([0, 1], 0.2), draw.number(2), draw.number(50),
+        draw.number(9), draw.number(100, 0.2),
         np.zeros((7, count), np.int64), np.zeros(count + 1, np.int64),
     )  # fmt: skip
 

@@ -215,6 +215,11 @@ def plan_chunks(
     sizes: _Longs,
     follow: _Longs,
     mode: int,
+    kept: _Longs,
+    kept_number: _Longs,
+    kept_count: _Longs,
+    kept_row: int,
+    is_filled: NDArray[np.bool_],
     /,
 ) -> Plan:
     """Plan chunks of a dataset; what is wrong with the numbers is a `ValueError`.
@@ -234,6 +239,15 @@ def plan_chunks(
         the bytes at its beginning that are not read.
     origins, offsets, sizes, follow, mode
         Of boxes, else empty, as `place_boxes` has them.
+    kept : shape (fields,)
+        Where row 0 of each field would be in memory that keeps all rows of some chunks; empty where none does. Such a
+        plan can be carried out without slots: then its rows are kept, and go nowhere else.
+    kept_number, kept_count : shape (n,)
+        Of each chunk its number among those that are kept, and its rows; 0 rows where it is not.
+    kept_row : int
+        The first row of the first of those.
+    is_filled : shape (kept,)
+        Which of those are there: they are looked at as the plan is carried out, and copied from there.
     """
 
 def plan_rows(
@@ -642,7 +656,8 @@ def lay_chunks(
     nbytes: _Longs,
     all_count: int,
     numbers: _Longs,
-    edges: _Longs,
+    low: _Longs,
+    high: _Longs,
     across: _Longs,
     columns: int,
     chunk_nbytes: int,
@@ -658,8 +673,8 @@ def lay_chunks(
     ----------
     stored, offset, nbytes, all_count
         Chunks that are stored: their numbers, ascending, where each begins, its bytes; and how many the grid has.
-    numbers, edges
-        Chunks of the first column of the grid that rows lie in, and where the rows of each begin and the last ends.
+    numbers, low, high
+        Chunks of the first column of the grid that rows lie in, and where the rows of each begin and end.
     across, columns
         Of each row of chunks, those that are wanted, and how many there are.
     chunk_nbytes, most_gap, most_work : int

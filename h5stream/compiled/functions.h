@@ -21,7 +21,7 @@ typedef struct {
     char code;
 } Value;
 
-enum { MOST_ARGUMENTS = 24 };
+enum { MOST_ARGUMENTS = 26 };
 
 typedef struct {
     Value value[MOST_ARGUMENTS];
@@ -142,6 +142,7 @@ static int take(Call *call, const char *function, const Parameter *parameters, P
     {                                                                                                                  \
         static const Parameter parameters[] = {__VA_ARGS__};                                                           \
         static const char name[] = #NAME;                                                                              \
+        _Static_assert(sizeof parameters / sizeof *parameters <= MOST_ARGUMENTS, "more arguments than there is room for"); \
         Call call;                                                                                                     \
         const Value *const v = call.value;                                                                             \
         (void)module;                                                                                                  \
@@ -438,6 +439,19 @@ static int are_chunks_sound(const ChunkPlan *plan)
     return !is_wrong;
 }
 
+/* Return whether what stays of each chunk is rows of it. */
+static int are_kept_sound(const ChunkPlan *plan, int64_t count)
+{
+    int is_wrong = plan->kept_row < 0;
+    for (int64_t k = 0; k < plan->plan.count && plan->kept.count; k++) {
+        is_wrong |= plan->kept_count[k] < 0 || plan->kept_count[k] > plan->fields->chunk_rows;
+        /* What is taken as it is may be read in part. */
+        is_wrong |= plan->kept_count[k] > 0 && !plan->fields->pipelines.count && plan->pipeline[k] >= 0 && plan->offset[k] >= 0;
+        is_wrong |= plan->kept_count[k] > 0 && (plan->kept_number[k] < 0 || plan->kept_number[k] >= count);
+    }
+    return !is_wrong;
+}
+
 /* Return whether each chunk has the rows, or the elements, that are taken of it, and no more than its bytes. */
 static int are_bytes_enough(const ChunkPlan *plan)
 {
@@ -482,7 +496,8 @@ static int are_places_sound(Plan *plan, int64_t row_count)
 FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes", 2), LONGS("piece", 2), LONGS("low", 2),
          LONGS("high", 2), ARRAY("pipeline", "b", 1, 2), NUMBER("most_gap"), PLACES("rows", 0), PLACES("lengths", 0),
          PLACES("batch", 9), PLACES("within", 9), TABLE("begin", 0), TABLE("chunk_shape", 0), TABLE("shape", 0),
-         LONGS("skipped", 0), TABLE("origins", 0), TABLE("offsets", 0), LONGS("sizes", 0), LONGS("follow", 19), NUMBER("mode"))
+         LONGS("skipped", 0), TABLE("origins", 0), TABLE("offsets", 0), LONGS("sizes", 0), LONGS("follow", 19), NUMBER("mode"),
+         LONGS("kept", 0), LONGS("kept_number", 0), LONGS("kept_count", 23), NUMBER("kept_row"), ARRAY("is_filled", "?", 1, 0))
     const int64_t axes = v[18].count;
     const Boxes boxes = {.axes = axes, .most = v[17].columns, .offsets = v[17].at, .sizes = v[18].at, .follow = v[19].at,
                          .origins = v[16].at, .mode = v[20].number, .element = 1, .boxes = v[16].count};
@@ -495,6 +510,8 @@ FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes"
             MUST(v[k].count == v[1].count && v[k].columns == axes, "chunks must have as many axes as boxes")
         MUST(v[15].count == v[1].count, "skipped must be of each chunk")
     }
+    MUST(!v[21].count || (v[22].count == v[1].count && v[21].count == ((const ChunkFields *)v[0].at)->program_count && !axes),
+         "what is kept must be all fields of whole chunks")
     ChunkPlan *plan = calloc(1, sizeof *plan);
     int is_sound = 1;
     if (plan) {
@@ -503,9 +520,10 @@ FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes"
             .plan = {.land = land_chunks, .count = v[1].count, .field_count = fields->program_count, .to = where_spans(v + 8)},
             .fields = fields, .most_gap = v[7].number, .offset = v[1].at, .nbytes = v[2].at, .piece = v[3].at, .low = v[4].at,
             .high = v[5].at, .pipeline = v[6].at, .boxes = boxes, .begin = v[12].at, .chunk_shape = v[13].at,
-            .shape = v[14].at, .skipped = v[15].at};
+            .shape = v[14].at, .skipped = v[15].at, .kept = longs(v + 21), .kept_number = v[22].at, .kept_count = v[23].at,
+            .kept_row = v[24].number, .is_filled = v[25].at};
         plan->plan.to.slots = (Longs){0};
-        WITHOUT_GIL_IF_LONG(v[8].count, is_sound = are_chunks_sound(plan) && are_places_sound(&plan->plan, axes ? -1 : fields->chunk_rows)
+        WITHOUT_GIL_IF_LONG(v[8].count, is_sound = are_chunks_sound(plan) && are_kept_sound(plan, v[25].count) && are_places_sound(&plan->plan, axes ? -1 : fields->chunk_rows)
                                                     && are_bytes_enough(plan));
         if (!is_sound)
             free(plan);
@@ -542,10 +560,11 @@ static Landing landing(const Value *v, const Value *scratch)
 
 #define SLOTS_FIT "slots must be those of all batches and fields"
 
-/* Return whether there is a slot for each batch of a plan, and a place in it for each field. */
+/* Return whether there is a slot for each batch of a plan, and a place in it for each field; no slot where rows only stay. */
 static int have_places(const Plan *plan, const Value *slots)
 {
-    return slots[1].count == plan->field_count && plan->most_batch < slots->count;
+    const int are_kept = !slots->count && plan->land == land_chunks && ((const ChunkPlan *)plan)->kept.count;
+    return slots[1].count == plan->field_count && (plan->most_batch < slots->count || are_kept);
 }
 
 FUNCTION(land, MADE("plan", PLAN), NUMBER("first"), NUMBER("last"), NUMBER("descriptor"), LONGS("at", 0), LONGS("slots", 0),
@@ -760,19 +779,19 @@ FUNCTION(into_chunks, PLACES("rows", 0), NUMBER("first_row"), NUMBER("chunk_rows
 END_WITH(PyLong_FromLongLong(count))
 
 FUNCTION(lay_chunks, LONGS("stored", 0), LONGS("offset", 1), LONGS("nbytes", 1), NUMBER("all_count"), LONGS("numbers", 0),
-         LONGS("edges", 0), LONGS("across", 0), NUMBER("columns"), NUMBER("chunk_nbytes"), NUMBER("most_gap"), NUMBER("most_work"),
+         LONGS("low", 5), LONGS("high", 5), LONGS("across", 0), NUMBER("columns"), NUMBER("chunk_nbytes"), NUMBER("most_gap"), NUMBER("most_work"),
          WRITTEN("table", "q", 2, 0), WRITTEN("cuts", "q", 1, 0))
-    const int64_t count = v[4].count * v[6].count;
-    int64_t *const at = v[11].at, cut_count = 0;
+    const int64_t count = v[4].count * v[7].count;
+    int64_t *const at = v[12].at, cut_count = 0;
     const ChunkColumns table = {at, at + count, at + 2 * count, at + 3 * count, at + 4 * count, at + 5 * count, at + 6 * count};
     int status;
-    MUST(v[5].count == v[4].count + 1 && v[11].count == 7 && v[11].columns == count && v[12].count == count + 1,
-         "edges, table and cuts do not fit numbers and across")
-    MUST(v[10].number > 0 && v[7].number > 0, "most_work and columns must be positive")
-    MUST(are_below(v + 4, INT64_MAX / v[7].number - 1) && are_below(v + 6, v[7].number), "numbers lead out of the grid")
-    WITHOUT_GIL_IF_LONG(count, status = lay_chunks(longs(v), v[1].at, v[2].at, v[3].number, longs(v + 4), v[5].at, longs(v + 6),
-                                                   v[7].number, &table);
-                        if (status == DONE) cut_count = cut_chunks(&table, count, v[8].number, v[9].number, v[10].number, v[12].at));
+    MUST(v[12].count == 7 && v[12].columns == count && v[13].count == count + 1,
+         "table and cuts do not fit numbers and across")
+    MUST(v[11].number > 0 && v[8].number > 0, "most_work and columns must be positive")
+    MUST(are_below(v + 4, INT64_MAX / v[8].number - 1) && are_below(v + 7, v[8].number), "numbers lead out of the grid")
+    WITHOUT_GIL_IF_LONG(count, status = lay_chunks(longs(v), v[1].at, v[2].at, v[3].number, longs(v + 4), v[5].at, v[6].at, longs(v + 7),
+                                                   v[8].number, &table);
+                        if (status == DONE) cut_count = cut_chunks(&table, count, v[9].number, v[10].number, v[11].number, v[13].at));
 END_WITH_STATUS(status, PyLong_FromLongLong(cut_count))
 
 FUNCTION(order_by_place, PLACES("batch", 0), PLACES("within", 1), WRITTEN("order", "i", 1, 1))

@@ -138,6 +138,7 @@ class PlannedWindow:
         default_factory=list
     )  # of the tasks, those that the pool carries out; taken out of these
     descriptors: dict[int, Descriptor] = field(default_factory=dict)  # of the files that the pool reads, held open
+    in_part: set[int] = field(default_factory=set)  # of those that the pool carries out, which it did not end
     pending: int = 0  # tasks that are still to come; all that the pool carries out count as one
     destination: Destination | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
@@ -155,6 +156,12 @@ class PlannedWindow:
         for task in tasks:
             is_native = task.native is not None and self._is_open(task.native.file, sources)
             (self.native if is_native else self.tasks).append(task)
+
+    def note_kept(self) -> None:
+        """Say that what the pool decoded is in memory, if it stays there."""
+        for number, task in enumerate(self.native):
+            if task.kept is not None and number not in self.in_part:
+                task.kept(None)
 
     def _is_open(self, file: int | None, sources: Sequence[ByteSource]) -> bool:
         if file is None or file in self.descriptors:

@@ -20,7 +20,7 @@ from h5stream.base.limits import return_freed_memory
 from h5stream.compiled import _native as kernels
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, NOWHERE, Task
+from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, Destination, Task
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters, Tally, clock
@@ -277,7 +277,7 @@ class Run:
             while (event := self._pool.work(self._reader.scratch.native, tally.native, settled)) is not None:
                 window, part, unit, settled = event
                 if settled:
-                    self._bring_rest(window, window.native[part], unit, tally)
+                    self._bring_rest(window, part, unit, tally)
                     continue
                 if window is not None:
                     self._settle(window)
@@ -415,7 +415,7 @@ class Run:
         task_nbytes = max(least, min(most, share)) if self._threads else most
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
         files = self._reader.layout.files_of(placement.rows)
-        fills = any(task.keeps for task in tasks)
+        fills = any(task.kept is not None for task in tasks)
         planned = PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
         if self._threads:
             planned.take_native(self._reader.sources)
@@ -455,6 +455,8 @@ class Run:
                 self._let_go()
                 return
         changed = window.changed_file(self._reader.layout.files)
+        if changed is None:
+            window.note_kept()
         with self._lock:
             if self._stopped[0]:  # it may be gone
                 self._let_go()
@@ -464,10 +466,14 @@ class Run:
             self._active.remove(window)
             self._complete(window)
 
-    def _bring_rest(self, window: PlannedWindow, task: Task, unit: int, tally: Tally) -> None:
+    def _bring_rest(self, window: PlannedWindow, part: int, unit: int, tally: Tally) -> None:
         """Bring what the pool could not bring of a task, or tell why that cannot be."""
+        task = window.native[part]
         assert task.rest is not None
         rest = task.rest(unit)
+        window.in_part.add(part)
+        if task.kept is not None:
+            task.kept(unit)
         with self._lock:
             if self._stopped[0]:
                 return
@@ -481,7 +487,7 @@ class Run:
             with self._choosing:
                 task = None if self._to_decode is None else next(self._to_decode, None)
             if task is not None:
-                task.land(NOWHERE, self._reader.tools(tally, self._stopped))
+                task.land(Destination.nowhere(self._reader.layout.fields), self._reader.tools(tally, self._stopped))
         with self._lock:
             self._decoding -= 1
             if task is None:

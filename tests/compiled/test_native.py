@@ -58,7 +58,12 @@ def fields_of(chunk_rows, row_elements, segments, *, width=1, places=None, pipel
 NO_BOXES = *[np.zeros((0, 0), np.int64)] * 3, *[np.zeros(0, np.int64)], *[np.zeros((0, 0), np.int64)] * 2
 
 
-def plan_of(fields, rows, batch, within, *, low=(0,), high=None, piece=(0,), offset=None, nbytes=1 << 30):
+NOTHING_STAYS = (*[LONGS[:0]] * 3, 0, np.zeros(0, bool))
+
+
+def plan_of(
+    fields, rows, batch, within, *, low=(0,), high=None, piece=(0,), offset=None, nbytes=1 << 30, kept=NOTHING_STAYS
+):
     """Plan chunks that follow one another in a file, or one."""
     count = len(low)
     offset = np.arange(count) * max(1, nbytes) if offset is None else np.array(offset)
@@ -78,6 +83,7 @@ def plan_of(fields, rows, batch, within, *, low=(0,), high=None, piece=(0,), off
         *NO_BOXES,
         *[np.zeros(0, np.int64)] * 2,
         0,
+        *kept,
     )
 
 
@@ -316,6 +322,7 @@ def boxes_of(nbytes=3, **other):
         fields_of(3, [1], [[0, 0, 1]]), one * 0, one * nbytes, one * 0, one * 0, one, np.zeros(1, np.int8), 0,
         np.zeros(1, np.int64), LONGS[:0], one * 0, one * 0, *(np.array(each) for each in given.values()),
         np.array([[1, 0]]), np.array([[0, 1], [0, 1]]), np.array([2, 1]), np.ones(2, np.int64), 0,
+        *NOTHING_STAYS,
     )  # fmt: skip
 
 
@@ -440,6 +447,65 @@ def test_values_of_a_heap_come_as_long_as_they_are_wanted_until_one_is_damaged(t
     assert target.tobytes() == b"xyzde\0"
     path.write_bytes(bytes(8192))
     assert carried_out(heap_of(), path, target, 1)[0] == 0
+
+
+def kept_by(memory, number=(0, 1), count=(3, 2), row=0, filled=(False, False)):
+    return np.array([address_of(memory)]), np.array(number), np.array(count), row, np.array(filled)
+
+
+def fields_with_a_pipeline():
+    pipeline = native.Pipeline(np.zeros((0, 7), np.int64), np.zeros(0, np.uint32), 6, 6, 0)
+    return fields_of(3, [2], [[0, 0, 2]], pipelines=np.array([pipeline.address])), pipeline
+
+
+@pytest.mark.parametrize("offset", [(0, 6), (0, -1)])
+@pytest.mark.parametrize("has_slots", [True, False])
+def test_all_rows_of_a_chunk_stay_where_they_are_to_and_those_that_are_wanted_go_to_their_places(offset, has_slots):
+    fields, pipeline = fields_with_a_pipeline()
+    stored, memory, slot = np.arange(12, dtype=np.uint8), np.full(12, 99, np.uint8), np.full(4, 99, np.uint8)
+    rows, zeros = np.array([1, 0], np.int32), np.zeros(2, np.int32)
+    where = {"low": (0, 1), "high": [1, 2], "piece": (0, 0), "offset": offset, "nbytes": 6}
+    plan = plan_of(fields, rows, zeros, np.array([1, 0], np.int32), **where, kept=kept_by(memory))
+    counts, scratch, stop = np.zeros(native.COUNTS, np.int64), native.Scratch(), np.zeros(1, np.int32)
+    slots = np.array([address_of(slot)] if has_slots else [], np.int64)
+    at = address_of(stored) + np.array([0, 6])
+    done = native.land(plan, 0, 2, -1, at, slots, ONE_FIELD, ONE_FIELD + 2, scratch.address, stop, counts)
+    second = [1, 1, 1, 1] if offset[1] < 0 else [6, 7, 8, 9]  # the fill value is 1
+    assert (done, memory.tolist()) == (2, [0, 1, 2, 3, 4, 5, *second, 99, 99])
+    assert slot.tolist() == ([*second[:2], 2, 3] if has_slots else [99] * 4)
+    assert pipeline.address
+
+
+def test_a_chunk_that_is_there_by_now_is_copied_and_not_read():
+    fields, pipeline = fields_with_a_pipeline()
+    memory, slot = np.arange(12, dtype=np.uint8), np.full(4, 99, np.uint8)
+    rows, zeros = np.array([1, 0], np.int32), np.zeros(2, np.int32)
+    where = {"low": (0, 1), "high": [1, 2], "piece": (0, 0), "offset": (0, 6), "nbytes": 6}
+    keep = kept_by(memory, filled=(False, False))
+    plan = plan_of(fields, rows, zeros, np.array([1, 0], np.int32), **where, kept=keep)
+    keep[-1][:] = True
+    counts, scratch, stop = np.zeros(native.COUNTS, np.int64), native.Scratch(), np.zeros(1, np.int32)
+    to = np.array([address_of(slot)]), ONE_FIELD, ONE_FIELD + 2
+    assert native.land(plan, 0, 2, 10**6, LONGS[:0], *to, scratch.address, stop, counts) == 2  # that file is not open
+    assert (slot.tolist(), memory.tolist()) == ([6, 7, 2, 3], [*range(12)])
+    assert counts.tolist() == [0, 0, 0, 0, 0, 0, 0, 0, counts[8], 4]
+    assert pipeline.address
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"number": (0, -1)}, {"number": (0, 2)}, {"count": (4, 2)}, {"count": (-1, 2)}, {"number": (0,)}, {"row": -1}],
+)
+def test_more_than_the_rows_of_a_chunk_cannot_stay(wrong):
+    fields, pipeline = fields_with_a_pipeline()
+    where = {"low": (0, 1), "high": [1, 2], "piece": (0, 0), "offset": (0, 6), "nbytes": 6}
+    places = [np.array([0, 0], np.int32)] * 3
+    plan_of(fields, *places, **where, kept=kept_by(BYTES))
+    with pytest.raises(ValueError, match="plan_chunks"):
+        plan_of(fields, *places, **where, kept=kept_by(BYTES, **wrong))
+    with pytest.raises(ValueError, match="plan_chunks"):  # of what is read in part
+        plan_of(fields_of(3, [2], [[0, 0, 2]]), *places, **where, kept=kept_by(BYTES))
+    assert pipeline.address
 
 
 @pytest.mark.parametrize("segments", [[[0, 0, 2]], [[1, 0, 1]], [[-1, 0, 1]], [[0, -1, 1]], [[0, 0, 0]]])

@@ -19,10 +19,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement
-from h5stream.engine.plan.tasks import NONE, Destination, Native, Task, Tools, chunk_by_chunk
+from h5stream.engine.plan.tasks import NONE, Destination, Keeping, Native, Task, Tools, chunk_by_chunk
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import SourceError
@@ -132,7 +133,14 @@ def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
 class UnfilteredRows:
     """What is read of rows that nothing is decoded of, as `kernels.read_rows` says, and what plans that."""
 
-    def __init__(self, part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES, has_descriptor: bool = True) -> None:
+    def __init__(
+        self,
+        part: DatasetPart,
+        gap_nbytes: int = LOCAL_GAP_NBYTES,
+        has_descriptor: bool = True,
+        keep: Keeping | None = None,
+    ) -> None:
+        self._keep = keep
         self.part, self._gap_nbytes, self._has_descriptor = part, gap_nbytes, has_descriptor
         index, stride = part.chunk_index, part.pieces[0].row_elements * part.stored_element_nbytes
         self.extents, self._runs = extents, runs = _extents_of(part, gap_nbytes)
@@ -172,9 +180,15 @@ class UnfilteredRows:
         along = self.stride - nbytes <= self._gap_nbytes
         return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
 
-    def __call__(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
+    def __call__(
+        self, placement: Placement, task_nbytes: int, missing: NDArray[np.bool_] | None = None, /
+    ) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         placement = self._cut(placement)
+        if self._keep is not None and missing is not None:
+            _, edges, chunks = placement.in_chunks(self.part)
+            yield from self._keep.tasks(self._read_stretches, placement, edges, chunks, missing)
+            return
         reads, skipped = kernels.count_reads(placement.rows, placement.lengths, self._gap_nbytes // self.stride)
         more = skipped * self.stride + reads * len(self.extents) * READ_COST_NBYTES
         cost = self.row_nbytes + more // placement.total_rows
