@@ -104,7 +104,8 @@ def read(folder: str) -> Iterator[Case]:
     path = Path(folder) / "rows"
     path.write_bytes(bytes(128 << 20))
     descriptor = os.open(path, os.O_RDONLY)
-    scratch, counts, fill = np.zeros(1 << 20, np.uint8), np.zeros(5, np.int64), np.zeros(64, np.uint8)
+    scratch, counts, fill = native.Scratch(), np.zeros(native.COUNTS, np.int64), np.zeros(64, np.uint8)
+    none, room = np.zeros(0, np.int64), 1 << 20
     one = [[0, 0, 1, 0, 1]], [[0, 0, 1, 1, 0, 1, 0]]
     two = [[0, 0, 256, 0, 1], [0, 9000, 256, 1, 2]], [[0, 0, 256, 1, 0, 1, 0], [9000, 256, 256, 1, 0, 1, 0]]
     kinds = {
@@ -121,12 +122,13 @@ def read(folder: str) -> Iterator[Case]:
         if nbytes == stride:
             extents[0, 2] = runs[0, 2] = nbytes
         offsets = np.arange((128 << 20) // stride) * stride if chunk_rows == 1 else np.zeros(1, np.int64)
-        given = (
-            descriptor, np.zeros(0, np.int64), offsets, 1, chunk_rows, 0, stride, extents, runs,
-            np.array([fill.ctypes.data]), np.array([64]), scratch.ctypes.data, len(scratch), gap, 0, counts, rows,
-            rows[:0], *places(len(rows)), slots, np.zeros(1, np.int64), np.array([nbytes]),
+        plan = native.plan_rows(
+            none, offsets, 1, chunk_rows, 0, stride, extents, runs, np.array([fill.ctypes.data]), np.array([64]), room,
+            gap, 0, rows, rows[:0], *places(len(rows)),
         )  # fmt: skip
-        yield f"read_rows, {name}", lambda given=given: native.read_rows(*given), len(rows)
+        to = slots, np.zeros(1, np.int64), np.array([nbytes]), scratch.address, np.zeros(1, np.int32), counts
+        given = plan, 0, len(rows), descriptor, none, *to
+        yield f"plan_rows, {name}", lambda given=given: native.land(*given), len(rows)
 
 
 def boxes() -> Iterator[Case]:

@@ -374,17 +374,16 @@ def reads(draw: Draw) -> None:
     slots = draw.slots(batches, len(rows) * per * nbytes)
     has_numbers = draw.rng.random() < 0.5
     room = draw.upto(300) + chunk_rows * stride
-    with draw.file(draw.rng.bytes(chunks * chunk_rows * stride)) as descriptor:
-        draw.native.read_rows(
-            descriptor, draw.changed(np.arange(chunks), 0.15) if has_numbers else NOTHING,
-            draw.changed(np.arange(chunks) * chunk_rows * stride, 0.15), draw.number(1), draw.number(chunk_rows),
-            draw.number(0), draw.number(stride), np.array([[0, begin, nbytes, 0, 1]]),
-            np.array([[begin, 0, nbytes, 1, nbytes, 1, 0]]), np.array([draw.memory(8)[0]]), np.full(1, 8),
-            draw.memory(room)[0], room, draw.number(draw.upto(200, 0)), 0, np.zeros(5, np.int64),
-            draw.places(draw.changed(rows, 0.4)), draw.places(lengths), draw.places(draw.changed(
-                draw.rng.integers(0, batches, len(rows)))), draw.places(np.arange(len(rows)) * per), slots,
-            np.zeros(1, np.int64), np.full(1, nbytes),
-        )  # fmt: skip
+    made = draw.native.plan_rows(
+        draw.changed(np.arange(chunks), 0.15) if has_numbers else NOTHING,
+        draw.changed(np.arange(chunks) * chunk_rows * stride, 0.15), draw.number(1), draw.number(chunk_rows),
+        draw.number(0), draw.number(stride), np.array([[0, begin, nbytes, 0, 1]]),
+        np.array([[begin, 0, nbytes, 1, nbytes, 1, 0]]), np.array([draw.memory(8)[0]]), np.full(1, 8),
+        room, draw.number(draw.upto(200, 0)), 0, draw.places(draw.changed(rows, 0.4)), draw.places(lengths),
+        draw.places(draw.changed(draw.rng.integers(0, batches, len(rows)))), draw.places(np.arange(len(rows)) * per),
+    )  # fmt: skip
+    data = draw.rng.bytes(chunks * chunk_rows * stride)
+    carried_out(draw, made, len(rows), data, slots, np.full(1, nbytes))
 
 
 def files(draw: Draw) -> None:

@@ -270,7 +270,36 @@ def plan_rows(
     within: _Places,
     /,
 ) -> Plan:
-    """Plan what `read_rows` does; the arguments are those of it."""
+    """Plan reads of rows that need no decoding, no bytes but those of `extents`, to their places.
+
+    Rows of one chunk that lie no more than `gap` bytes apart are read together, as far as `room` goes.
+
+    Parameters
+    ----------
+    numbers, offsets : int64 arrays
+        The chunks that were written, ascending, and where each begins; `numbers` may be empty if all were.
+    across, chunk_rows, first_row, stride : int
+        Chunks that a row crosses, rows of a chunk, number of the first row, bytes of a row in a chunk.
+    extents : int64 array, shape (n, 5)
+        What is read of a row at once: the chunk across the row, first byte in the chunk's row, bytes, and the
+        first and last (exclusive) of its `runs`.
+    runs : int64 array, shape (m, 7)
+        What is wanted of an extent: from within the chunk's row, to within the batch's row, bytes, how many of
+        them, bytes from one to the next, bytes that are to be reversed together (1: none), field.
+    fills, fill_nbytes : int64 arrays
+        For each field, address and length of the fill value.
+    room : int
+        Bytes that are read at once; no extent has more.
+    gap : int
+        Bytes that are read along rather than skipped.
+    whole_rows : int
+        So many consecutive rows are read to their places without a copy; 0 if rows are not wanted whole.
+    rows : int32 or int64 array
+        Row numbers, ascending; `batch` and `within` say where each goes.
+    lengths : int32 or int64 array
+        Consecutive rows from each of them on, which lie in one chunk, and fit the room if they are fewer than
+        `whole_rows` or that is 0; empty where each is one.
+    """
 
 def plan_memory(
     sources: _Longs,
@@ -406,74 +435,6 @@ def fill_behind(target: int, stride: int, used: _Longs, fill: int, fill_nbytes: 
 
 # Rows in files
 
-def read_rows(
-    descriptor: int,
-    numbers: _Longs,
-    offsets: _Longs,
-    across: int,
-    chunk_rows: int,
-    first_row: int,
-    stride: int,
-    extents: _Longs,
-    runs: _Longs,
-    fills: _Longs,
-    fill_nbytes: _Longs,
-    scratch: int,
-    room: int,
-    gap: int,
-    whole_rows: int,
-    counts: _Longs,
-    rows: _Places,
-    lengths: _Places,
-    batch: _Places,
-    within: _Places,
-    slots: _Longs,
-    field_offsets: _Longs,
-    row_nbytes: _Longs,
-    /,
-) -> bool:
-    """Read rows that need no decoding, no bytes but those of `extents`, and put them in their places.
-
-    Rows of one chunk that lie no more than `gap` bytes apart are read together, as far as `room` goes.
-
-    Parameters
-    ----------
-    descriptor : int
-        Of the file.
-    numbers, offsets : int64 arrays
-        The chunks that were written, ascending, and where each begins; `numbers` may be empty if all were.
-    across, chunk_rows, first_row, stride : int
-        Chunks that a row crosses, rows of a chunk, number of the first row, bytes of a row in a chunk.
-    extents : int64 array, shape (n, 5)
-        What is read of a row at once: the chunk across the row, first byte in the chunk's row, bytes, and the
-        first and last (exclusive) of its `runs`.
-    runs : int64 array, shape (m, 7)
-        What is wanted of an extent: from within the chunk's row, to within the batch's row, bytes, how many of
-        them, bytes from one to the next, bytes that are to be reversed together (1: none), field.
-    fills, fill_nbytes : int64 arrays
-        For each field, address and length of the fill value.
-    scratch, room : int
-        Memory to read into, and its bytes; no extent has more.
-    gap : int
-        Bytes that are read along rather than skipped.
-    whole_rows : int
-        So many consecutive rows are read to their places without a copy; 0 if rows are not wanted whole.
-    counts : int64 array, shape (5,)
-        Added to: reads, their bytes, nanoseconds in them; set: offset and length of a read that failed.
-    rows : int32 or int64 array
-        Row numbers, ascending; `batch` and `within` say where each goes.
-    lengths : int32 or int64 array
-        Consecutive rows from each of them on, which lie in one chunk, and fit the room if they are fewer than
-        `whole_rows` or that is 0; empty where each is one.
-    field_offsets, row_nbytes : int64 arrays
-        For each field, where it begins in a slot, and bytes of its rows.
-
-    Returns
-    -------
-    bool
-        Whether all was read. If not, some rows are in their places and some are not.
-    """
-
 def place_rows(
     sources: _Longs,
     stride: int,
@@ -496,7 +457,7 @@ def place_rows(
     """
 
 def room_of_each(extents: int, largest: int, room: int, /) -> int:
-    """Return the bytes of `read_rows`' room for one of so many extents, of which the largest has so many bytes."""
+    """Return the bytes of the room for one of so many extents, of which the largest has so many bytes."""
 
 def count_reads(rows: _Places, lengths: _Places, most_gap: int, /) -> tuple[int, int]:
     """Return how many reads ascending rows, or spans of them, take, and the rows that are read along between them."""

@@ -617,25 +617,6 @@ static int are_runs_sound(const Reading *of, int64_t fields)
 #define ROWS_FIT "chunk_rows and stride must be positive, gap not negative"
 #define RUNS_FIT "extents and runs do not fit one another, their fields and their fills"
 
-FUNCTION(read_rows, NUMBER("descriptor"), LONGS("numbers", 0), LONGS("offsets", 0), NUMBER("across"), NUMBER("chunk_rows"),
-         NUMBER("first_row"), NUMBER("stride"), TABLE("extents", 5), TABLE("runs", 7), LONGS("fills", 0), LONGS("fill_nbytes", 10),
-         NUMBER("scratch"), NUMBER("room"), NUMBER("gap"), NUMBER("whole_rows"), WRITTEN("counts", "q", 1, 0), WHERE_SPANS(16),
-         LONGS("field_offsets", 10), LONGS("row_nbytes", 10))
-    Reading of = {
-        .descriptor = (int)v[0].number, .numbers = longs(v + 1), .offsets = longs(v + 2), .across = v[3].number,
-        .chunk_rows = v[4].number, .first_row = v[5].number, .stride = v[6].number, .extents = v[7].at,
-        .extent_count = v[7].count, .runs = v[8].at, .run_count = v[8].count, .fills = v[9].at, .fill_nbytes = v[10].at,
-        .scratch = address(v + 11), .room = v[12].number, .gap = v[13].number, .whole_rows = v[14].number,
-        .counts = v[15].at, .to = where_spans(v + 16), .field_offsets = v[21].at, .row_nbytes = v[22].at};
-    int status;
-    MUST(of.chunk_rows > 0 && of.stride > 0 && of.gap >= 0, ROWS_FIT)
-    MUST(v[15].count == 5, "counts must be 5")
-    MUST(!of.numbers.count || of.numbers.count == of.offsets.count, "numbers must be as many as offsets, or none")
-    MUST(are_lengths_of(v + 16), LENGTHS_FIT)
-    MUST(are_runs_sound(&of, v[9].count), RUNS_FIT)
-    TO_SLOTS(&of.to, status = read_rows(&of));
-END_WITH_STATUS(status, PyBool_FromLong(status))
-
 FUNCTION(plan_rows, LONGS("numbers", 0), LONGS("offsets", 0), NUMBER("across"), NUMBER("chunk_rows"), NUMBER("first_row"),
          NUMBER("stride"), TABLE("extents", 5), TABLE("runs", 7), LONGS("fills", 0), LONGS("fill_nbytes", 9), NUMBER("room"),
          NUMBER("gap"), NUMBER("whole_rows"), PLACES("rows", 0), PLACES("lengths", 0), PLACES("batch", 14), PLACES("within", 14))
@@ -975,5 +956,5 @@ PyMethodDef FUNCTIONS[] = {
     METHOD(locate), METHOD(range_of), METHOD(subtract),
     METHOD(renumber), METHOD(unshuffle), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
     METHOD(place_boxes), METHOD(place_rows), METHOD(read_files),
-    METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each), METHOD(scatter), METHOD(scatter_spans),
+    METHOD(read_objects), METHOD(room_of_each), METHOD(scatter), METHOD(scatter_spans),
     METHOD(shuffled_into), METHOD(spread), {0}};

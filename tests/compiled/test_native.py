@@ -192,10 +192,6 @@ BEYOND = {  # arguments for three rows, of which some have a batch that has no s
     "scatter": lambda batch: (0, 1, np.array([[0, 0, 1]]), PLACES, batch, *TO[2:]),
     "scatter_spans": lambda batch: (0, 1, np.array([[0, 0, 1]]), PLACES, PLACES, batch, *TO[2:]),
     "gather_any": lambda batch: (0, PLACES, batch, *TO[2:]),
-    "read_rows": lambda batch: (
-        0, LONGS[:0], LONGS, 1, 1, 0, 1, *ONE_RUN, 0, 8, 0, 0, np.zeros(5, np.int64), PLACES, PLACES[:0], batch, PLACES,
-        LONGS, LONGS[:1], LONGS[:1] + 1,
-    ),
     "place_rows": lambda batch: (
         LONGS[:1], 1, *ONE_RUN, PLACES, PLACES[:0], batch, PLACES, LONGS, LONGS[:1], LONGS[:1] + 1
     ),
@@ -351,11 +347,16 @@ def test_a_box_of_which_a_chunk_that_is_read_in_part_has_too_little_is_not_broug
     assert target.tolist() == ([1, 2] if landed else [9, 9])
 
 
-def test_rows_that_descend_are_not_read():
-    arguments = list(BEYOND["read_rows"](PLACES * 0))
-    arguments[16] = np.array([1, 0, 2], np.int32)
-    with pytest.raises(ValueError, match="lead out"):
-        native.read_rows(*arguments)
+def test_rows_that_descend_are_not_read(tmp_path):
+    (tmp_path / "rows").write_bytes(b"abc")
+    target = np.zeros(2, np.uint8)
+    for rows, wanted in (([1, 2], b"bc"), ([2, 1], b"\0\0")):
+        target[:] = 0
+        where = np.array(rows), LONGS[:0], LONGS[:2] * 0, np.array([0, 1])
+        fills = np.array([address_of(BYTES)]), np.ones(1, np.int64)
+        plan = native.plan_rows(LONGS[:0], LONGS[:1], 1, 3, 0, 1, *ONE_RUN[:2], *fills, 8, 0, 0, *where)
+        done, _ = carried_out(plan, tmp_path / "rows", target, 1)
+        assert (done, target.tobytes()) == (2 if rows[0] < rows[1] else 0, wanted)
 
 
 def matrix_of(rows=(0, 1), lengths=(1, 2), chunk=3, room=16, wanted=3, **other):

@@ -5,7 +5,7 @@ eight rows of a chunk of 24 MiB. What is skipped must be worth a read of its own
 read along are read; everything larger is not.
 
 Of a local file nothing is planned for each chunk or row: a task is a stretch of a window's rows, and one kernel
-(`kernels.read_rows`) finds their bytes, reads them and puts them in their places, all without the GIL. Other sources
+(`kernels.plan_rows`) finds their bytes, reads them and puts them in their places, all without the GIL. Other sources
 have no descriptor that a kernel could read from; for them each read is planned, and another kernel places what came.
 """
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement
-from h5stream.engine.plan.tasks import NONE, Destination, Keeping, Native, Task, Tools, chunk_by_chunk
+from h5stream.engine.plan.tasks import GOING_ON, NONE, Destination, Keeping, Native, Task, Tools, chunk_by_chunk
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import SourceError
@@ -50,7 +50,7 @@ ATTEMPTS = 10
 
 
 def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
-    """Return what a target wants of a row: piece, and the columns of `kernels.read_rows`' runs."""
+    """Return what a target wants of a row: piece, and the columns of `kernels.plan_rows`' runs."""
     leaf = target.leaf
     assert leaf is not None
     stored, unit = leaf.stored_nbytes, leaf.unit_nbytes if leaf.swapped else 1
@@ -131,7 +131,7 @@ def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
 
 
 class UnfilteredRows:
-    """What is read of rows that nothing is decoded of, as `kernels.read_rows` says, and what plans that."""
+    """What is read of rows that nothing is decoded of, as `kernels.plan_rows` says, and what plans that."""
 
     def __init__(
         self,
@@ -168,7 +168,8 @@ class UnfilteredRows:
         self._takes_spans = has_descriptor and gap_nbytes + int(nbytes.min()) >= stride
         # What every call of a kernel says of the file and of the fields.
         where = self.numbers, self.offsets, self._across, self.chunk_rows, part.row_start, stride
-        self._table = *where, extents, runs, self._fill_places, self._fill_nbytes
+        fills = self._fill_places, self._fill_nbytes
+        self._table = *where, extents, runs, *fills, self._room, gap_nbytes, self.whole_rows
         self._offsets: Any = memoryview(self.offsets)  # type: ignore[arg-type]  # quicker to look into
         # Of a row that is one run of chunks that are all there: the chunk across it, its first byte, its bytes.
         is_plain = len(runs) == 1 and runs[0, 3] == runs[0, 5] == 1 and not len(self.numbers)
@@ -219,16 +220,8 @@ class UnfilteredRows:
 
     def _plan(self, placement: Placement) -> kernels.Plan:
         """Say as data what brings rows."""
-        return kernels.plan_rows(
-            *self._table,
-            self._room,
-            self._gap_nbytes,
-            self.whole_rows,
-            placement.rows,
-            placement.lengths,
-            placement.batch,
-            placement.within,
-        )
+        where = placement.rows, placement.lengths, placement.batch, placement.within
+        return kernels.plan_rows(*self._table, *where)
 
     def _part(self, plan: kernels.Plan, placement: Placement, low: int, high: int) -> Task:
         part = Native(plan, low, high, self._fields, self.part.file)
@@ -248,23 +241,6 @@ class UnfilteredRows:
     def _read(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and put them in their places."""
         read_until_sound(part, tools.sources[self.part.file], destination, tools)
-
-    def _let_read(self, source: ByteSource, scratch: DecodeScratch, counts: Ints, to: tuple[Any, ...]) -> bool:
-        """Let a kernel read rows to where they go; tell whether all of it was read."""
-        descriptor = source.descriptor()
-        assert descriptor is not None  # else the rows were planned otherwise
-        return bool(
-            kernels.read_rows(
-                descriptor.number,
-                *self._table,
-                address_of(scratch.buffer("read", self._room)),
-                self._room,
-                self._gap_nbytes,
-                self.whole_rows,
-                counts,
-                *to,
-            )
-        )
 
     def read(self, first: int, values: Sequence[Any], source: ByteSource, own: Any) -> bool:
         """Read consecutive rows to an array for each field of the layout; tell whether all of it was read."""
@@ -295,7 +271,12 @@ class UnfilteredRows:
             to = cut.rows, cut.lengths, cut.batch, cut.within
         offsets = np.array([address_of(values[field]) for field in self._fields])
         row_nbytes = np.array([values[field].nbytes // count for field in self._fields])
-        return self._let_read(source, scratch, np.zeros(5, dtype=np.int64), (*to, zero, offsets, row_nbytes))
+        held, counts = source.descriptor(), np.zeros(kernels.COUNTS, dtype=np.int64)
+        assert held is not None  # else the rows were planned otherwise
+        plan, count = kernels.plan_rows(*self._table, *to), len(to[0])
+        where = zero, offsets, row_nbytes
+        address = scratch.native.address
+        return kernels.land(plan, 0, count, held.number, NONE, *where, address, GOING_ON, counts) == count
 
     def _read_stretches(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read of neighbours in a chunk together what is wanted at once, and put all of that in its places."""
