@@ -54,6 +54,12 @@ class Measurement:
     first_batch_s: float | None  # to the first batch; None if there was none in the time
     peak_nbytes: int  # growth of resident memory over the start, worker processes included
     stopped: bool = False  # whether its time was over before its epoch
+    busy_s: float = 0.0  # in which the loop ran Python of its own
+
+    @property
+    def busy_share(self) -> float:
+        """The share of the time in which the loop ran Python of its own."""
+        return self.busy_s / self.seconds
 
     @property
     def rows_per_s(self) -> float:

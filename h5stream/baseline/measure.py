@@ -57,16 +57,32 @@ def batch_nbytes(batch: Any) -> int:
     return sum(map(len, itertools.chain(*texts))) + sum(tensor.nbytes for tensor in tensors_of(batch))
 
 
+def _run_python(seconds: float) -> float:
+    """Run Python for so many seconds, without a pause in which others may; return how many they were."""
+    began = time.perf_counter()
+    while (taken := time.perf_counter() - began) < seconds:
+        pass
+    return taken
+
+
 def measure_epoch(
-    name: str, loader: Any, *, seconds: float = math.inf, progress: Progress = lambda rows: None
+    name: str,
+    loader: Any,
+    *,
+    seconds: float = math.inf,
+    progress: Progress = lambda rows: None,
+    busy_s: float = 0.0,
 ) -> Measurement:
-    """Stream one epoch, or of a long one what comes within so many seconds, and return its figures."""
+    """Stream one epoch, or of a long one what comes within so many seconds, and return its figures.
+
+    The loop runs Python for `busy_s` seconds a batch.
+    """
     with contextlib.suppress(OSError):  # ``proc_pid_clear_refs(5)``: writing 5 resets VmHWM, where the kernel lets us
         Path("/proc/self/clear_refs").write_text("5")
     before = status_nbytes(os.getpid(), "VmRSS")
     start = time.perf_counter()
     rows = batches = nbytes = 0
-    first, stopped = None, False
+    first, stopped, busy = None, False, 0.0
     for batch in batches_of(loader):
         if first is None:
             first = time.perf_counter() - start
@@ -74,6 +90,7 @@ def measure_epoch(
         nbytes += batch_nbytes(batch)
         batches += 1
         progress(rows)
+        busy += _run_python(busy_s) if busy_s else 0.0
         if stopped := time.perf_counter() - start >= seconds:
             break
     taken = time.perf_counter() - start
@@ -86,6 +103,7 @@ def measure_epoch(
         first_batch_s=first,
         peak_nbytes=max(0, status_nbytes(os.getpid(), "VmHWM") - before),
         stopped=stopped,
+        busy_s=busy,
     )
 
 

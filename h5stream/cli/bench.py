@@ -36,6 +36,7 @@ _WORDS = {
     "h5stream, first epoch": "decodes every row, and touches its memory for the first time",
     "h5stream": 'decodes every row in every epoch (keep="never")',
     "kept": "h5stream as it comes, from the second epoch on, where all rows fit memory_budget",
+    "busy loop": "as it comes, with a loop that runs Python for {busy_ms:g} ms a batch: {share:.0%} of its time",
     "naive": "one row per __getitem__ through h5py, {workers} worker processes",
 }
 
@@ -48,6 +49,7 @@ class Report:
     """What is known so far, and is printed even if no more comes."""
 
     workers: int = 2
+    busy_ms: float = 5.0
     console: Console = field(default_factory=lambda: Console(quiet=True))  # where rows are printed as they come
     unit: str = "rows"  # what a sample is called
     facts: dict[str, Any] = field(default_factory=dict)
@@ -120,6 +122,12 @@ def bench_command(
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="Longest time of each loader, and of the comparison.")
     ] = 10.0,
+    busy_ms: Annotated[
+        float,
+        typer.Option(
+            "--busy-ms", min=0.0, help="Milliseconds of Python a batch in a loop that is busy; 0: no such loop."
+        ),
+    ] = 5.0,
     check: Annotated[bool, options.flag("", "Compare the rows with h5py.")] = True,
     anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
@@ -130,7 +138,7 @@ def bench_command(
 
     With --samples only h5stream is measured: the naive loader reads rows.
     """
-    report, errors = Report(workers, SafeConsole(quiet=as_json)), SafeConsole(stderr=True)
+    report, errors = Report(workers, busy_ms, SafeConsole(quiet=as_json)), SafeConsole(stderr=True)
 
     @contextlib.contextmanager
     def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -179,9 +187,9 @@ def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool,
     from h5stream.baseline import RivalError, measure, measure_naive
     from h5stream.loader.loader import H5StreamLoader
 
-    def epoch(loader: H5StreamLoader, title: str) -> Measurement:
+    def epoch(loader: H5StreamLoader, title: str, busy_s: float = 0.0) -> Measurement:
         with progress(title, len(loader.dataset)) as show:
-            return measure.measure_epoch(title, loader, seconds=seconds, progress=show)
+            return measure.measure_epoch(title, loader, seconds=seconds, progress=show, busy_s=busy_s)
 
     with H5StreamLoader(keep="never", **given) as loader:
         layout = loader.dataset.layout
@@ -199,6 +207,8 @@ def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool,
             kept, found = epoch(loader, "kept"), loader.stats()
             if not kept.stopped and found.memory_bytes and not found.decoded_bytes + found.h5py_bytes:
                 report.add(kept)
+        if report.busy_ms:
+            report.add(epoch(loader, "busy loop", report.busy_ms / 1e3))
         if given["samples"] is not None:
             report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
             return names
@@ -246,7 +256,7 @@ def print_end(console: Console, report: Report) -> None:
     ours = [one for one in report.results if one.name != "naive"]
     naive = next((one for one in report.results if one.name == "naive"), None)
     if naive is not None and naive.rows:
-        times = ((one.name, one.rows_per_s / naive.rows_per_s) for one in ours)
+        times = ((one.name, one.rows_per_s / naive.rows_per_s) for one in ours if not one.busy_s)
         said = ", ".join(f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.2g}" for name, ratio in times)
         # Rows read are at least those delivered, so that is what ours is at the least.
         least = f" It finished no batch in {naive.seconds:.0f} s; the rows that it had read by then count."
@@ -256,7 +266,8 @@ def print_end(console: Console, report: Report) -> None:
     if report.naive_failed:
         prose(console, f"note: {report.naive_failed}", style="yellow")
     for one in report.results:
-        prose(console, f"{one.name}: {_WORDS[one.name].format(workers=report.workers)}.", style="dim")
+        words = _WORDS[one.name].format(workers=report.workers, busy_ms=report.busy_ms, share=one.busy_share)
+        prose(console, f"{one.name}: {words}.", style="dim")
     if ours:
         stopped = "; ".join(one.name for one in report.results if one.stopped)
         said = "1st batch: time to it. memory: growth of resident memory, worker processes included."

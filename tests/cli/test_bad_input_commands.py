@@ -215,12 +215,14 @@ def test_bench_has_the_words_of_the_readmes_table(here, h5stream, monkeypatch):
     stream_all(monkeypatch)
     make_file(here / "x.h5", "x", None, data=np.zeros((4000, 16)), chunks=(100, 16), compression="gzip")
     out = h5stream("bench", "x.h5", "--seconds", "60", "--workers", "0").out
-    names = ["h5stream, first epoch", "h5stream", "kept", "naive"]
+    names = ["h5stream, first epoch", "h5stream", "kept", "busy loop", "naive"]
     assert re.findall(rf"^({'|'.join(names)})  ", out, flags=re.M) == names
     assert re.findall(rf"^({'|'.join(names)}): ", out, flags=re.M) == names
     assert re.search(
         r"^x naive: h5stream, first epoch [\d,.e+]+, h5stream [\d,.e+]+, kept [\d,.e+]+\.", out, flags=re.M
     )
+    assert re.search(r"^busy loop: as it comes, with a loop that runs Python for 5 ms a batch: \d+%", out, flags=re.M)
+    assert "busy loop" not in h5stream("bench", "x.h5", "--seconds", "60", "--workers", "0", "--busy-ms", "0").out
     table = (Path(__file__).parents[2] / "README.md").read_text()
     assert "| file | h5stream, rows/s | kept, rows/s | x naive |" in table
 
