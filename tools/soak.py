@@ -413,7 +413,7 @@ class Round:
             "batch_size": max(2, count // 200, rng.randint(1, 1 + count // rng.choice([1, 4, 40]))),
             "shuffle": rng.random() < 0.8,
             "seed": rng.getrandbits(20),
-            "num_workers": rng.randint(0, 3),
+            "num_workers": rng.choice([0, 1, 2, 3, 8, 16]),
             "window": rng.choice(["auto", "all", rng.randint(1, 5000)]),
             "keep": rng.choice(["auto", "never"]),
             "memory_budget": rng.choice([None, "256MiB"]),
@@ -424,6 +424,7 @@ class Round:
             self.address = f"{store}/{Path(self.path).name}"
             if rng.random() < 0.5:
                 self.cache = {"cache": folder / "cache", "cache_size": rng.choice(["64kB", "64MB"])}
+        self.busy_s = rng.choice([0.0, 0.0, 0.001, 0.004])  # of Python alone, for each batch
         self.processes: dict[str, Any] = {}
         if rng.random() < 2 * PROCESS_SHARE:
             self.processes = {"sample_transform": doubled, "collate_fn": list, "sample_workers": 2}
@@ -444,7 +445,10 @@ class Round:
         return [self.loader(rank=rank, world_size=ranks) for rank in range(ranks)]
 
     def check(self, batch: Any) -> list[Identity]:
-        """Compare a batch with what was written; say which samples it has."""
+        """Compare a batch with what was written, and be busy for a while; say which samples it has."""
+        until = time.perf_counter() + self.busy_s
+        while time.perf_counter() < until:
+            pass
         if isinstance(batch, list):
             assert all(sample["twice"] == 2 * sample["number"] for sample in batch), "a transform is lost"
             batch = {name: [sample[name] for sample in batch] for name in batch[0]}
