@@ -11,6 +11,9 @@ Figures of a cell: rows a second of a loop that only takes batches, as a share o
 the share of the time that a loop spends in steps of its own, of Python or of small operations of torch. ``--real``
 measures without the library, on a machine that has the processors. ``--tree`` measures another checkout in turn, and
 prints this one over it.
+
+Rivals are a DataLoader whose worker processes, as many as there are readers, each open the file and read sorted indices
+with h5py, and one over a NumPy array in memory. Processes have no lock to share.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -37,8 +41,11 @@ NS_PER_BYTE = 2.0
 ROWS, WIDTH = 262_144, 256
 """Rows of `WIDTH` float32: 256 MiB."""
 
-SECONDS = 1.5
-"""How long each loop goes on, at least, in whole epochs."""
+SECONDS, RIVAL_S = 1.5, 10.0
+"""How long each loop goes on, at least, in whole epochs; and with a rival, wherever that is in an epoch."""
+
+MOST_WORKERS = 16
+"""Processes of a rival: each takes hundreds of MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ class Cell:
     keep: str = "never"
     window: int | str = "auto"  # rows
     is_decoded: bool = True  # whether reads take as long as decoding
+    rival: str = ""  # what reads in place of h5stream
 
 
 CELLS = (
@@ -62,6 +70,9 @@ CELLS = (
     Cell("gzip, windows of 4 batches", "gzip-64", window=4 * 8192),
     Cell("gzip, windows of 32 batches", "gzip-64", window=32 * 8192),
     Cell("gzip, batches of 64 rows", "gzip-64", batch_size=64, step_s=0.0005),
+    Cell("DataLoader, gzip, 1 MiB chunks", "gzip-1024", rival="tuned"),
+    Cell("DataLoader, gzip, 64 KiB chunks", "gzip-64", rival="tuned"),
+    Cell("DataLoader, array in memory", "plain-1024", is_decoded=False, rival="in RAM"),
 )
 
 
@@ -95,16 +106,24 @@ def build_library(folder: Path) -> Path:
 # --- in a process of its own ---------------------------------------------------------------------------------
 
 
-def run_loop(loader: Any, step_s: float, kind: str) -> tuple[float, float]:
-    """Take batches for some time; give the rows a second, and the share of the time in steps."""
+def run_loop(loader: Any, step_s: float, kind: str, seconds: float = math.inf) -> tuple[float, float]:
+    """Take batches for some time; give the rows a second, and the share of the time in steps.
+
+    With `seconds` from the first batch on, and no longer than that: processes of a DataLoader take seconds to start.
+    """
     import torch
 
     torch.set_num_threads(1)
     a = torch.ones(8)
     rows = steps = 0
     began = time.perf_counter()
-    while time.perf_counter() - began < SECONDS:
-        for x, _ in loader:
+    while time.perf_counter() - began < min(SECONDS, seconds):
+        for number, (x, _) in enumerate(loader):
+            if not number and seconds < math.inf:
+                began = time.perf_counter()
+                continue
+            if time.perf_counter() - began > seconds:
+                break
             rows, steps = rows + len(x), steps + 1
             end = time.perf_counter() + step_s * (kind != "idle")
             while time.perf_counter() < end:
@@ -118,9 +137,11 @@ def run_loop(loader: Any, step_s: float, kind: str) -> tuple[float, float]:
 
 
 def measure_here(path: str, cell: Cell, readers: int) -> dict[str, float]:
-    """Measure the loops with the h5stream of this process."""
+    """Measure the loops with the h5stream of this process, or with a rival."""
     from h5stream import H5StreamLoader
 
+    if cell.rival:
+        return _measure_rival(path, cell, readers)
     options: dict[str, Any] = {"keep": cell.keep, "window": cell.window, "num_workers": readers, "seed": 0}
     measured = {}
     with H5StreamLoader(path, cell.batch_size, True, fields=["x", "y"], memory_budget="4GiB", **options) as loader:
@@ -131,6 +152,21 @@ def measure_here(path: str, cell: Cell, readers: int) -> dict[str, float]:
         measured["in_steps"] = run_loop(loader, cell.step_s, "python")[1]
         measured["in_steps_torch"] = run_loop(loader, cell.step_s, "torch")[1]
     return measured
+
+
+def _measure_rival(path: str, cell: Cell, workers: int) -> dict[str, float]:
+    import h5py
+
+    from bench.rivals import ram_loader, tuned_loader
+
+    if cell.rival == "in RAM":
+        with h5py.File(path) as file:
+            loader = ram_loader([file["x"][:], file["y"][:]], cell.batch_size)
+    else:
+        loader = tuned_loader(path, ["x", "y"], cell.batch_size, workers)
+    idle, _ = run_loop(loader, cell.step_s, "idle", RIVAL_S)
+    shares = {kind: run_loop(loader, cell.step_s, kind, RIVAL_S)[1] for kind in ("python", "torch")}
+    return {"idle_rows_per_s": idle, "in_steps": shares["python"], "in_steps_torch": shares["torch"]}
 
 
 # --- all of them ---------------------------------------------------------------------------------------------
@@ -200,6 +236,10 @@ def main() -> None:
     library, results = None if asked.real else build_library(asked.folder), []
     described = describe()
     for cell, readers in itertools.product((one for one in CELLS if asked.only in one.name), asked.readers):
+        if cell.rival and (
+            asked.tree or readers > MOST_WORKERS or (cell.rival == "in RAM" and readers > min(asked.readers))
+        ):
+            continue
         trees = [None, asked.tree] if asked.tree else [None]
         runs: dict[str | None, list[dict[str, float]]] = {tree: [] for tree in trees}
         for number in range(asked.rounds):
