@@ -116,11 +116,12 @@ def run_loop(loader: Any, step_s: float, kind: str, seconds: float = math.inf) -
     torch.set_num_threads(1)
     a = torch.ones(8)
     rows = steps = 0
+    waits_for_first = seconds < math.inf
     began = time.perf_counter()
     while time.perf_counter() - began < min(SECONDS, seconds):
-        for number, (x, _) in enumerate(loader):
-            if not number and seconds < math.inf:
-                began = time.perf_counter()
+        for x, _ in loader:
+            if waits_for_first:
+                began, waits_for_first = time.perf_counter(), False
                 continue
             if time.perf_counter() - began > seconds:
                 break

@@ -91,14 +91,15 @@ class Pool:
     ----------
     stop : int32 array, shape (1,)
         Not 0 once nothing more is wanted.
-    threads, most_copying : int
-        That carry plans out; of which so many copy what is in memory at a time.
+    threads, processors : int
+        Threads that carry plans out; and processors on which they take turns with what needs one all the time, decoding
+        and copying: on all of them while the training loop waits, else on all but one.
     """
 
     running: Final[int]
     """Threads that carry something out."""
 
-    def __new__(cls, stop: NDArray[np.int32], threads: int, most_copying: int, /) -> Self: ...
+    def __new__(cls, stop: NDArray[np.int32], threads: int, processors: int, /) -> Self: ...
     def add(self, name: object, shares: list[tuple[Plan, _Longs, int, int, _Longs, _Longs, _Longs]], /) -> None:
         """Put plans in the queue, which are complete together.
 
@@ -130,6 +131,9 @@ class Pool:
 
     def call(self, count: int, /) -> None:
         """Ask so many threads to come back from `work`."""
+
+    def set_awaited(self, is_awaited: bool, /) -> None:
+        """Say whether the training loop waits for a batch."""
 
     def end(self) -> None:
         """Let all threads come back from `work` once the queue is empty, or `stop` is set."""

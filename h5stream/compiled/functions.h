@@ -479,16 +479,21 @@ static int are_bytes_enough(const ChunkPlan *plan)
 /* Return whether rows lie inside of so many, as far as they are counted, and all their places are some; note the last batch. */
 static int are_places_sound(Plan *plan, int64_t row_count)
 {
-    int64_t is_wrong = 0, last = -1;
-    for (int64_t i = 0; i < plan->to.batch.count; i++) {
-        const int64_t batch = number_at(plan->to.batch, i);
-        is_wrong |= batch < 0 || number_at(plan->to.within, i) < 0;
-        last = most(last, batch);
-        if (row_count >= 0) {
-            const int64_t row = row_at(&plan->to, i), length = length_at(&plan->to, i);
+    int64_t is_wrong = 0, last = -1; /* without leaving early, and each loop with one condition: so they are vector loops */
+    FOR_EACH_WIDTH(&plan->to, to, {
+        for (int64_t i = 0; i < to.batch.count; i++) {
+            is_wrong |= number_at(to.batch, i) | number_at(to.within, i);
+            last = most(last, number_at(to.batch, i));
+        }
+        is_wrong = is_wrong < 0;
+        if (row_count >= 0 && !to.lengths.count)
+            for (int64_t i = 0; i < to.rows.count; i++)
+                is_wrong |= (uint64_t)number_at(to.rows, i) >= (uint64_t)row_count;
+        for (int64_t i = 0; row_count >= 0 && i < to.lengths.count; i++) {
+            const int64_t row = number_at(to.rows, i), length = number_at(to.lengths, i);
             is_wrong |= row < 0 || length < 0 || length > row_count || row > row_count - length;
         }
-    }
+    });
     plan->most_batch = last;
     return !is_wrong;
 }

@@ -82,8 +82,46 @@ static const Pipeline *pipeline_of(const ChunkPlan *plan, int64_t k)
     return pipelines.count ? (const Pipeline *)pipelines.at[plan->pipeline[k]] : NULL;
 }
 
+/* Processors, on which threads take turns with what needs one all the time; reads wait without. While the training loop waits for
+a batch all of them are taken, else all but one: that is the loop's, and Python's own. */
+typedef struct {
+    pthread_mutex_t *mutex;
+    pthread_cond_t changed;
+    int64_t count, taken, waiting;
+    int is_awaited;
+} Processors;
+
+/* Return how many may be taken; called under the mutex. */
+static int64_t most_taken(const Processors *of) { return of->is_awaited ? of->count : most(1, of->count - 1); }
+
+static void take_processor(Processors *of)
+{
+    if (!of)
+        return;
+    pthread_mutex_lock(of->mutex);
+    while (of->taken >= most_taken(of)) {
+        of->waiting++;
+        pthread_cond_wait(&of->changed, of->mutex);
+        of->waiting--;
+    }
+    of->taken++;
+    pthread_mutex_unlock(of->mutex);
+}
+
+static void give_processor(Processors *of)
+{
+    if (!of)
+        return;
+    pthread_mutex_lock(of->mutex);
+    of->taken--;
+    if (of->waiting)
+        pthread_cond_signal(&of->changed);
+    pthread_mutex_unlock(of->mutex);
+}
+
 /* With what, and where to, a thread lands a part of a plan. */
 struct Landing {
+    Processors *processors; /* NULL where threads take no turns */
     int descriptor;    /* of the file; -1 where `at` says where each chunk lies in memory */
     const int64_t *at;
     Longs slots;
@@ -427,7 +465,10 @@ static int64_t land_chunks(const Plan *given, int64_t first, int64_t last, Landi
                 break;
             data -= plan->offset[k];
         }
-        if ((k = land_read(plan, k, end, data, into)) < end)
+        take_processor(into->processors);
+        k = land_read(plan, k, end, data, into);
+        give_processor(into->processors);
+        if (k < end)
             break;
     }
     fence();
@@ -486,6 +527,7 @@ static int64_t land_memory(const Plan *given, int64_t first, int64_t last, Landi
     int64_t rows = 0;
     if (*into->stop)
         return first;
+    take_processor(into->processors);
     for (int64_t i = 0; to.lengths.count && i < to.rows.count; i++)
         rows += length_at(&to, i);
     rows = to.lengths.count ? rows : to.rows.count;
@@ -501,6 +543,7 @@ static int64_t land_memory(const Plan *given, int64_t first, int64_t last, Landi
         into->counts[MEMORY_NBYTES] += rows * nbytes;
     }
     fence();
+    give_processor(into->processors);
     into->counts[SCATTER_NS] += now_ns() - began;
     return last;
 }

@@ -40,7 +40,7 @@ typedef struct {
     int64_t idle;         /* threads that wait */
     int64_t running;      /* threads that carry something out */
     int64_t copying;      /* of those, how many copy */
-    int64_t most_copying; /* of which there may be so many: more would wait for the memory */
+    Processors processors;
     int is_ended;         /* whether nothing will be added any more */
 } Pool;
 
@@ -58,7 +58,7 @@ static Share *next_share(const Pool *pool, Share **before)
 {
     *before = NULL;
     for (Share *share = pool->first; share; *before = share, share = share->behind)
-        if (!share->plan->is_copy || pool->copying < pool->most_copying)
+        if (!share->plan->is_copy || pool->copying < most_taken(&pool->processors))
             return share;
     return NULL;
 }
@@ -100,7 +100,7 @@ static int64_t carry_out(Pool *pool, const Share *share, int64_t part, Scratch *
     int64_t own[COUNTS] = {0};
     const int is_copy = share->plan->is_copy;
     Landing into = share->into;
-    into.scratch = scratch, into.stop = pool->stop, into.counts = own;
+    into.scratch = scratch, into.stop = pool->stop, into.counts = own, into.processors = &pool->processors;
     pool->running++, share->group->is_running++, pool->copying += is_copy;
     pthread_mutex_unlock(&pool->mutex);
     const int64_t done = share->plan->land(share->plan, share->edges[part], share->edges[part + 1], &into);
@@ -164,6 +164,19 @@ static void put_in_queue(Pool *pool, Group *group)
         pool->last = share;
     }
     pthread_cond_signal(&pool->changed);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+/* Say whether the training loop waits for a batch. */
+static void set_awaited(Pool *pool, int is_awaited)
+{
+    Share *before;
+    pthread_mutex_lock(&pool->mutex);
+    pool->processors.is_awaited = is_awaited;
+    if (pool->processors.waiting && is_awaited)
+        pthread_cond_signal(&pool->processors.changed);
+    if (pool->idle && is_awaited && next_share(pool, &before))
+        pthread_cond_signal(&pool->changed);
     pthread_mutex_unlock(&pool->mutex);
 }
 

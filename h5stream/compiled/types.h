@@ -207,19 +207,21 @@ static PyType_Slot slots_of_pipeline[] = {
 
 static PyObject *new_pool(PyTypeObject *type, PyObject *given, PyObject *named)
 {
-    static const Parameter parameters[] = {ARRAY("stop", "i", 1, 0), NUMBER("threads"), NUMBER("most_copying")};
+    static const Parameter parameters[] = {ARRAY("stop", "i", 1, 0), NUMBER("threads"), NUMBER("processors")};
     static const char name[] = "Pool";
     PyObject *each[3];
     Call call;
     const Value *const v = call.value;
     if (!arguments_of(given, named, each, 3) || !take(&call, name, parameters, 3, each, PyTuple_Size(given)))
         return NULL;
-    MUST(v[0].count == 1 && v[1].number > 0 && v[2].number > 0, "stop must be one number, threads and most_copying positive")
+    MUST(v[0].count == 1 && v[1].number > 0 && v[2].number > 0, "stop must be one number, threads and processors positive")
     PyObject *const self = PyType_GenericNew(type, given, NULL);
     if (self) {
         Pool *const pool = &((PoolObject *)self)->pool;
         pthread_mutex_init(&pool->mutex, NULL), pthread_cond_init(&pool->changed, NULL);
-        pool->stop = v[0].at, pool->threads = v[1].number, pool->most_copying = v[2].number;
+        pthread_cond_init(&pool->processors.changed, NULL);
+        pool->stop = v[0].at, pool->threads = v[1].number;
+        pool->processors.mutex = &pool->mutex, pool->processors.count = v[2].number;
         ((PoolObject *)self)->stop = call.held[0], call.held_count = 0;
         ((PoolObject *)self)->process = getpid();
     }
@@ -385,6 +387,15 @@ static PyObject *call_of(PyObject *self, PyObject *given)
     return Py_NewRef(Py_None);
 }
 
+static PyObject *set_awaited_of(PyObject *self, PyObject *given)
+{
+    const int is_awaited = PyObject_IsTrue(given);
+    if (is_awaited < 0)
+        return NULL;
+    set_awaited(&((PoolObject *)self)->pool, is_awaited);
+    return Py_NewRef(Py_None);
+}
+
 static PyObject *end_of(PyObject *self, PyObject *none)
 {
     (void)none;
@@ -414,7 +425,7 @@ static PyGetSetDef fields_of_pool[] = {{.name = "running", .get = running_of}, {
 static PyMethodDef methods_of_pool[] = {
     {"add", (PyCFunction)(void (*)(void))add, METH_FASTCALL, NULL},
     {"work", (PyCFunction)(void (*)(void))work_of, METH_FASTCALL, NULL},
-    {"call", call_of, METH_O, NULL}, {"end", end_of, METH_NOARGS, NULL}, {"drop", drop_of, METH_NOARGS, NULL}, {0}};
+    {"call", call_of, METH_O, NULL}, {"set_awaited", set_awaited_of, METH_O, NULL}, {"end", end_of, METH_NOARGS, NULL}, {"drop", drop_of, METH_NOARGS, NULL}, {0}};
 
 static PyType_Slot slots_of_pool[] = {
     {Py_tp_new, new_pool}, {Py_tp_dealloc, drop_pool}, {Py_tp_getset, fields_of_pool}, {Py_tp_methods, methods_of_pool}, {0}};

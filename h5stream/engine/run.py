@@ -235,7 +235,11 @@ class Run:
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise timed_out(self._open.next, timeout_s)
-        self._batch_came.wait(left)
+        self._pool.set_awaited(True)
+        try:
+            self._batch_came.wait(left)
+        finally:
+            self._pool.set_awaited(False)
 
     def stop(self, wait_s: float | None = None) -> None:
         """End the threads."""
