@@ -48,6 +48,7 @@ REASONS = [
     Reason("links of objects in stores", "external link|the external file|external storage", OUTSIDE),
     Reason("nothing says how many", "says how many samples there are"),
     Reason("array of rows of several files", "of several files or groups|go backwards or beyond the end", ("'rows'",)),
+    Reason("an array alone says how many", r"lookup= has [\d,]+ numbers, and needs one for each", ("'args': [[",)),
     Reason("rows that are objects", "rows that are objects are of", ("frame",)),
     Reason("unlike objects", UNLIKE, ("Objects", "'o/", "arrays", "unlike", "'external'")),
     Reason("lacking", "has no dataset|there is no dataset|lacks|matches no group", LACKING),
