@@ -37,7 +37,7 @@ REASONS = [
     Reason("pad does not fit", "pad(_value)?=.* does not fit", ("'?'", "'u1'", "'pad_value'", "'pad'")),
     Reason("nothing is padded", "and nothing is padded", ("'pad'",)),
     Reason("nothing fits", "no sequence fits|no box fits", ("Sequences", "Boxes")),
-    Reason("a box of nothing", "from where a box of .* has nothing of a volume", ("Boxes",)),
+    Reason("a box of nothing", "from where a box of .* (has nothing|leads out) of a volume", ("Boxes",)),
     Reason("table leaves its rows", "Table: .* a sample may begin", ("Table",)),
     Reason("one value a sample", MANY, (*VARIES, "'indptr'", "/indptr", "'image", "'picks")),
     Reason("several rows of lists", "make no tensor of several rows", ("'vlen'",)),
