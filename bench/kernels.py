@@ -79,7 +79,7 @@ def planes() -> Iterator[Case]:
         )  # fmt: skip
         plan = native.plan_chunks(
             fields, one, one, one, one, one + count, np.zeros(1, np.int8), 0, rows, rows[:0], batch, within,
-            *[no_axes] * 3, none, *[no_axes] * 2, none, none, 0,
+            *[no_axes] * 3, none, *[no_axes] * 2, none, none, 0, *[none] * 3, 0, np.zeros(0, bool),
         )  # fmt: skip
         given = plan, 0, source, width, slots, one, one + nbytes, scratch.address
         yield f"land_decoded, {elements} shuffled elements of {width} B", lambda g=given: native.land_decoded(*g), count

@@ -44,8 +44,8 @@ def test_a_pattern_without_a_match_no_source_at_all_and_a_folder_are_refused(tmp
     refused(errors.SourceNotFoundError, re.escape(f"no file matches {pattern!r}"), source=pattern)
     with pytest.raises(errors.SourceNotFoundError, match="no file was named"):
         H5StreamLoader([])
-    said = f"is a folder, not an HDF5 file; name files of it, such as '{tmp_path}/*.h5'"
-    refused(errors.SourceError, re.escape(said), source=tmp_path)
+    said = f"no file in the folder {str(tmp_path)!r} ends in .h5"
+    refused(errors.SourceNotFoundError, re.escape(said), source=tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"col,umn\n1,2\n", b"\x89HDF\r\n\x1a"])

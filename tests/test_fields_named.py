@@ -22,7 +22,7 @@ more batches
 
 @pytest.fixture
 def path(tmp_path):
-    return write_datasets(tmp_path / "a.h5", x=np.zeros((10, 2)), y=np.arange(10))
+    return write_datasets(tmp_path / "a.h5", x=np.zeros((10, 2), "f4"), y=np.arange(10))
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,32 @@
 """The loader's threads: what waits, what ends them, what is left behind."""
 
+import contextlib
+import gc
 import itertools
 import threading
 import weakref
 
 import pytest
-from inner import ahead_of, around, around_decoding, around_reads, iterations_of, run_of, stream_all
+from inner import (
+    ahead_of,
+    around,
+    around_decoding,
+    around_reads,
+    fail_in_call,
+    iterations_of,
+    open_batches,
+    run_of,
+    stream_all,
+)
+from making import corrupt_chunk
 from sample_files import eventually, gate, in_thread, open_descriptors, reader_threads, write_sample
 
 from h5stream import H5StreamLoader, Sequences, Weighted
+from h5stream.engine.batches import PlannedWindow
 from h5stream.engine.reader import RowReader
-from h5stream.errors import LoaderClosedError, LoaderTimeoutError
+from h5stream.engine.run import Run
+from h5stream.errors import CorruptChunkError, LoaderClosedError, LoaderTimeoutError
+from h5stream.loader.epoch import Iterations, LoaderIterator
 from h5stream.storage.source.stores import raise_if_stopped, stop_asked
 
 
@@ -124,6 +140,77 @@ def test_an_error_that_was_told_keeps_nothing(sample, uncollected, readers, monk
     assert are_gone(readers)
     assert reader_threads() == []
     assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_corrupt_chunks_that_were_told_keep_nothing(sample, uncollected, readers, threads, on_error):
+    corrupt_chunk(sample.path, (640, 0))
+    before = open_descriptors()
+    loader = loader_of(sample, num_workers=threads, on_error=on_error)
+    with pytest.raises(CorruptChunkError) if on_error == "raise" else contextlib.nullcontext() as told:
+        assert sum(len(y) for _, y in loader) == 4000 - 32
+    loader.close()
+    del loader, told
+    assert are_gone(readers)
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("begun", [1, 2])
+def test_what_ctrl_c_left_begun_before_anybody_had_it_ends(sample, monkeypatch, begun):
+    """The first that begins is that of the iterator, the second the one that is read ahead."""
+
+    def interrupt(*_):
+        calls.append(1)
+        if len(calls) == begun:
+            raise KeyboardInterrupt
+
+    calls, loader = [], loader_of(sample)
+    around(monkeypatch, Iterations, "_begun", after=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        list(loader)
+    assert reader_threads() == []
+    assert not ahead_of(loader)
+    assert sum(len(y) for _, y in loader) == 4000
+    loader.close()
+
+
+def test_an_epoch_that_cannot_begin_leaves_another_one_as_it_was(sample, monkeypatch):
+    loader = loader_of(sample)
+    iterator = iter(loader)
+    next(iterator)
+    with monkeypatch.context() as broken:
+        fail_in_call(broken, LoaderIterator, "__init__", 0, KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+    assert len(list(iterator)) == 79
+    loader.close()
+
+
+def test_a_closed_loader_has_no_file_open_although_its_iterator_lives(sample, monkeypatch):
+    loader = loader_of(sample, keep="never")
+    next(iter(loader))
+    loader.close()
+    before = open_descriptors()
+    monkeypatch.setattr(Run, "_settle", lambda *_: None)  # so that a window is under way, whenever it is looked at
+    iterator = iter(loader)
+    eventually(lambda: open_batches(run_of(iterator)))
+    assert open_descriptors() > before
+    loader.close()
+    assert open_descriptors() == before
+    assert iterator.is_closed
+
+
+def test_readers_that_wait_keep_no_plan_of_a_window_that_is_there(sample, uncollected):
+    loader = loader_of(sample, num_workers=4)
+    iterator = iter(loader)
+    run = run_of(iterator)
+    for _ in range(8):
+        next(iterator)
+    eventually(lambda: run.ready and run.is_at_rest)
+    windows = [one for one in gc.get_objects() if isinstance(one, PlannedWindow)]
+    assert sum(bool(window.native or window.tasks) for window in windows) <= 1  # the one that waits for room
+    loader.close()
 
 
 # --- close, in the middle ------------------------------------------------------------------------------------

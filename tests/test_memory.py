@@ -59,6 +59,13 @@ def test_a_loader_takes_no_more_than_its_budget(folder, kind, rows, case):
     assert found["grew"] <= found["budget"] + SLACK
 
 
+def test_a_budget_counts_what_tensors_of_each_sample_take_beside_their_numbers(folder):
+    """A few MiB are left to the C library."""
+    path = memory.make_file(folder, "vlen_list", rows=120_000)
+    found = in_fork(MEASURE, json.dumps([str(path), {}, 8192, 64 * MIB, None]))
+    assert found["grew"] <= found["says"] + 6 * MIB
+
+
 @pytest.mark.parametrize(("case", "rows"), [("short batches", 12_000_000), ("short batches, gzip", 6_000_000)])
 def test_short_batches_of_narrow_rows_take_no_more_than_the_budget(folder, case, rows):
     path = memory.make_file(folder, "1 B", rows=rows, compression="gzip" in case)

@@ -57,7 +57,7 @@ def test_links_that_lead_nowhere_are_counted(tmp_path, caplog):
 
 def test_a_member_that_an_object_lacks_is_told_with_the_nearest(tmp_path):
     write_datasets(tmp_path / "a.h5", **{f"data/{k}/image": np.full(3, k) for k in range(3)})
-    with pytest.raises(errors.FieldNotFoundError, match=r"Did you mean 'data/0/image'.*its name begins inside the"):
+    with pytest.raises(errors.FieldNotFoundError, match=r"in 'data/0'\. Did you mean 'image'\?.*begins inside the"):
         H5Dataset(tmp_path / "a.h5", "imgae", samples=Objects("data/*"))
     with pytest.raises(errors.FieldNotFoundError, match="Did you mean 'data/1'"):
         H5Dataset(tmp_path / "a.h5", "image", samples=Objects(["data/0", "data/1 "]))

@@ -147,6 +147,12 @@ def plans(draw: Draw) -> None:
     low = np.sort(draw.rng.integers(0, len(rows) + 1, chunks))
     batches, per = draw.upto(3), len(rows) * (4 if spans else 1)
     row_nbytes = 2 * elements * width
+    kept = [NOTHING] * 3, 0, np.zeros(0, bool)
+    if draw.rng.random() < 0.3:
+        at = np.array([draw.memory(chunks * chunk_rows * row_nbytes + 64)[0] for _ in range(count)])
+        counts = draw.rng.integers(0, chunk_rows + 1, chunks)
+        filled = draw.rng.random(chunks) < 0.3
+        kept = [at, draw.changed(np.arange(chunks), 0.1), counts], 0, filled
     made = draw.native.plan_chunks(
         fields,
         draw.changed(np.where(draw.rng.random(chunks) < 0.1, -1, np.arange(chunks) * raw)),
@@ -165,16 +171,25 @@ def plans(draw: Draw) -> None:
         *[NO_AXES] * 2,
         *[NOTHING] * 2,
         0,
+        *kept[0],
+        *kept[1:],
     )
-    landed(draw, made, chunks, raw, count, draw.slots(batches, per * row_nbytes + 64), row_nbytes)
+    slots = NOTHING if kept[0][0].size and draw.rng.random() < 0.3 else draw.slots(batches, per * row_nbytes + 64)
+    landed(draw, made, chunks, raw, count, slots, row_nbytes)
+
+
+def carried_out(draw: Draw, made: Any, units: int, data: bytes, slots: Ints, row_nbytes: Ints) -> None:
+    """Carry a plan out, which reads from a file of some bytes."""
+    scratch, stop, counts = draw.native.Scratch(), np.zeros(1, np.int32), np.zeros(draw.native.COUNTS, np.int64)
+    where = slots, np.zeros(len(row_nbytes), np.int64), row_nbytes
+    with draw.file(data) as descriptor:
+        draw.native.land(made, 0, draw.number(units), descriptor, NOTHING, *where, scratch.address, stop, counts)
 
 
 def landed(draw: Draw, made: Any, chunks: int, raw: int, count: int, slots: Ints, row_nbytes: int) -> None:
     """Land chunks of a plan from a file, and from memory."""
-    scratch, stop, counts = draw.native.Scratch(), np.zeros(1, np.int32), np.zeros(draw.native.COUNTS, np.int64)
-    where = slots, np.zeros(count, np.int64), np.full(count, row_nbytes)
-    with draw.file(draw.rng.bytes(chunks * raw)) as descriptor:
-        draw.native.land(made, 0, draw.number(chunks), descriptor, NOTHING, *where, scratch.address, stop, counts)
+    scratch, where = draw.native.Scratch(), (slots, np.zeros(count, np.int64), np.full(count, row_nbytes))
+    carried_out(draw, made, chunks, draw.rng.bytes(chunks * raw), *where[::2])
     with contextlib.suppress(*REFUSED):
         draw.native.land_decoded(
             made, draw.upto(chunks, 0), draw.memory(raw)[1], draw.number(0, 0.5), *where, scratch.address
@@ -238,6 +253,9 @@ def boxes(draw: Draw) -> None:
         draw.changed(np.tile(shape, (chunks, 1)), 0.15),
         draw.changed(np.zeros(chunks), 0.15 if is_plain else 0.05),
         *about,
+        *[NOTHING] * 3,
+        0,
+        np.zeros(0, bool),
     )
     landed(draw, made, chunks, raw, 1, slots, nbytes)
 
@@ -295,13 +313,21 @@ def heap(draw: Draw) -> None:
         data[at : at + width] = word.to_bytes(8, "little")[:width]
     wanted = np.array(sizes)
     target = np.array([draw.memory(size)[0] for size in sizes], np.int64)
-    room = draw.memory(draw.upto(3) * 4096 + draw.upto(99, 0))[1]
-    with draw.file(data) as descriptor:
+    nbytes = draw.upto(3) * 4096 + draw.upto(99, 0)
+    with contextlib.suppress(*REFUSED), draw.file(data) as descriptor:
         draw.native.read_objects(
             descriptor, draw.number(len(data)), draw.number(8), draw.changed(address),
             draw.changed(index, 0.15), draw.changed(sizes, 0.15), wanted, target,
-            room, draw.number(draw.upto(9000, 0)), np.zeros(len(sizes), bool),
+            draw.memory(nbytes)[1], draw.number(draw.upto(9000, 0)), np.zeros(len(sizes), bool),
         )  # fmt: skip
+    slots = draw.slots(2, int(wanted.sum()))
+    made = draw.native.plan_heap(
+        draw.number(len(data)), draw.number(8), 1, draw.upto(90), draw.number(nbytes), draw.number(draw.upto(9000, 0)),
+        draw.changed(address), draw.changed(index, 0.15).astype(np.uint32), wanted.astype(np.uint32), 0,
+        draw.places(np.arange(len(sizes))),
+        draw.places(draw.changed(draw.rng.integers(0, 2, len(sizes)))), draw.places(np.cumsum(wanted) - wanted),
+    )  # fmt: skip
+    carried_out(draw, made, len(sizes), bytes(data), slots, np.ones(1, np.int64))
 
 
 def sparse(draw: Draw) -> None:
@@ -321,20 +347,19 @@ def sparse(draw: Draw) -> None:
             draw.changed(places, 0.1).clip(-(2**31), 2**31 - 1).astype(np.int32),
             draw.number(int(counts.max())), np.zeros((rows, wanted), values.dtype),
         )  # fmt: skip
-    chunk, room = draw.upto(5), draw.upto(30)
+    chunk, room = draw.upto(5), 16 * draw.upto(3)
     nbytes = wanted * values.itemsize
     count = -(-total // chunk)
     begins, behind = np.arange(count) * chunk * values.itemsize, total * values.itemsize
     slots = draw.slots(2, rows * nbytes)
-    with draw.file(values.tobytes() + columns.tobytes()) as descriptor:
-        draw.native.read_dense(
-            descriptor, draw.changed(begins), draw.number(chunk),
-            draw.changed(behind + np.arange(count) * chunk * columns.itemsize), draw.number(chunk), draw.number(0),
-            draw.places(draw.changed(np.cumsum(counts) - counts, 0.15)), draw.places(draw.changed(counts, 0.15)),
-            draw.places(draw.changed(draw.rng.integers(0, 2, rows))), draw.places(np.arange(rows)), slots,
-            np.zeros(room, values.dtype), np.zeros(room, columns.dtype), places, chosen.astype(np.uint8),
-            np.zeros(wanted, values.dtype), np.zeros(5, np.int64),
-        )  # fmt: skip
+    made = draw.native.plan_dense(
+        draw.changed(begins), draw.number(chunk), draw.changed(behind + np.arange(count) * chunk * columns.itemsize),
+        draw.number(chunk), draw.number(0), draw.number(room), values[:0], columns[:0], places,
+        chosen.astype(np.uint8), wanted,
+        draw.places(draw.changed(np.cumsum(counts) - counts, 0.15)), draw.places(draw.changed(counts, 0.15)),
+        draw.places(draw.changed(draw.rng.integers(0, 2, rows))), draw.places(np.arange(rows) * wanted),
+    )  # fmt: skip
+    carried_out(draw, made, rows, values.tobytes() + columns.tobytes(), slots, np.full(1, values.itemsize))
 
 
 def reads(draw: Draw) -> None:
@@ -397,8 +422,9 @@ def lays(draw: Draw) -> None:
     count = chunks * 2
     native.lay_chunks(
         draw.changed(np.arange(count), 0.3), *(draw.changed(np.arange(count) * 50, 0.3) for _ in "ab"),
-        draw.number(count), draw.changed(np.arange(chunks), 0.3), draw.changed(np.arange(chunks + 1), 0.2),
-        draw.changed([0, 1], 0.2), draw.number(2), draw.number(50), draw.number(9), draw.number(100, 0.2),
+        draw.number(count), draw.changed(np.arange(chunks), 0.3), draw.changed(np.arange(chunks), 0.2),
+        draw.changed(np.arange(1, chunks + 1), 0.2), draw.changed([0, 1], 0.2), draw.number(2), draw.number(50),
+        draw.number(9), draw.number(100, 0.2),
         np.zeros((7, count), np.int64), np.zeros(count + 1, np.int64),
     )  # fmt: skip
 

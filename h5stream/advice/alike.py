@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 import re
 from collections import defaultdict
@@ -13,7 +11,6 @@ from pathlib import PurePath
 
 from h5stream.advice.listing import DatasetEntry, Listing
 from h5stream.advice.program import (
-    LABEL,
     MOST_FIELDS,
     Lines,
     Proposal,
@@ -27,22 +24,27 @@ from h5stream.advice.program import (
     with_options,
 )
 from h5stream.base.texts import shape_text
+from h5stream.samples.whole import (
+    LABEL,
+    LEAST_ALIKE,
+    LEAST_GROUPS,
+    LONG_COUNT,
+    LONG_NBYTES,
+    MANY_GROUPS,
+    MOST,
+    PART,
+    STEPS,
+    are_samples,
+    datasets_are_samples,
+    numbered,
+    pattern_of,
+)
+from h5stream.samples.whole import unlike_axes as unlike_axes_of
 
-LEAST_ALIKE = 8  # like datasets in one group, from which each is a sample; fewer are columns as often as not
-LEAST_GROUPS, MANY_GROUPS = 3, 20  # like groups, from which each is a recording: if they are numbered, and anyway
-LONG_NBYTES = 16 << 20  # bytes of one of what is alike, from which it has many samples and is not one
-LONG_COUNT = 256  # values along an axis, from which they may be a recording's in time
 MOST_TRIED = 2000  # datasets and groups that a program is tried on; of more, on those that were looked at
 WINDOW = 16  # rows of a window of an episode, in the lines
-MOST = 0.8  # share of names that count as numbered if they have a digit; of like groups that should hold a dataset
 
-_STEPS = re.compile(
-    r"(^|/)(next_)?(act|actions?|obs|observations?|rewards?|dones?|terminals?|terminations?|terminated|truncations?|"
-    r"truncated|qpos|qvel|states?)($|/)",
-    re.I,
-)
 INDEX_NAME = re.compile(r"(^|[/_])(idxs?|index|indices|ids?|rows?)$", re.I)
-_BATCH = re.compile(r"(batch|bucket|shard|chunk|part|block)(es|s)?[_-]?\d+$", re.I)
 _SAYS = re.compile(rf"{LABEL.pattern}|(^|_)(max|min|mean|std|scale|norm)", re.I)
 _EPISODE = re.compile(r"(.*[/_])?(traj|trajectory|demo|episode|ep|rollout)s?[_-]?\d+(\.\w+)?$", re.I)
 
@@ -83,17 +85,17 @@ class _Alike:
         whole, longest = what == "datasets", max(self.lengths, default=0)
         # Whether each holds many images, channels first, or says that it is a part.
         picture = first["."].inner if whole and first["."].axes == 4 else ()
-        self.is_batches = picture[:1] in ((1,), (3,)) or (whole and all(map(_BATCH.search, things)))
+        self.is_batches = picture[:1] in ((1,), (3,)) or (whole and all(map(PART.search, things)))
         # What each is if its rows follow one another: an episode, by the names of what they hold or their own, or a
         # film, as files of years are.
         named_so = not whole and longest > 1 and all(map(_EPISODE.match, things))
-        is_episode = named_so or sum(bool(_STEPS.search(name)) for name in (*self.rows, *self.longer)) > 1
+        is_episode = named_so or sum(bool(STEPS.search(name)) for name in (*self.rows, *self.longer)) > 1
         years = what == "files" and all(re.search(r"(19|20)\d\d", PurePath(name).name) for name in things)
         is_film = picture[-1:] in ((1,), (3,)) and self.unlike(".") == [0]
         is_film = is_film or (years and len(first) == 1 and longest >= WINDOW)
         self.steps = "an episode" if is_episode else "a film" if is_film else ""
         # Whether rows of each are samples by their names or types: steps of an episode, or compounds.
-        held = any(first[name].members or _STEPS.search(name) for name in self.rows)
+        held = any(first[name].members or STEPS.search(name) for name in self.rows)
         self.is_table = not whole and (held or is_episode)
         self.is_image = any(map(_is_image, first.values()))
         self.is_labelled = any(map(LABEL.search, self.attributes))
@@ -132,8 +134,7 @@ def _form_of(entries: Sequence[DatasetEntry], name: str, *, whole: bool = True) 
 
 def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
     """Return the axes along which datasets differ in length."""
-    shapes = [entry.shape or () for entry in entries]
-    return [axis for axis in range(len(shapes[0])) if len({shape[axis] for shape in shapes}) > 1]
+    return unlike_axes_of([entry.shape or () for entry in entries])
 
 
 # --- what samples are of them --------------------------------------------------------------------------------
@@ -169,26 +170,13 @@ def _is_long(shape: tuple[int, ...], axis: int) -> bool:
 
 def _is_a_sample(alike: _Alike) -> bool:
     """Tell whether each is a sample, and not rows of which each is one."""
-    first, every = alike.first, alike.every
+    first = alike.first
     if alike.is_image or alike.what == "datasets":
         return not (alike.is_batches or (alike.what == "datasets" and alike.steps))
     if alike.is_table:
         return False
-    unlike = [name for name in first if alike.unlike(name)]
-    inside = [first[name] for name in alike.rows]
-    if any(any(alike.unlike(name)) for name in unlike):
-        # Where all agree in all axes a place of one is that of the others, as of an image and its mask.
-        return all(len({one[name].shape for name in alike.rows}) == 1 for one in every)
-    if not unlike:
-        # A single number beside each row is its label.
-        has_label = len(inside) > 1 and any(math.prod(entry.inner) == 1 for entry in inside)
-        is_many = len(every) >= LEAST_ALIKE and alike.nbytes <= LONG_NBYTES
-        return alike.is_labelled or (is_many and not (has_label and (inside[0].rows or 0) > LEAST_ALIKE))
-    lengths = sum(len(set(counts)) > 1 for counts in {*alike.counts.values()})
-    is_one = len(unlike) == 1 and (alike.is_labelled or len(first) > 1)
-    # A number beside a few rows is what they have together, as an energy of atoms.
-    is_few = max(alike.lengths) < LONG_COUNT and any(entry.shape == () for entry in first.values())
-    return lengths > 1 or is_one or is_few
+    shapes = {name: [inside[name].shape or () for inside in alike.every] for name in first}
+    return are_samples(shapes, alike.rows, nbytes=alike.nbytes, labelled=alike.is_labelled)
 
 
 def _as_samples(alike: _Alike) -> Iterator[Proposal]:
@@ -337,15 +325,8 @@ def _is_image(entry: DatasetEntry) -> bool:
 
 
 def _are_samples(alike: Inside) -> bool:
-    entries, is_numbered = [*alike.values()], numbered(alike)
-    first, lengths = entries[0], {entry.rows or 0 for entry in entries}
-    # Equally long datasets of single numbers are columns, until there are more of them than rows.
-    if len(lengths) == 1 and all(e.axes == 1 for e in entries) and not first.image and len(alike) <= max(lengths):
-        return False
-    are_pictures = is_numbered and first.axes == 4 and len({entry.inner for entry in entries}) > 1
-    if are_pictures or all(map(_BATCH.search, alike)):
-        return len(alike) >= LEAST_GROUPS
-    return len(alike) >= (LEAST_ALIKE if is_numbered or first.image else 5 * LEAST_ALIKE)
+    shapes = [entry.shape or () for entry in alike.values()]
+    return datasets_are_samples(alike, shapes, is_image=bool(next(iter(alike.values())).image))
 
 
 def _in_groups(seen: Listing, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
@@ -655,31 +636,3 @@ def _joined_objects(files: Mapping[str, Listing]) -> Iterator[Proposal]:
             if '"@' not in form
         }
     yield _joined(files, fields, "those of equal names", "Objects(names)", dict.fromkeys(others, "names"), before)
-
-
-# --- names -------------------------------------------------------------------------------------------------
-
-
-def numbered(names: Iterable[str]) -> bool:
-    """Tell whether nearly all names have a digit in them."""
-    digits = [bool(re.search(r"\d", name)) for name in names]
-    return sum(digits) >= MOST * max(1, len(digits))
-
-
-def pattern_of(parent: str, *levels: tuple[Iterable[str], Iterable[str]]) -> str:
-    """Return a pattern that these of a group's things match, and no others besides; empty if there is none.
-
-    Of each level, names and all that there are.
-    """
-    found = parent
-    for names, siblings in levels:
-        wanted, every = set(names), set(siblings)
-        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(wanted), max(wanted), strict=False))
-        start = re.sub(r"\d+$", "", "".join(one for one, _ in pairs))
-        if every == wanted and (len(start) == 1 or re.search(r"\d", start)):
-            start = ""  # what these few share is no name
-        found += f"/{start}*" if found else f"{start}*"
-        fits = {name for name in every if name.startswith(start)} == wanted
-        if not fits or re.search(r"[*?[]", f"{parent}{start}"):
-            return ""
-    return found

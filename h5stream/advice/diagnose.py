@@ -9,7 +9,7 @@ import contextlib
 import math
 import operator
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -112,9 +112,11 @@ class Diagnosis(Suggestion):
     data_s, step_s, together_s : float
         Seconds a batch: of the loader alone, of the step alone on a batch that is there already, which is the ceiling,
         and of both together.
+    first_waiting_share : float
+        Share of the loop's time that went into waiting for data in its first epoch, 0 to 1. Under 0.05: not
+        input-bound. Over 0.2: strongly.
     waiting_share : float
-        Share of the loop's time that went into waiting for data, 0 to 1. Under 0.05: not input-bound. Over
-        0.2: strongly.
+        The same of the later epochs, which have what stays in memory; of the first one if no later one was measured.
     ceiling_share : float
         How much of the ceiling the loop reaches, 0 to 1; of an accelerator, the share of time that it could
         work. Under 0.9 something is left to gain.
@@ -132,6 +134,7 @@ class Diagnosis(Suggestion):
     data_s: float
     step_s: float
     together_s: float
+    first_waiting_share: float
     waiting_share: float
     ceiling_share: float
     gpu_ratio: float | None
@@ -186,31 +189,74 @@ def diagnose(
     >>> found.waiting_share < 0.5  # the step takes the time, and not the data
     True
     """
+    return measure(loader, step, seconds, probe_batch=probe_batch, progress=progress)
+
+
+def measure(
+    loader: Any,
+    step: Step,
+    seconds: float,
+    *,
+    probe_batch: bool = True,
+    is_pause: bool = False,
+    progress: Callable[[str, Trial], None] = lambda what, trial: None,
+) -> Diagnosis:
+    """Carry out the three runs, as `diagnose` says; a step that `is_pause` stands for one, of which nothing follows."""
     above_zero(seconds=seconds)
     with _epoch_put_back(loader):
         with contextlib.closing(Trial().batches_of(loader)) as batches:
             if (batch := next(batches, _END)) is _END:
                 raise OptionError("the loader gives no batch, so there is nothing to measure")
+        _forget_kept(loader)
         progress("loader alone", alone := time_loop(loader, None, seconds))
         progress("step alone", ceiling := time_step(step, batch, seconds))
+        _forget_kept(loader)
         with SystemMonitor(interval_s=max(MIN_INTERVAL_S, min(1.0, seconds / 10))) as monitor:
             both = time_loop(loader, step, seconds, step_s=ceiling.batch_s)
         progress("both", both)
-    knobs, waiting = LoaderKnobs.of(loader), both.waiting_share
-    if both.on_device:  # the host may wait while the device still has work queued, so only the device's own time counts
-        waiting = max(0.0, 1.0 - ceiling.batch_s / both.batch_s)
-    # Rows at most that had been read, and were not taken, when the run was cut off: those of two windows.
-    left = -alone.batches % alone.epoch_batches if alone.epoch_batches else 0
-    ahead = min(2 * (knobs.window_rows or 0), left * (knobs.batch_size or 0))
-    if waiting < NOT_WAITING:
+    knobs, parts = LoaderKnobs.of(loader), [_Part(one, waiting_of(one, ceiling)) for one in both.parts]
+    ahead = _rows_ahead(alone, knobs)
+    is_fed = max(part.waiting for part in parts) < NOT_WAITING
+    # What is waited for in the first epoch alone is what later ones have in memory.
+    waited = alone.parts[0] if parts[-1].waiting < NOT_WAITING else alone
+    if is_fed and is_pause:
+        limit = Limit(STEP, f"{1e3 * ceiling.batch_s:.2f} ms a batch, a pause in its place", ())
+    elif is_fed:
         limit = _step_limit(step, ceiling, batch if probe_batch else None, knobs, seconds)
     elif alone.statistics is not None:
-        limit = data_limit(alone.statistics, knobs, cpus=limits.cpus(), rows_ahead=ahead)
+        limit = data_limit(waited.statistics or alone.statistics, knobs, cpus=limits.cpus(), rows_ahead=ahead)
     else:
         more = max(2 * (knobs.num_workers or 0), limits.cpus())
         turn = _turn("num_workers", knobs.num_workers, None, more, "more batches are made at a time")
-        limit = Limit(PYTHON, f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
-    return _verdict(alone, ceiling, both, waiting, limit, ahead, gpu_ratio(monitor.summary()))
+        limit = Limit(PYTHON, f"{1e3 * waited.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
+    return _verdict(alone, ceiling, parts, limit, ahead, gpu_ratio(monitor.summary()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The loop's first epoch, or its later ones, and the share of it that waited."""
+
+    trial: Trial
+    waiting: float
+
+
+def waiting_of(both: Trial, ceiling: Trial) -> float:
+    """Return the share of a loop's time in which it waited for data."""
+    if both.on_device:  # the host may wait while the device still has work queued, so only the device's own time counts
+        return max(0.0, 1.0 - ceiling.batch_s / both.batch_s)
+    return both.waiting_share
+
+
+def _rows_ahead(alone: Trial, knobs: LoaderKnobs) -> int:
+    """Return the rows at most that had been read, and were not taken, when a run was cut off: those of two windows."""
+    left = -alone.batches % alone.epoch_batches if alone.epoch_batches else 0
+    return min(2 * (knobs.window_rows or 0), left * (knobs.batch_size or 0))
+
+
+def _forget_kept(loader: Any) -> None:
+    """Let go of the rows that stay in memory, so that a run begins as training does; of no other loader's."""
+    if isinstance(loader, H5StreamLoader):
+        loader.trim()
 
 
 @contextlib.contextmanager
@@ -227,7 +273,7 @@ def _epoch_put_back(loader: Any) -> Iterator[None]:
 def _step_limit(step: Step, ceiling: Trial, batch: Any, knobs: LoaderKnobs, seconds: float) -> Limit:
     """Tell a step that computes from one that is launched: half the rows should take half the time."""
     rows, whole_s = 0 if batch is None else rows_of(batch) or 0, ceiling.batch_s
-    plain = Limit(STEP, f"{1e3 * whole_s:.2f} ms a batch", _step_turns(knobs))
+    plain = Limit(STEP, f"{1e3 * whole_s:.2f} ms a batch", _step_turns())
     half = first_rows(batch, rows // 2) if rows > 1 else None
     if half is None:
         return plain
@@ -245,52 +291,99 @@ def _step_limit(step: Step, ceiling: Trial, batch: Any, knobs: LoaderKnobs, seco
 
 
 def _verdict(
-    alone: Trial, ceiling: Trial, both: Trial, waiting: float, limit: Limit, ahead: int, gpu_share: float | None
+    alone: Trial, ceiling: Trial, parts: Sequence[_Part], limit: Limit, ahead: int, gpu_share: float | None
 ) -> Diagnosis:
+    both, first_waiting, waiting = parts[-1].trial, parts[0].waiting, parts[-1].waiting
     data_s, step_s, together_s = alone.batch_s, ceiling.batch_s, both.batch_s
     ceiling_share = min(1.0, step_s / together_s) if together_s else 0.0
     turns = limit.turns
     if limit.name not in (STEP, BATCH_TOO_SMALL):  # the gain of the loop is that of its part, which the step caps
-        gains = (turn.speedup and max(1.0, together_s / max(step_s, data_s / turn.speedup, 1e-9)) for turn in turns)
+        waited, alone_s = next(
+            (one.trial.batch_s, own.batch_s)
+            for one, own in zip(parts, (*alone.parts, alone), strict=False)
+            if one.waiting >= NOT_WAITING
+        )
+        gains = (turn.speedup and max(1.0, waited / max(step_s, alone_s / turn.speedup, 1e-9)) for turn in turns)
         turns = tuple(replace(turn, speedup=gain) for turn, gain in zip(turns, gains, strict=True))
-    bound = "not" if waiting < NOT_WAITING else "strongly" if waiting > WAITING else "somewhat"
-    caveats, own_s, statistics = [], together_s * (1 - waiting), alone.statistics
-    if not both.on_device and own_s > 1.3 * step_s:
-        caveats.append(
-            f"the step takes {1e3 * own_s:.2f} ms beside the loader: both compute on the same processors "
-            "(fewer num_workers, or torch.set_num_threads)"
-        )
-    if statistics is not None and statistics.read_amplification is not None and ahead > statistics.rows / 10:
-        least = _least_amplification(statistics, ahead)
-        caveats.append(
-            f"the loader's amplification of {statistics.read_amplification:.2f} counts what it had read ahead when it "
-            f"was stopped, up to {ahead:,} rows beside {statistics.rows:,} taken: of the rows that were read it is "
-            f"{least:.2f} or more"
-        )
     return Diagnosis(
         title="Diagnosis",
-        answer=f"{bound} input-bound ({waiting:.1%} waiting); the limit is {limit}",
+        answer=f"{_answer(parts)}; the limit is {limit}",
         arithmetic=(
-            f"loader alone: {alone} ({alone.batches} batches)",
+            f"loader alone: {alone} ({alone.batches} batches){_first_of(alone)}",
             f"step alone, on a batch that is there: {ceiling}: the ceiling",
-            f"both: {both}, {waiting:.1%} of it waiting (under {NOT_WAITING:.0%}: not input-bound, over "
-            f"{WAITING:.0%}: strongly)",
-            f"the first batch came after {1e3 * (both.first_s or 0.0):.0f} ms: once an epoch, and its part is counted",
-            f"the loop reaches {ceiling_share:.0%} of the ceiling (aim: {ACCELERATOR_AIM:.0%}); "
-            f"GPU utilisation {percent(gpu_share)}",
-            *(f"next: {turn}{f'; up to {turn.speedup:.1f} times faster' if turn.speedup else ''}" for turn in turns),
+            *_loop_lines(parts),
+            f"the first batch came after {1e3 * (parts[0].trial.first_s or 0.0):.0f} ms: its part is counted",
+            f"the loop reaches {ceiling_share:.0%} of the ceiling{' in later epochs' * (len(parts) > 1)} (aim: "
+            f"{ACCELERATOR_AIM:.0%}); GPU utilization {percent(gpu_share)}",
+            *(f"next: {turn}{_gain(turn)}" for turn in turns),
         ),
-        caveats=tuple(caveats),
+        caveats=(*_caveats(alone, ceiling, parts[-1], ahead),),
         data_s=data_s,
         step_s=step_s,
         together_s=together_s,
+        first_waiting_share=first_waiting,
         waiting_share=waiting,
         ceiling_share=ceiling_share,
         gpu_ratio=gpu_share,
         limit=limit,
         turns=turns,
-        statistics=statistics,
+        statistics=alone.statistics,
     )
+
+
+def _bound(waiting: float) -> str:
+    return "not" if waiting < NOT_WAITING else "strongly" if waiting > WAITING else "somewhat"
+
+
+def _answer(parts: Sequence[_Part]) -> str:
+    """Say whether the loop waits for data, of the first epoch and of later ones apart if that differs."""
+    first, last = parts[0].waiting, parts[-1].waiting
+    if _bound(first) == _bound(last):
+        return f"{_bound(last)} input-bound ({last:.1%} waiting)"
+    return (
+        f"the first epoch is {_bound(first)} input-bound ({first:.1%} waiting), later ones are {_bound(last)} so "
+        f"({last:.1%})"
+    )
+
+
+def _first_of(alone: Trial) -> str:
+    """Say how long a batch of the first epoch takes, if later ones were measured, too."""
+    return f"; {1e3 * alone.parts[0].batch_s:.2f} ms in its first epoch" if len(alone.parts) > 1 else ""
+
+
+def _loop_lines(parts: Sequence[_Part]) -> Iterator[str]:
+    rule = f"under {NOT_WAITING:.0%}: not input-bound, over {WAITING:.0%}: strongly"
+    for name, (part, is_last) in zip(
+        ("first epoch", "later epochs"), zip(parts, (False, True), strict=False), strict=False
+    ):
+        waits = f"{part.trial}, {part.waiting:.1%} of it waiting"
+        yield f"both, {name}: {waits}" + f" ({rule})" * (is_last or len(parts) == 1)
+    if len(parts) == 1:
+        yield "later epochs were not measured: the first took all of the time"
+
+
+def _gain(turn: Turn) -> str:
+    """Say what a turn may bring: computed from what was measured, and not measured itself."""
+    if not turn.speedup:
+        return ""
+    what = "as many rows a second" if turn.knob == "batch_size" else "as fast"
+    return f"; at most {turn.speedup:.1f} times {what}, computed"
+
+
+def _caveats(alone: Trial, ceiling: Trial, both: _Part, ahead: int) -> Iterator[str]:
+    own_s, statistics = both.trial.batch_s * (1 - both.waiting), alone.statistics
+    if not both.trial.on_device and own_s > 1.3 * ceiling.batch_s:
+        yield (
+            f"the step takes {1e3 * own_s:.2f} ms beside the loader: both compute on the same processors "
+            "(fewer num_workers, or torch.set_num_threads)"
+        )
+    if statistics is not None and statistics.read_amplification is not None and ahead > statistics.rows / 10:
+        least = _least_amplification(statistics, ahead)
+        yield (
+            f"the loader's amplification of {statistics.read_amplification:.2f} counts what it had read ahead when it "
+            f"was stopped, up to {ahead:,} rows beside {statistics.rows:,} taken: of the rows that were read it is "
+            f"{least:.2f} or more"
+        )
 
 
 # --- what limits, by its name -----------------------------------------------------------------------------------
@@ -337,11 +430,11 @@ def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -
     measured = f"{1e3 * step_s:.1f} ms a batch, {statistics.wait_share:.0%} of the time waiting for data"
     if step_s < SMALL_STEP_S:
         return Limit(BATCH_TOO_SMALL, measured, (_larger_batch(knobs),))
-    return Limit(STEP, measured, _step_turns(knobs))
+    return Limit(STEP, measured, _step_turns())
 
 
-def _step_turns(knobs: LoaderKnobs) -> tuple[Turn, ...]:
-    return (_turn("precision", "as it is"), _larger_batch(knobs))
+def _step_turns() -> tuple[Turn, ...]:
+    return (_turn("step", "as it is"),)
 
 
 def _larger_batch(knobs: LoaderKnobs, speedup: float | None = None) -> Turn:
@@ -351,8 +444,8 @@ def _larger_batch(knobs: LoaderKnobs, speedup: float | None = None) -> Turn:
 
 # What is tried of each knob, where the numbers do not say it, and why.
 _TURNS = {
-    "precision": ("bf16 autocast, or torch.compile", "the loader has batches ready; only a faster step helps"),
-    "batch_size": ("", "more work for each launch and each hand-over; yours to decide, it changes training"),
+    "step": ("a faster one, which nothing here has tried", "the loader has batches ready; only a faster step helps"),
+    "batch_size": ("", "fewer launches and hand-overs for as many rows; yours to decide, it changes training"),
     "staging": ('stage_to="/dev/shm/h5stream", or a folder on a local disk', "memory answers at once"),
     "order": ("shuffle=True without a sampler, or a larger window", "each chunk is then decoded once"),
     "filters": ("repack with lz4", f"a thread decodes {text_of_bytes(FAST_DECODE_BYTES_PER_S, '/s')} of it"),
@@ -480,6 +573,7 @@ class Trial:
     longest_s: float = 0.0  # and of the longest after it
     on_device: bool = False  # whether there was a device whose work was waited for
     statistics: LoaderStatistics | None = None  # the loader's own, of all epochs in the run together
+    parts: tuple[Trial, ...] = ()  # its first epoch, and if two batches or more of them came, the later ones
     _asked_s: float | None = None  # since when a batch is waited for
     _seen: tuple[float, float] = field(default_factory=lambda: (0.0, clock()))  # seconds waited, and when, at `share`
 
@@ -570,25 +664,46 @@ def time_step(step: Step, batch: Any, seconds: float) -> Trial:
 def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float = 0.0) -> Trial:
     """Iterate over a loader, epoch after epoch, until so many seconds after its first batch; two at least."""
     stride = max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0
-    trial, kept, before = Trial(epoch_batches=length_of(loader)), list[LoaderStatistics](), -1
-    began_s, ends_s = clock(), math.inf
-    while before < trial.batches and clock() < ends_s:
-        before = trial.batches
+    epochs, taken, before, ends_s = list[Trial](), 0, -1, math.inf
+    while before < taken and clock() < ends_s:
+        before, trial, began_s = taken, Trial(epoch_batches=length_of(loader)), clock()
+        epochs.append(trial)
         with contextlib.closing(trial.batches_of(loader)) as batches:
             for batch in batches:
-                if trial.batches == 1:
+                taken += 1
+                if taken == 1:
                     ends_s = clock() + seconds
                 if step is not None:
                     step(batch)
-                    if stride and trial.batches % stride == 0:
+                    if stride and taken % stride == 0:
                         synchronize()
-                if trial.batches > 1 and clock() >= ends_s:
+                if taken > 1 and clock() >= ends_s:
                     break
-        if (found := statistics_of(loader)) is not None:
-            kept.append(found)
-    trial.on_device = step is not None and synchronize()
-    trial.elapsed_s, trial.statistics = clock() - began_s, combined(kept) if kept else None
-    return trial
+        # Of later epochs the device may work on into the next; what is only queued at last is not done.
+        if step is not None and (len(epochs) == 1 or clock() >= ends_s):
+            trial.on_device = synchronize()
+        trial.elapsed_s, trial.statistics = clock() - began_s, statistics_of(loader)
+    later = joined(epochs[1:]) if sum(one.batches for one in epochs[1:]) > 1 else None
+    return replace(joined(epochs), parts=(epochs[0], *([later] if later else [])))
+
+
+def joined(epochs: Sequence[Trial]) -> Trial:
+    """Return epochs as one run."""
+    kept = [one.statistics for one in epochs if one.statistics is not None]
+    known = [one.largest for one in epochs if one.largest is not None]
+    return Trial(
+        batches=sum(one.batches for one in epochs),
+        rows=sum(one.rows for one in epochs),
+        largest=max(known, default=None),
+        epochs=sum(one.epochs for one in epochs),
+        epoch_batches=epochs[0].epoch_batches,
+        elapsed_s=sum(one.elapsed_s for one in epochs),
+        waited_s=sum(one.waited_s for one in epochs),
+        first_s=epochs[0].first_s,
+        longest_s=max([one.longest_s for one in epochs] + [one.first_s or 0.0 for one in epochs[1:]]),
+        on_device=epochs[-1].on_device,
+        statistics=combined(kept) if kept else None,
+    )
 
 
 def statistics_of(loader: Any) -> LoaderStatistics | None:

@@ -24,7 +24,6 @@ from h5stream.advice import alike, batch_rows
 from h5stream.advice.cost import Advice, SampleCost, cost_sample, repack_command
 from h5stream.advice.listing import INDEX, MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.advice.program import (
-    LABEL,
     MOST_FIELDS,
     Lines,
     Proposal,
@@ -46,6 +45,7 @@ from h5stream.base.texts import counted, names_in, names_text, shape_text
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
+from h5stream.samples.whole import LABEL, LEAST_ALIKE, LEAST_GROUPS, LONG_COUNT
 from h5stream.storage.source.local import identity_of
 from h5stream.storage.source.stores import Asked, asked_of_stores
 
@@ -376,7 +376,7 @@ def _episodes(seen: Listing) -> Iterator[Proposal]:
     for rows, beside in seen.by_rows.items():
         said, of = _episodes_said(seen, rows, beside)
         fields = [e for e in beside if e not in said and not re.search(r"(^|/)next_", e.path)][:MOST_FIELDS]
-        if said and fields and rows >= alike.LEAST_ALIKE:
+        if said and fields and rows >= LEAST_ALIKE:
             what = f"{_say(said)} where episodes end in {counted(rows, 'row')} that lie one behind the other"
             does = "takes rows that follow one another and stay inside an episode"
             way = Way(keyed(fields), f'Sequences({alike.WINDOW}, of={of}, pad="edge")', does)
@@ -497,7 +497,7 @@ def _named_objects(seen: Listing) -> Iterator[Proposal]:
     for group, members in seen.by_group.items():
         there = {_family(name): entry for name, entry in members.items() if entry.shape or entry.image}
         for path, words in texts.items():
-            if len(members) < alike.LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(there):
+            if len(members) < LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(there):
                 continue
             count, first = seen.by_path[path].rows or 0, there[min(words)]
             same = [e for e in members.values() if e.dtype == first.dtype and e.axes == len(first.shape or ())]
@@ -622,7 +622,7 @@ def _recordings(seen: Listing) -> Iterator[Proposal]:
 
 def _time_axis(shape: Sequence[int]) -> int:
     """Return the axis along which rows are as long as recordings; 0 where there is none."""
-    if len(shape) >= 5 and shape[1] >= alike.LEAST_ALIKE:
+    if len(shape) >= 5 and shape[1] >= LEAST_ALIKE:
         return 1
     is_film = len(shape) == 4 and shape[1] == shape[2] and shape[3] > alike.WINDOW
     return -1 if is_film or (len(shape) in (2, 3) and shape[-1] >= LONG_ROW) else 0
@@ -634,7 +634,7 @@ def _flat(seen: Listing) -> Iterator[Proposal]:
     if len(every) != 1 or len(every[0].shape or ()) != 1 or LABEL.search(last_name(every[0].path)):
         return
     entry, rows = every[0], every[0].rows or 0
-    if rows < 4 * alike.LONG_COUNT or not re.match(r"u?int|float", entry.dtype):
+    if rows < 4 * LONG_COUNT or not re.match(r"u?int|float", entry.dtype):
         return
     what, samples = f"{entry.path} is one sequence of {rows:,} numbers", "Sequences(128, stride=128)"
     does = "cuts it into samples of 128, or of a length of your own. Without samples=, each number is a sample"

@@ -239,11 +239,6 @@ def _made(node: ast.expr, known: Mapping[str, Any]) -> Any:
 
 MOST_FIELDS = 16  # fields that the lines name, at most
 
-# Names of what a sample is asked for, where shapes and numbers leave it open.
-LABEL = re.compile(
-    r"label|class|target|categ|arrival|text|caption|transcript|speaker|cell_?type|cluster|age$|^y$", re.I
-)
-
 
 class Way(NamedTuple):
     """A way to stream what was found."""

@@ -168,6 +168,9 @@ class ShownAsText:
 # --- names that may be meant by another one
 
 
+_LEAST = 3
+"""Letters that another name begins with, from which it may be meant: ``obs`` by ``observations``."""
+
 _MOST_COMPARED = 20_000
 """Names that are compared letter by letter; beyond, only whole parts of them are."""
 
@@ -188,6 +191,9 @@ def nearest_names(name: str, there: Iterable[str]) -> list[str]:
     group, leaf = asked.casefold().rpartition("/")[::2]
     beside = {_leaf(key): known for key, known in folded.items() if key.rpartition("/")[0] == group}
     elsewhere = {key: known for key, known in folded.items() if key.rpartition("/")[0] != group}
+    begin = [key for key in beside if key.startswith(leaf) or leaf.startswith(key)]
+    if longest := max((key for key in begin if min(len(key), len(leaf)) >= _LEAST), key=len, default=""):
+        return [beside[longest]]
     for written, spelled, cutoff in ((leaf, beside, 0.5), (asked.casefold(), elsewhere, 0.65)):
         if near := difflib.get_close_matches(written, spelled, n=1, cutoff=cutoff):
             return [spelled[near[0]]]

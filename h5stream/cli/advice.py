@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from h5stream.advice.diagnose import Trial
     from h5stream.advice.tune import Attempt, Tuning
 
-_NEXT = {"loader alone": "the step alone", "step alone": "both", "both": "half a batch"}  # behind each run
+_NEXT = {"loader alone": "the step alone", "step alone": "both", "both": ""}  # behind each run
 
 
 def diagnose_command(
@@ -57,23 +58,20 @@ def diagnose_command(
     measured: dict[str, Trial] = {}
     try:
         with Bar(SafeConsole(stderr=True), "measuring", unit="s") as bar:
-            from h5stream.advice.diagnose import diagnose
+            from h5stream.advice.diagnose import measure
             from h5stream.loader.loader import H5StreamLoader
-            from h5stream.structure import rows_of
 
-            bar.show(total=bar.elapsed_s + 3.2 * seconds, note="the loader alone")
+            bar.show(total=bar.elapsed_s + 3 * seconds, note="the loader alone")
 
             def show(what: str, trial: Trial) -> None:
                 measured[what] = trial
-                left = 3 - len(measured) + 0.2  # the step may be tried on half a batch
+                left = 3 - len(measured)
                 bar.show(total=bar.elapsed_s + left * seconds, note=_NEXT[what])
 
             given = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
             row_s = step_ms / 1e3 / given["batch_size"]
             with H5StreamLoader(**given) as loader:
-                found = diagnose(
-                    loader, lambda batch: time.sleep(row_s * (rows_of(batch) or 0)), seconds=seconds, progress=show
-                )
+                found = measure(loader, functools.partial(_pause, row_s), seconds, is_pause=True, progress=show)
     except KeyboardInterrupt:
         if as_json:
             runs = {name: {"batch_s": one.batch_s, "rows_per_s": one.rows_per_s} for name, one in measured.items()}
@@ -96,6 +94,13 @@ def diagnose_command(
     if alone is not None:
         indented = Padding(Text(str(alone), style="dim"), (0, 0, 0, 2), expand=False)
         console.print(Text("the loader alone:", style="dim"), indented)
+
+
+def _pause(row_s: float, batch: Any) -> None:
+    """Stand for a training step of so many seconds a row."""
+    from h5stream.structure import rows_of
+
+    time.sleep(row_s * (rows_of(batch) or 0))
 
 
 def _print_until(said: str, found: Sequence[RenderableType]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import os
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable
@@ -17,11 +19,12 @@ from rich.text import Text
 
 from h5stream._version import __version__
 from h5stream.base.filesystem import ended_by_signals
+from h5stream.base.hints import DEFAULTS, SAMPLES
 from h5stream.cli.advice import diagnose_command, doctor_command, suggest_command, tune_command
 from h5stream.cli.bench import bench_command
 from h5stream.cli.inspect import inspect_command, statistics_command
 from h5stream.cli.monitor import monitor_command
-from h5stream.cli.showing import SafeConsole, never_unprintable
+from h5stream.cli.showing import SafeConsole, never_unprintable, noted
 from h5stream.cli.stage import repack_command, stage_command
 from h5stream.errors import H5StreamError, OptionError
 
@@ -47,9 +50,12 @@ def _root(
     ),
 ) -> None:
     """Train from plain HDF5 files at the speed of the hardware."""
-    names = logging.getLogger("h5stream.defaults")  # there is no line to write them in
-    before, names.disabled = names.disabled, True
-    context.call_on_close(lambda: setattr(names, "disabled", before))
+    # There is no line to write arguments in, and `inspect` has its own words for samples.
+    for name in (DEFAULTS, *[SAMPLES] * (context.invoked_subcommand == "inspect")):
+        logger = logging.getLogger(name)
+        context.call_on_close(functools.partial(setattr, logger, "disabled", logger.disabled))
+        logger.disabled = True
+    context.with_resource(noted(functools.partial(_as_typed, name=context.invoked_subcommand or "")))
     if context.invoked_subcommand is None:
         Console().print(_start(), highlight=False, soft_wrap=True)
 
@@ -145,17 +151,22 @@ def _refuse_slips(words: list[str]) -> None:
             raise OptionError(f"{name} is followed by an empty text, as of a variable that is not set; or leave it out")
 
 
-def _as_typed(message: str) -> str:
-    """Say with the options of the command what an error says with the arguments of Python."""
-    command = next((one for name, (one, *_) in _COMMANDS.items() if name in sys.argv[1:2]), None)
+def _as_typed(message: str, name: str = "") -> str:
+    """Say with the options of the command what a message says with the arguments of Python."""
+    command, *_ = _COMMANDS.get(name or "".join(sys.argv[1:2]), (None,))
     options = inspect.signature(command).parameters if command else {}
-    message = message.replace("samples=Rows(of=...) takes", "--samples \"Rows(of='data/*')\" takes")
+    message = re.sub(r"samples=(Rows\(of='[^']*'\)) takes", r'--samples "\1" takes', message)
     if "samples" not in options:
         message = re.sub(r"; --samples [^.`]*(?=\. )", "", message)
+    for option, text in re.findall(r"\b(fields|samples)=(.+?)(?=, samples=| \(|$)", message):
+        if option in options and not text.startswith("[...]"):
+            message = message.replace(f"{option}={text}", f"--{option} {shlex.quote(text)}").replace(
+                ", --samples", " --samples"
+            )
     message = message.replace("fields=[...]", "--fields a,b") if "fields" in options else message
-    for name in ("memory_budget", "window", "batch_size"):
-        if name in options:
-            message = re.sub(rf"\b{name}=(?=\d)", f"--{name.replace('_', '-')} ", message)
+    for option in ("memory_budget", "window", "batch_size"):
+        if option in options:
+            message = re.sub(rf"\b{option}=(?=\d)", f"--{option.replace('_', '-')} ", message)
     return message
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,7 +66,10 @@ def _without_credentials(wanted: bool) -> bool:
 
 
 Files = Annotated[
-    list[str], files_argument("HDF5 files, addresses (s3://...), or patterns such as 'day*.h5'; one after the other.")
+    list[str],
+    files_argument(
+        "HDF5 files, folders of them, addresses (s3://...), or patterns such as 'day*.h5'; one after the other."
+    ),
 ]
 Fields = Annotated[
     str,
@@ -175,15 +177,15 @@ def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
 def pattern_of(given: list[str]) -> str:
     """Return the pattern that stands for all files that are given, which may be a folder; empty where there is none."""
     from h5stream.base.names import as_pattern
+    from h5stream.storage.layout.fields import is_folder, paths_of
 
     (one, *others) = given
-    if others or (os.path.isfile(one) or not (os.path.isdir(one) or glob.has_magic(as_pattern(one)))):
+    if others or os.path.isfile(one) or not (is_folder(one) or glob.has_magic(as_pattern(one))):
         return ""
     if not os.path.isdir(one):
         return one
-    ends = Counter(Path(name).suffix for name in os.listdir(one))
-    known = [end for end in ends if end.lower() in (".h5", ".hdf5", ".hdf", ".he5", ".h5ad", ".nc", ".nwb", ".mat")]
-    return os.path.join(one, f"*{max(known, key=lambda end: ends[end], default='.h5')}")
+    endings = {os.path.splitext(path)[1] for path in paths_of(one, None)}
+    return os.path.join(one, f"*{endings.pop()}") if len(endings) == 1 else one
 
 
 def check_writable(path: Path | None, option: str) -> None:

@@ -6,10 +6,13 @@ Nothing goes to a terminal that may not: no control characters from files, and n
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import json
+import logging
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -82,6 +85,35 @@ def notes(console: Console, notices: Iterable[str], seen: set[str]) -> None:
         if notice not in seen:
             seen.add(notice)
             prose(console, f"note: {notice}")
+
+
+@contextlib.contextmanager
+def noted(as_typed: Callable[[str], str]) -> Iterator[None]:
+    """Print what the package logs, and warns of, as notes on standard error, broken between words."""
+
+    def show(text: str, head: str) -> None:
+        prose(SafeConsole(stderr=True), f"{head}: {as_typed(text)}", style="yellow")
+
+    class Noting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            show(record.getMessage(), "note")
+
+    logger, handler = logging.getLogger("h5stream"), Noting(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            plain = warnings.showwarning
+
+            def showwarning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+                if category.__module__.startswith("h5stream"):
+                    show(str(message), "warning")
+                else:
+                    plain(message, category, *where, **more)
+
+            warnings.showwarning = showwarning
+            yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def interrupted(console: Console, what: str) -> None:

@@ -21,7 +21,10 @@ _Floats: TypeAlias = NDArray[np.float64]
 _Numbers: TypeAlias = NDArray[Any]
 
 NONE_WRONG: Final[int]
-"""What `read_dense` returns where each value is in a column that there is."""
+"""What `add_sparse` returns where each value is in a column that there is."""
+
+A_COLUMN: Final[int]
+"""What stands among counts in place of the bytes that failed where no read did, but the number of a column is wrong."""
 
 UNCOPIED_NBYTES: Final[int]
 """Runs of this many bytes are read to their places; shorter ones several at a time, and copied from the cache."""
@@ -148,8 +151,7 @@ class ChunkFields:
 class Plan:
     """Where samples go and what brings them there: data alone, which any thread may carry out, also twice.
 
-    `plan_chunks`, `plan_rows` and `plan_memory` give it. Its units are chunks, or entries of `rows`. This name is for
-    annotations alone.
+    The functions `plan_...` give it. Its units are chunks, or entries of `rows`. This name is for annotations alone.
     """
 
 def chunk_fields(
@@ -213,6 +215,11 @@ def plan_chunks(
     sizes: _Longs,
     follow: _Longs,
     mode: int,
+    kept: _Longs,
+    kept_number: _Longs,
+    kept_count: _Longs,
+    kept_row: int,
+    is_filled: NDArray[np.bool_],
     /,
 ) -> Plan:
     """Plan chunks of a dataset; what is wrong with the numbers is a `ValueError`.
@@ -232,6 +239,15 @@ def plan_chunks(
         the bytes at its beginning that are not read.
     origins, offsets, sizes, follow, mode
         Of boxes, else empty, as `place_boxes` has them.
+    kept : shape (fields,)
+        Where row 0 of each field would be in memory that keeps all rows of some chunks; empty where none does. Such a
+        plan can be carried out without slots: then its rows are kept, and go nowhere else.
+    kept_number, kept_count : shape (n,)
+        Of each chunk its number among those that are kept, and its rows; 0 rows where it is not.
+    kept_row : int
+        The first row of the first of those.
+    is_filled : shape (kept,)
+        Which of those are there: they are looked at as the plan is carried out, and copied from there.
     """
 
 def plan_rows(
@@ -640,7 +656,8 @@ def lay_chunks(
     nbytes: _Longs,
     all_count: int,
     numbers: _Longs,
-    edges: _Longs,
+    low: _Longs,
+    high: _Longs,
     across: _Longs,
     columns: int,
     chunk_nbytes: int,
@@ -656,8 +673,8 @@ def lay_chunks(
     ----------
     stored, offset, nbytes, all_count
         Chunks that are stored: their numbers, ascending, where each begins, its bytes; and how many the grid has.
-    numbers, edges
-        Chunks of the first column of the grid that rows lie in, and where the rows of each begin and the last ends.
+    numbers, low, high
+        Chunks of the first column of the grid that rows lie in, and where the rows of each begin and end.
     across, columns
         Of each row of chunks, those that are wanted, and how many there are.
     chunk_nbytes, most_gap, most_work : int
@@ -740,51 +757,45 @@ def add_sparse(
         The first column that the matrix does not have, or `NONE_WRONG`.
     """
 
-def read_dense(
-    descriptor: int,
+def plan_dense(
     value_offsets: _Longs,
     value_chunk: int,
     column_offsets: _Longs,
     column_chunk: int,
-    row_start: int,
+    first_row: int,
+    room: int,
+    value: _Numbers,
+    column: _Numbers,
+    places: NDArray[np.int32],
+    is_wanted: _Bytes,
+    wanted: int,
     rows: _Places,
     lengths: _Places,
     batch: _Places,
     within: _Places,
-    slots: _Longs,
-    values: _Numbers,
-    columns: _Numbers,
-    places: NDArray[np.int32],
-    is_wanted: _Bytes,
-    row: _Numbers,
-    counts: _Longs,
     /,
-) -> int:
-    """Read values of a sparse matrix and their columns, and lay its rows dense in their places.
+) -> Plan:
+    """Plan reads of values of a sparse matrix and their columns, whose rows are laid dense in their places.
+
+    Where a column is none of the matrix, its number stands in place of where a read failed, and `A_COLUMN` in place of
+    the bytes.
 
     Parameters
     ----------
-    descriptor : int
-        Of the file.
     value_offsets, column_offsets : int64 arrays
         Where each chunk begins.
-    value_chunk, column_chunk, row_start : int
+    value_chunk, column_chunk, first_row : int
         Values of a chunk, and the number of the first of all.
+    room : int
+        Values that are read at once, a multiple of 16.
+    value, column : arrays
+        Of the types of these; what is in them is not looked at.
+    places, is_wanted, wanted : int32 and uint8 arrays, int
+        Where a column goes in a row, whether it goes anywhere, and how many do.
     rows, lengths : int32 or int64 arrays
-        For each row of the matrix, ascending, its first value, and how many it has: at most what `values` has room for.
-    batch, within, slots : arrays
-        Its batch, the element of the batch's memory that it begins at, and where the memory of each batch begins.
-    values, columns, row : arrays
-        Room for what is read, and for a dense row.
-    places, is_wanted : int32 and uint8 arrays
-        Where a column goes in a row, and whether it goes anywhere.
-    counts : int64 array, shape (5,)
-        Added to: reads, their bytes, nanoseconds in them; set: offset and length of a read that failed.
-
-    Returns
-    -------
-    int
-        `NONE_WRONG`, or a column that there is not. All rows are in their places if no read failed either.
+        For each row of the matrix, ascending, its first value, and how many it has: at most `room`.
+    batch, within : arrays
+        Its batch, and the element of the batch's memory that it begins at.
     """
 
 # Statistics
@@ -823,6 +834,40 @@ def read_objects(
 
     An address of -1 stands for nothing, any other negative one for a doubt. Of the `nbytes` that an object must have
     `wanted` are copied to the address `target`. `failed` is set for those that cannot be had here.
+    """
+
+def plan_heap(
+    file_nbytes: int,
+    length_nbytes: int,
+    item_nbytes: int,
+    most_nbytes: int,
+    room: int,
+    gap_nbytes: int,
+    address: _Longs,
+    index: NDArray[np.uint32],
+    length: NDArray[np.uint32],
+    first_row: int,
+    rows: _Places,
+    batch: _Places,
+    within: _Places,
+    /,
+) -> Plan:
+    """Plan reads of values of variable length; `read_objects` says what they are read of.
+
+    Parameters
+    ----------
+    item_nbytes, most_nbytes : int
+        Bytes of an item, and of a value that are wanted at most.
+    room : int
+        Bytes that are read at once, at most.
+    address, index, length : shape (values,)
+        Of each value of the dataset its collection, its number there, and its items.
+    first_row : int
+        Number of the first value.
+    rows : shape (n,)
+        Numbers of the values that are wanted; their addresses ascend.
+    batch, within : shape (n,)
+        Where each goes, in items.
     """
 
 def read_files(

@@ -21,7 +21,7 @@ typedef struct {
     char code;
 } Value;
 
-enum { MOST_ARGUMENTS = 24 };
+enum { MOST_ARGUMENTS = 26 };
 
 typedef struct {
     Value value[MOST_ARGUMENTS];
@@ -142,6 +142,7 @@ static int take(Call *call, const char *function, const Parameter *parameters, P
     {                                                                                                                  \
         static const Parameter parameters[] = {__VA_ARGS__};                                                           \
         static const char name[] = #NAME;                                                                              \
+        _Static_assert(sizeof parameters / sizeof *parameters <= MOST_ARGUMENTS, "more arguments than there is room for"); \
         Call call;                                                                                                     \
         const Value *const v = call.value;                                                                             \
         (void)module;                                                                                                  \
@@ -438,6 +439,19 @@ static int are_chunks_sound(const ChunkPlan *plan)
     return !is_wrong;
 }
 
+/* Return whether what stays of each chunk is rows of it. */
+static int are_kept_sound(const ChunkPlan *plan, int64_t count)
+{
+    int is_wrong = plan->kept_row < 0;
+    for (int64_t k = 0; k < plan->plan.count && plan->kept.count; k++) {
+        is_wrong |= plan->kept_count[k] < 0 || plan->kept_count[k] > plan->fields->chunk_rows;
+        /* What is taken as it is may be read in part. */
+        is_wrong |= plan->kept_count[k] > 0 && !plan->fields->pipelines.count && plan->pipeline[k] >= 0 && plan->offset[k] >= 0;
+        is_wrong |= plan->kept_count[k] > 0 && (plan->kept_number[k] < 0 || plan->kept_number[k] >= count);
+    }
+    return !is_wrong;
+}
+
 /* Return whether each chunk has the rows, or the elements, that are taken of it, and no more than its bytes. */
 static int are_bytes_enough(const ChunkPlan *plan)
 {
@@ -482,7 +496,8 @@ static int are_places_sound(Plan *plan, int64_t row_count)
 FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes", 2), LONGS("piece", 2), LONGS("low", 2),
          LONGS("high", 2), ARRAY("pipeline", "b", 1, 2), NUMBER("most_gap"), PLACES("rows", 0), PLACES("lengths", 0),
          PLACES("batch", 9), PLACES("within", 9), TABLE("begin", 0), TABLE("chunk_shape", 0), TABLE("shape", 0),
-         LONGS("skipped", 0), TABLE("origins", 0), TABLE("offsets", 0), LONGS("sizes", 0), LONGS("follow", 19), NUMBER("mode"))
+         LONGS("skipped", 0), TABLE("origins", 0), TABLE("offsets", 0), LONGS("sizes", 0), LONGS("follow", 19), NUMBER("mode"),
+         LONGS("kept", 0), LONGS("kept_number", 0), LONGS("kept_count", 23), NUMBER("kept_row"), ARRAY("is_filled", "?", 1, 0))
     const int64_t axes = v[18].count;
     const Boxes boxes = {.axes = axes, .most = v[17].columns, .offsets = v[17].at, .sizes = v[18].at, .follow = v[19].at,
                          .origins = v[16].at, .mode = v[20].number, .element = 1, .boxes = v[16].count};
@@ -495,6 +510,8 @@ FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes"
             MUST(v[k].count == v[1].count && v[k].columns == axes, "chunks must have as many axes as boxes")
         MUST(v[15].count == v[1].count, "skipped must be of each chunk")
     }
+    MUST(!v[21].count || (v[22].count == v[1].count && v[21].count == ((const ChunkFields *)v[0].at)->program_count && !axes),
+         "what is kept must be all fields of whole chunks")
     ChunkPlan *plan = calloc(1, sizeof *plan);
     int is_sound = 1;
     if (plan) {
@@ -503,9 +520,10 @@ FUNCTION(plan_chunks, MADE("fields", FIELDS), LONGS("offset", 0), LONGS("nbytes"
             .plan = {.land = land_chunks, .count = v[1].count, .field_count = fields->program_count, .to = where_spans(v + 8)},
             .fields = fields, .most_gap = v[7].number, .offset = v[1].at, .nbytes = v[2].at, .piece = v[3].at, .low = v[4].at,
             .high = v[5].at, .pipeline = v[6].at, .boxes = boxes, .begin = v[12].at, .chunk_shape = v[13].at,
-            .shape = v[14].at, .skipped = v[15].at};
+            .shape = v[14].at, .skipped = v[15].at, .kept = longs(v + 21), .kept_number = v[22].at, .kept_count = v[23].at,
+            .kept_row = v[24].number, .is_filled = v[25].at};
         plan->plan.to.slots = (Longs){0};
-        WITHOUT_GIL_IF_LONG(v[8].count, is_sound = are_chunks_sound(plan) && are_places_sound(&plan->plan, axes ? -1 : fields->chunk_rows)
+        WITHOUT_GIL_IF_LONG(v[8].count, is_sound = are_chunks_sound(plan) && are_kept_sound(plan, v[25].count) && are_places_sound(&plan->plan, axes ? -1 : fields->chunk_rows)
                                                     && are_bytes_enough(plan));
         if (!is_sound)
             free(plan);
@@ -542,10 +560,11 @@ static Landing landing(const Value *v, const Value *scratch)
 
 #define SLOTS_FIT "slots must be those of all batches and fields"
 
-/* Return whether there is a slot for each batch of a plan, and a place in it for each field. */
+/* Return whether there is a slot for each batch of a plan, and a place in it for each field; no slot where rows only stay. */
 static int have_places(const Plan *plan, const Value *slots)
 {
-    return slots[1].count == plan->field_count && plan->most_batch < slots->count;
+    const int are_kept = !slots->count && plan->land == land_chunks && ((const ChunkPlan *)plan)->kept.count;
+    return slots[1].count == plan->field_count && (plan->most_batch < slots->count || are_kept);
 }
 
 FUNCTION(land, MADE("plan", PLAN), NUMBER("first"), NUMBER("last"), NUMBER("descriptor"), LONGS("at", 0), LONGS("slots", 0),
@@ -760,19 +779,19 @@ FUNCTION(into_chunks, PLACES("rows", 0), NUMBER("first_row"), NUMBER("chunk_rows
 END_WITH(PyLong_FromLongLong(count))
 
 FUNCTION(lay_chunks, LONGS("stored", 0), LONGS("offset", 1), LONGS("nbytes", 1), NUMBER("all_count"), LONGS("numbers", 0),
-         LONGS("edges", 0), LONGS("across", 0), NUMBER("columns"), NUMBER("chunk_nbytes"), NUMBER("most_gap"), NUMBER("most_work"),
+         LONGS("low", 5), LONGS("high", 5), LONGS("across", 0), NUMBER("columns"), NUMBER("chunk_nbytes"), NUMBER("most_gap"), NUMBER("most_work"),
          WRITTEN("table", "q", 2, 0), WRITTEN("cuts", "q", 1, 0))
-    const int64_t count = v[4].count * v[6].count;
-    int64_t *const at = v[11].at, cut_count = 0;
+    const int64_t count = v[4].count * v[7].count;
+    int64_t *const at = v[12].at, cut_count = 0;
     const ChunkColumns table = {at, at + count, at + 2 * count, at + 3 * count, at + 4 * count, at + 5 * count, at + 6 * count};
     int status;
-    MUST(v[5].count == v[4].count + 1 && v[11].count == 7 && v[11].columns == count && v[12].count == count + 1,
-         "edges, table and cuts do not fit numbers and across")
-    MUST(v[10].number > 0 && v[7].number > 0, "most_work and columns must be positive")
-    MUST(are_below(v + 4, INT64_MAX / v[7].number - 1) && are_below(v + 6, v[7].number), "numbers lead out of the grid")
-    WITHOUT_GIL_IF_LONG(count, status = lay_chunks(longs(v), v[1].at, v[2].at, v[3].number, longs(v + 4), v[5].at, longs(v + 6),
-                                                   v[7].number, &table);
-                        if (status == DONE) cut_count = cut_chunks(&table, count, v[8].number, v[9].number, v[10].number, v[12].at));
+    MUST(v[12].count == 7 && v[12].columns == count && v[13].count == count + 1,
+         "table and cuts do not fit numbers and across")
+    MUST(v[11].number > 0 && v[8].number > 0, "most_work and columns must be positive")
+    MUST(are_below(v + 4, INT64_MAX / v[8].number - 1) && are_below(v + 7, v[8].number), "numbers lead out of the grid")
+    WITHOUT_GIL_IF_LONG(count, status = lay_chunks(longs(v), v[1].at, v[2].at, v[3].number, longs(v + 4), v[5].at, v[6].at, longs(v + 7),
+                                                   v[8].number, &table);
+                        if (status == DONE) cut_count = cut_chunks(&table, count, v[9].number, v[10].number, v[11].number, v[13].at));
 END_WITH_STATUS(status, PyLong_FromLongLong(cut_count))
 
 FUNCTION(order_by_place, PLACES("batch", 0), PLACES("within", 1), WRITTEN("order", "i", 1, 1))
@@ -808,11 +827,33 @@ FUNCTION(read_objects, NUMBER("descriptor"), NUMBER("file_nbytes"), NUMBER("leng
                      .count = v[3].count, .room = v[8].count, .gap_nbytes = v[9].number, .address = v[3].at,
                      .index = v[4].at, .nbytes = v[5].at, .wanted = v[6].at, .target = v[7].at, .buffer = v[8].at,
                      .failed = v[10].at};
-    int64_t total = 0, ranges = 0;
+    int64_t counts[COUNTS] = {0};
     int status;
     MUST(v[2].number > 0 && v[2].number <= 8, "length_nbytes must be 1 to 8")
-    WITHOUT_GIL(status = read_objects(&of, &total, &ranges));
-END_WITH_STATUS(status, Py_BuildValue("(LL)", (long long)total, (long long)ranges))
+    WITHOUT_GIL(status = read_objects(&of, counts));
+END_WITH_STATUS(status, Py_BuildValue("(LL)", (long long)counts[READ_NBYTES], (long long)counts[READS]))
+
+FUNCTION(plan_heap, NUMBER("file_nbytes"), NUMBER("length_nbytes"), NUMBER("item_nbytes"), NUMBER("most_nbytes"), NUMBER("room"),
+         NUMBER("gap_nbytes"), LONGS("address", 0), ARRAY("index", "I", 1, 7), ARRAY("length", "I", 1, 7), NUMBER("first_row"),
+         PLACES("rows", 0), PLACES("batch", 11), PLACES("within", 11))
+    MUST(v[1].number > 0 && v[1].number <= 8, "length_nbytes must be 1 to 8")
+    MUST(v[2].number > 0 && v[2].number < INT32_MAX && v[3].number >= 0, "item_nbytes must be positive, most_nbytes not negative")
+    MUST(v[4].number > 0 && v[5].number >= 0 && v[9].number >= 0, "room must be positive, gap_nbytes and first_row not negative")
+    HeapPlan *plan = calloc(1, sizeof *plan);
+    int is_sound = 1;
+    if (plan) {
+        *plan = (HeapPlan){
+            .plan = {.land = land_heap, .count = v[10].count, .field_count = 1,
+                     .to = {.rows = numbers(v + 10), .batch = numbers(v + 11), .within = numbers(v + 12)}},
+            .file_nbytes = v[0].number, .length_nbytes = v[1].number, .item_nbytes = v[2].number, .most_nbytes = v[3].number,
+            .room = v[4].number, .gap_nbytes = v[5].number, .first_row = v[9].number, .address = v[6].at, .index = v[7].at,
+            .length = v[8].at};
+        WITHOUT_GIL_IF_LONG(v[10].count, is_sound = are_values_there(plan, v[6].count) && are_places_sound(&plan->plan, -1));
+        if (!is_sound)
+            free(plan);
+    }
+    MUST(is_sound, "rows lie outside of the values, or not in the order of their addresses")
+END_WITH(made(&call, plan, PLAN, NULL))
 
 FUNCTION(read_files, BYTES("paths"), LONGS("path_at", 0), LONGS("sizes", 2), LONGS("mtimes", 2), LONGS("inodes", 2),
          LONGS("which", 0), LONGS("offsets", 6), LONGS("nbytes", 6), LONGS("targets", 6))
@@ -855,23 +896,47 @@ FUNCTION(add_sparse, ARRAY("values", VALUE_CODES, 1, 0), ARRAY("columns", COLUMN
                                     longs(v + 3), v[4].number, v[5].at, v[5].columns, &wrong));
 END_WITH_STATUS(status, PyLong_FromLongLong(wrong))
 
-FUNCTION(read_dense, NUMBER("descriptor"), LONGS("value_offsets", 0), NUMBER("value_chunk"), LONGS("column_offsets", 0),
-         NUMBER("column_chunk"), NUMBER("row_start"), PLACES("rows", 0), PLACES("lengths", 7), PLACES("batch", 7),
-         PLACES("within", 7), LONGS("slots", 0), WRITTEN("values", VALUE_CODES, 1, 0), WRITTEN("columns", COLUMN_CODES, 1, 12),
-         ARRAY("places", "i", 1, 0), ARRAY("is_wanted", "B", 1, 14), WRITTEN("row", VALUE_CODES, 1, 0),
-         WRITTEN("counts", "q", 1, 0))
-    Reading of = {.descriptor = (int)v[0].number, .offsets = longs(v + 1), .chunk_rows = v[2].number,
-                  .first_row = v[5].number, .counts = v[16].at, .to = where_spans(v + 6)};
-    int64_t wrong = NONE_WRONG;
-    int status;
-    MUST(v[15].code == v[11].code, "row must have the type of values")
-    MUST(are_places_of_columns(v[13].at, v[14].at, v[13].count, v[15].count), "places and is_wanted do not fit row")
-    MUST(v[2].number > 0 && v[4].number > 0, "value_chunk and column_chunk must be positive")
-    MUST(v[11].count < INT32_MAX / 2 && v[16].count == 5, "values must be fewer, and counts 5")
-    of.to.row_nbytes = v[15].nbytes;
-    TO_SLOTS(&of.to, status = read_dense(&of, longs(v + 3), v[4].number, v[11].at, v[11].code, v[11].nbytes, v[11].count, v[12].at,
-                                    v[12].code, v[12].nbytes, v[13].at, v[13].count, v[14].at, v[15].at, v[15].count, &wrong));
-END_WITH_STATUS(status, PyLong_FromLongLong(wrong))
+/* Return whether the values of each row are among those that there are, and fit where they are read to. */
+static int are_rows_there(const DensePlan *plan)
+{
+    const Where *const to = &plan->plan.to;
+    const int64_t values = least(plan->value_offsets.count, INT32_MAX) * plan->value_chunk;
+    const int64_t most_values = least(values, least(plan->column_offsets.count, INT32_MAX) * plan->column_chunk);
+    for (int64_t k = 0; k < to->rows.count; k++) {
+        const int64_t length = length_at(to, k), first = row_at(to, k);
+        if (length < 0 || length > plan->room || first < plan->first_row)
+            return 0;
+        if (length > 0 && first - plan->first_row > most_values - length)
+            return 0;
+    }
+    return 1;
+}
+
+FUNCTION(plan_dense, LONGS("value_offsets", 0), NUMBER("value_chunk"), LONGS("column_offsets", 0), NUMBER("column_chunk"),
+         NUMBER("first_row"), NUMBER("room"), ARRAY("value", VALUE_CODES, 1, 0), ARRAY("column", COLUMN_CODES, 1, 0),
+         ARRAY("places", "i", 1, 0), ARRAY("is_wanted", "B", 1, 9), NUMBER("wanted"), PLACES("rows", 0), PLACES("lengths", 12),
+         PLACES("batch", 12), PLACES("within", 12))
+    MUST(v[10].number >= 0 && are_places_of_columns(v[8].at, v[9].at, v[8].count, v[10].number), "places and is_wanted do not fit a row")
+    MUST(v[1].number > 0 && v[3].number > 0 && v[1].number < INT32_MAX && v[3].number < INT32_MAX,
+         "value_chunk and column_chunk must be positive, and have few values")
+    MUST(v[4].number >= 0, "first_row must not be negative")
+    MUST(v[5].number > 0 && v[5].number < INT32_MAX / 16 && v[5].number % 16 == 0, "room must be a multiple of 16, and small")
+    DensePlan *plan = calloc(1, sizeof *plan);
+    int is_sound = 1;
+    if (plan) {
+        *plan = (DensePlan){
+            .plan = {.land = land_dense, .count = v[11].count, .field_count = 1, .to = where_spans(v + 11)},
+            .matrix = {.code = v[6].code, .column_code = v[7].code, .places = v[8].at, .is_wanted = v[9].at},
+            .value_offsets = longs(v), .value_chunk = v[1].number, .column_offsets = longs(v + 2), .column_chunk = v[3].number,
+            .value_nbytes = v[6].nbytes, .column_nbytes = v[7].nbytes, .first_row = v[4].number, .width = v[8].count,
+            .wanted = v[10].number, .room = v[5].number};
+        plan->plan.to.slots = (Longs){0};
+        WITHOUT_GIL_IF_LONG(v[11].count, is_sound = are_rows_there(plan) && are_places_sound(&plan->plan, -1));
+        if (!is_sound)
+            free(plan);
+    }
+    MUST(is_sound, "rows lie outside of the matrix, or do not fit the room")
+END_WITH(made(&call, plan, PLAN, NULL))
 
 /* --- moments.c ---------------------------------------------------------------------------------------------- */
 
@@ -906,9 +971,9 @@ PyMethodDef FUNCTIONS[] = {
     METHOD(add_integers), METHOD(add_moments), METHOD(add_short_integers), METHOD(add_sparse), METHOD(begins_of_stretches),
     METHOD(copy_past_cache), METHOD(count_bytes), METHOD(count_reads), METHOD(deal_groups), METHOD(fill_behind),
     METHOD(fill_outside), METHOD(gather_any), METHOD(chunk_fields), METHOD(land), METHOD(land_decoded), METHOD(plan_chunks),
-    METHOD(plan_memory), METHOD(plan_rows), METHOD(count_batches), METHOD(in_ranges), METHOD(into_chunks), METHOD(lay_chunks),
+    METHOD(plan_dense), METHOD(plan_heap), METHOD(plan_memory), METHOD(plan_rows), METHOD(count_batches), METHOD(in_ranges), METHOD(into_chunks), METHOD(lay_chunks),
     METHOD(locate), METHOD(range_of), METHOD(subtract),
     METHOD(renumber), METHOD(unshuffle), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
-    METHOD(place_boxes), METHOD(place_rows), METHOD(read_dense), METHOD(read_files),
+    METHOD(place_boxes), METHOD(place_rows), METHOD(read_files),
     METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each), METHOD(scatter), METHOD(scatter_spans),
     METHOD(shuffled_into), METHOD(spread), {0}};

@@ -84,13 +84,13 @@ static int are_in_order(const Heap *of)
     return !is_wrong;
 }
 
-/* Copy objects to their places; those that cannot be had here are noted. Counts the bytes and ranges that were read. */
-static int read_objects(const Heap *of, int64_t *total, int64_t *ranges)
+/* Copy objects to their places; those that cannot be had here are noted. Counts the ranges that were read, and their bytes. */
+static int read_objects(const Heap *of, int64_t *counts)
 {
     if (!are_in_order(of))
         return WRONG;
     HeapObject *const table = calloc(MOST_OBJECTS, sizeof *table); /* pages that are not touched are not there */
-    int64_t turn = 0, need = 0, counts[5] = {0};
+    int64_t turn = 0, need = 0;
     if (!table)
         return NO_MEMORY;
     for (int64_t at = 0, stop; at < of->count; at = stop) {
@@ -129,7 +129,64 @@ static int read_objects(const Heap *of, int64_t *total, int64_t *ranges)
                 memcpy((char *)of->target[k], of->buffer + table[which].at, (size_t)of->wanted[k]);
         }
     }
-    *total = counts[1], *ranges = counts[0];
     free(table);
     return DONE;
+}
+
+/* --- As plans ------------------------------------------------------------------------------------------------- */
+
+/* Values of a dataset, in the order in which they lie in the file: a row of the plan, less `first_row`, is the number of one. */
+typedef struct {
+    Plan plan;
+    int64_t file_nbytes, length_nbytes, item_nbytes, most_nbytes, room, gap_nbytes, first_row; /* most_nbytes: of a value that are wanted */
+    const int64_t *address;
+    const uint32_t *index, *length; /* its number in its collection, its items */
+} HeapPlan;
+
+/* Return whether rows are numbers of so many values, whose addresses ascend. */
+static int are_values_there(const HeapPlan *plan, int64_t count)
+{
+    int64_t last = INT64_MIN;
+    for (int64_t k = 0; k < plan->plan.count; k++) {
+        const int64_t row = row_at(&plan->plan.to, k);
+        if (row < plan->first_row || row - plan->first_row >= count || plan->address[row - plan->first_row] < last)
+            return 0;
+        last = plan->address[row - plan->first_row];
+    }
+    return 1;
+}
+
+/* Read values to their places; return the first that was not brought. */
+static int64_t land_heap(const Plan *given, int64_t first, int64_t last, Landing *into)
+{
+    const HeapPlan *const plan = (const HeapPlan *)given;
+    const int64_t count = last - first, began = now_ns();
+    int64_t own[COUNTS] = {0}, done = first, *const each = malloc((size_t)count * 5 * sizeof *each + 1);
+    bool *const failed = calloc((size_t)count + 1, sizeof *failed);
+    char *const buffer = room_for(into->scratch, ROOM_READ, plan->room);
+    if (each && failed && buffer && !*into->stop) {
+        int64_t *const address = each, *const index = each + count, *const nbytes = each + 2 * count;
+        int64_t *const wanted = each + 3 * count, *const target = each + 4 * count;
+        Where to = part_of(&given->to, first, last);
+        to.slots = into->slots, to.offset = into->offsets[0], to.row_nbytes = into->row_nbytes[0];
+        for (int64_t k = 0; k < count; k++) {
+            const int64_t row = row_at(&to, k) - plan->first_row;
+            address[k] = plan->address[row], index[k] = plan->index[row];
+            nbytes[k] = plan->length[row] * plan->item_nbytes, wanted[k] = least(nbytes[k], plan->most_nbytes);
+            target[k] = (int64_t)place_of(&to, k);
+        }
+        const Heap of = {.descriptor = into->descriptor, .file_nbytes = plan->file_nbytes, .length_nbytes = plan->length_nbytes,
+                         .count = count, .room = plan->room, .gap_nbytes = plan->gap_nbytes, .address = address, .index = index,
+                         .nbytes = nbytes, .wanted = wanted, .target = target, .buffer = buffer, .failed = failed};
+        if (read_objects(&of, own) == DONE)
+            while (done < last && !failed[done - first])
+                done++;
+    }
+    free(each);
+    free(failed);
+    for (int k = READS; k <= READ_NS; k++)
+        into->counts[k] += own[k];
+    into->counts[CHUNKS] += own[READS], into->counts[DECODED_NBYTES] += own[READ_NBYTES];
+    into->counts[SCATTER_NS] += now_ns() - began - own[READ_NS];
+    return done;
 }

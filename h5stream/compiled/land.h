@@ -65,6 +65,12 @@ typedef struct {
     int64_t most_gap;
     const int64_t *offset, *nbytes, *piece, *low, *high; /* offset: -1 for the fill value; low, high: its rows */
     const int8_t *pipeline; /* which of the pipelines is its own, 0 where there are none; -1 if it is not landed here */
+    /* Where all rows of the chunks stay in memory: of each field where row 0 of all would be, and of each chunk its number among
+    those that stay, and how many rows it has. No fields where none stay. */
+    Longs kept;
+    const int64_t *kept_number, *kept_count;
+    int64_t kept_row;      /* the first row of the first of these chunks */
+    const bool *is_filled; /* whether each of these chunks is there, which others say */
     Boxes boxes; /* without axes where rows are no boxes; of its regions those that follow */
     const int64_t *begin, *chunk_shape, *shape, *skipped;
 } ChunkPlan;
@@ -90,6 +96,9 @@ struct Landing {
 };
 
 enum { READS, READ_NBYTES, READ_NS, FAILED_AT, FAILED_NBYTES, CHUNKS, DECODED_NBYTES, DECODE_NS, SCATTER_NS, MEMORY_NBYTES, COUNTS };
+
+/* In place of the bytes that failed: no read did, and in place of where is the number of a column that there is not. */
+enum { A_COLUMN = -1 };
 
 /* Put other column numbers in the place of those of a sparse matrix; one that is none becomes the largest that there is. */
 static void renumber(char *numbers, int64_t nbytes, int64_t kind, Longs moved)
@@ -167,6 +176,54 @@ static int place_chunk_in_boxes(const ChunkPlan *plan, Landing *into, int64_t k,
     return place_region(&of, &into->found, 0, plan->low[k], plan->high[k], source);
 }
 
+/* Return the first row of a chunk that stays. */
+static int64_t first_kept(const ChunkPlan *plan, int64_t k)
+{
+    return plan->kept_row + plan->kept_number[k] * plan->fields->chunk_rows;
+}
+
+/* Return where all rows of a chunk stay in one field; none where it does not. */
+static Where in_kept(const ChunkPlan *plan, const Landing *into, int64_t k, int64_t program)
+{
+    static const int64_t zero = 0;
+    const int64_t count = plan->kept.count && plan->kept_count[k] > 0;
+    return (Where){.rows = {&zero, count, 1}, .lengths = {plan->kept_count + k, count, 1}, .batch = {&zero, count, 1},
+                   .within = {&zero, count, 1}, .slots = {plan->kept.at + program, count},
+                   .offset = count ? first_kept(plan, k) * into->row_nbytes[program] : 0, .row_nbytes = into->row_nbytes[program]};
+}
+
+/* Return whether a chunk is where it stays, by now. */
+static int is_kept(const ChunkPlan *plan, int64_t k)
+{
+    return plan->kept.count && plan->kept_count[k] > 0 && __atomic_load_n(plan->is_filled + plan->kept_number[k], __ATOMIC_ACQUIRE);
+}
+
+/* Copy rows of a chunk from where it stays to their places. */
+static void copy_kept(const ChunkPlan *plan, Landing *into, int64_t k)
+{
+    const int64_t began = now_ns();
+    for (int64_t p = 0; p < plan->fields->program_count && into->slots.count; p++) {
+        const Where to = in_program(plan, into, k, p);
+        const int64_t whole[1][3] = {{0, 0, to.row_nbytes}};
+        const char *const source = (const char *)plan->kept.at[p] + first_kept(plan, k) * to.row_nbytes;
+        (to.lengths.count ? scatter_spans : scatter)(&to, source, to.row_nbytes, whole, 1);
+        for (int64_t i = 0; i < to.rows.count; i++)
+            into->counts[MEMORY_NBYTES] += length_at(&to, i) * to.row_nbytes;
+    }
+    into->counts[SCATTER_NS] += now_ns() - began;
+}
+
+/* Give some rows of a chunk the fill value in one field. */
+static void fill_places(const ChunkPlan *plan, int64_t k, const Program *program, const Where *to)
+{
+    const int64_t first = plan->fields->edges[plan->piece[k]], last = plan->fields->edges[plan->piece[k] + 1];
+    for (int64_t i = 0; i < to->rows.count; i++)
+        for (int64_t row = 0; row < length_at(to, i); row++)
+            for (int64_t s = first; s < last; s++)
+                copy_fill(place_of(to, i) + row * to->row_nbytes + program->segments[s][1], program->segments[s][2],
+                          program->fill, program->fill_nbytes);
+}
+
 /* Give rows of a chunk that was never written the fill value; return whether there was memory for that. */
 static int fill_rows(const ChunkPlan *plan, Landing *into, int64_t k)
 {
@@ -182,13 +239,10 @@ static int fill_rows(const ChunkPlan *plan, Landing *into, int64_t k)
             place_chunk_in_boxes(plan, into, k, p, row, 0, -1);
             continue;
         }
-        const Where to = in_program(plan, into, k, p);
-        const int64_t first = fields->edges[plan->piece[k]], last = fields->edges[plan->piece[k] + 1];
-        for (int64_t i = 0; i < to.rows.count; i++)
-            for (int64_t row = 0; row < length_at(&to, i); row++)
-                for (int64_t s = first; s < last; s++)
-                    copy_fill(place_of(&to, i) + row * to.row_nbytes + program->segments[s][1], program->segments[s][2],
-                              program->fill, program->fill_nbytes);
+        const Where stays = in_kept(plan, into, k, p), to = in_program(plan, into, k, p);
+        fill_places(plan, k, program, &stays);
+        if (into->slots.count)
+            fill_places(plan, k, program, &to);
     }
     return DONE;
 }
@@ -223,8 +277,22 @@ static int is_fused(const ChunkPlan *plan, int64_t k, const Program *program)
 {
     const ChunkFields *of = plan->fields;
     const int64_t piece = plan->piece[k], row_nbytes = of->row_elements[piece] * of->stored_nbytes;
-    return program->may_fuse && of->are_long[piece] && of->chunk_nbytes > SMALL_CHUNK_NBYTES && !plan->boxes.axes
+    return program->may_fuse && !plan->kept.count && of->are_long[piece] && of->chunk_nbytes > SMALL_CHUNK_NBYTES && !plan->boxes.axes
         && (!plan->plan.to.lengths.count || row_nbytes >= FUSED_ROW_NBYTES);
+}
+
+/* Copy all rows of decoded chunks, one or several side by side, to where they stay in one field. */
+static void keep_rows(const ChunkPlan *plan, const Landing *into, int64_t k, int64_t count, int64_t program, const char *dense,
+                      int64_t dense_nbytes)
+{
+    const ChunkFields *of = plan->fields;
+    for (int64_t c = 0; c < count && plan->kept.count; c++) {
+        const Where to = in_kept(plan, into, k + c, program);
+        const int64_t piece = plan->piece[k + c], first = of->edges[piece];
+        if (to.rows.count)
+            scatter_spans(&to, dense + c * dense_nbytes, of->row_elements[piece] * of->programs[program].nbytes,
+                          (Segments)of->programs[program].segments + first, of->edges[piece + 1] - first);
+    }
 }
 
 /* Copy rows of decoded chunks, one or several side by side, to all fields; `shuffled` is the width of elements whose byte
@@ -257,6 +325,9 @@ static int scatter_chunks(const ChunkPlan *plan, Landing *into, int64_t k, int64
             return NO_MEMORY;
         const int64_t dense_nbytes = nbytes / of->stored_nbytes * program->nbytes;
         const int64_t stride = of->row_elements[piece] * program->nbytes;
+        keep_rows(plan, into, k, count, p, dense, dense_nbytes);
+        if (!into->slots.count)
+            continue;
         if (plan->boxes.axes) {
             const int64_t before = skipped / of->stored_nbytes;
             const char *const source = dense - before * program->nbytes;
@@ -276,7 +347,7 @@ static int scatter_chunks(const ChunkPlan *plan, Landing *into, int64_t k, int64
 static int64_t end_of_read(const ChunkPlan *plan, int64_t k, int64_t last)
 {
     int64_t end = plan->offset[k] + plan->nbytes[k], other = k + 1;
-    for (; other < last && plan->pipeline[other] >= 0 && plan->offset[other] >= 0; other++) {
+    for (; other < last && plan->pipeline[other] >= 0 && plan->offset[other] >= 0 && !is_kept(plan, other); other++) {
         const int64_t gap = plan->offset[other] - end, behind = plan->offset[other] + plan->nbytes[other];
         if (gap < 0 || gap > plan->most_gap || behind - plan->offset[k] > READ_AT_ONCE_NBYTES)
             break;
@@ -334,6 +405,10 @@ static int64_t land_chunks(const Plan *given, int64_t first, int64_t last, Landi
     if (plan->boxes.axes && !(found = room_of_found(&plan->boxes, &into->found)))
         return first;
     while (k < last && !*into->stop) {
+        if (is_kept(plan, k)) {
+            copy_kept(plan, into, k++);
+            continue;
+        }
         if (plan->offset[k] < 0) {
             const int64_t began = now_ns();
             if (fill_rows(plan, into, k) != DONE)

@@ -175,14 +175,15 @@ static int64_t cut_chunks(const ChunkColumns *table, int64_t count, int64_t chun
 
 `low` and `high` are of `numbers`, a chunk's place in the first column of the grid; `stored` ascend. */
 static int lay_chunks(Longs stored, const int64_t *offset, const int64_t *nbytes, int64_t all_count, Longs numbers,
-                      const int64_t *edges, Longs across, int64_t columns, const ChunkColumns *table)
+                      const int64_t *low, const int64_t *high, Longs across, int64_t columns,
+                      const ChunkColumns *table)
 {
     for (int64_t i = 0, k = 0; i < numbers.count; i++)
         for (int64_t piece = 0; piece < across.count; piece++, k++) {
             const int64_t number = numbers.at[i] * columns + across.at[piece], entry = entry_of(stored, all_count, number);
             table->number[k] = number, table->piece[k] = piece, table->entry[k] = entry;
             table->offset[k] = entry < 0 ? -1 : offset[entry], table->nbytes[k] = entry < 0 ? 0 : nbytes[entry];
-            table->low[k] = edges[i], table->high[k] = edges[i + 1];
+            table->low[k] = low[i], table->high[k] = high[i];
         }
     return sort_chunks(table, numbers.count * across.count);
 }

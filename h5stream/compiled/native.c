@@ -23,7 +23,8 @@ static int add_constants(PyObject *module)
     PyObject *const none_wrong = PyLong_FromLongLong(NONE_WRONG);
     const int added = none_wrong ? PyModule_AddObjectRef(module, "NONE_WRONG", none_wrong) : -1;
     Py_XDECREF(none_wrong);
-    if (added < 0 || PyModule_AddIntConstant(module, "COUNTS", COUNTS) < 0)
+    if (added < 0 || PyModule_AddIntConstant(module, "COUNTS", COUNTS) < 0
+        || PyModule_AddIntConstant(module, "A_COLUMN", A_COLUMN) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "UNCOPIED_NBYTES", UNCOPIED_NBYTES);
 }

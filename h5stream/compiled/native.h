@@ -20,7 +20,7 @@ They are one translation unit, so that loops have inside them what they call. */
 #include <immintrin.h>
 #endif
 
-#define NONE_WRONG (-(INT64_C(1) << 62)) /* what `read_dense` returns where each value is in a column that there is */
+#define NONE_WRONG (-(INT64_C(1) << 62)) /* what `add_sparse` returns where each value is in a column that there is */
 
 extern PyMethodDef functions[], functions_avx2[];
 

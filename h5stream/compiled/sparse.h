@@ -116,41 +116,69 @@ static int add_sparse(Bytes values, char code, int64_t nbytes, const void *colum
     return status;
 }
 
-/* Read values of a sparse matrix and their columns, and lay its rows dense in their places.
+/* --- As plans ------------------------------------------------------------------------------------------------- */
 
-`of` has the values' chunks, and `to` the first value of each row of the matrix, and how many it has. A column that there
-is not is written to `wrong`. */
-static int read_dense(Reading *of, Longs column_offsets, int64_t column_chunk, void *values, char code, int64_t nbytes, int64_t room,
-               void *columns, char column_code, int64_t column_nbytes, const int32_t *places, int64_t width,
-               const uint8_t *is_wanted, char *row, int64_t wanted, int64_t *wrong)
+/* Rows of a sparse matrix: of each its first value, and how many it has. */
+typedef struct {
+    Plan plan;
+    Matrix matrix; /* without what a thread adds to it */
+    Longs value_offsets, column_offsets; /* where chunks begin in the file */
+    int64_t value_chunk, column_chunk, value_nbytes, column_nbytes, first_row;
+    int64_t width, wanted, room; /* columns that there are, that are wanted, and values that are read at once */
+} DensePlan;
+
+/* Read the rows `low` and those that follow it in the file, as many as there is room for; return the first of those behind, -1 if
+that cannot be. */
+static int64_t read_matrix(const DensePlan *plan, const Where *to, int64_t low, const Landing *into)
 {
-    const Where *to = &of->to;
-    int32_t *noted = malloc((size_t)(2 * room + 2) * sizeof *noted);
-    int status = noted ? DONE : NO_MEMORY;
-    const Matrix matrix = {values, columns, code, column_code, places, is_wanted, noted};
-    for (int64_t low = 0, high; low < to->rows.count && status == DONE; low = high) {
-        const int64_t first = row_at(to, low) - of->first_row;
-        int64_t count = length_at(to, low), at = 0;
-        if (count < 0 || count > room) {
-            status = WRONG;
+    const int64_t first = row_at(to, low) - plan->first_row;
+    int64_t count = length_at(to, low), high;
+    if (count < 0 || count > plan->room)
+        return -1;
+    for (high = low + 1; high < to->rows.count && row_at(to, high) == row_at(to, low) + count; high++) {
+        if (length_at(to, high) < 0 || length_at(to, high) > plan->room - count)
             break;
-        }
-        for (high = low + 1; high < to->rows.count && row_at(to, high) == row_at(to, low) + count; high++) {
-            if (length_at(to, high) < 0 || length_at(to, high) > room - count)
-                break;
-            count += length_at(to, high);
-        }
-        status = read_plain(of->descriptor, column_offsets, column_chunk, first, count, column_nbytes, columns, of->counts);
-        if (status == DONE)
-            status = read_plain(of->descriptor, of->offsets, of->chunk_rows, first, count, nbytes, values, of->counts);
-        if (status == DONE && !are_columns(columns, column_code, count, width, wrong))
+        count += length_at(to, high);
+    }
+    int64_t wrong;
+    const Matrix *const of = &plan->matrix;
+    if (read_plain(into->descriptor, plan->column_offsets, plan->column_chunk, first, count, plan->column_nbytes, (void *)of->columns,
+                   into->counts) != DONE
+        || read_plain(into->descriptor, plan->value_offsets, plan->value_chunk, first, count, plan->value_nbytes,
+                      (void *)of->values, into->counts) != DONE)
+        return -1;
+    if (are_columns(of->columns, of->column_code, count, plan->width, &wrong))
+        return high;
+    into->counts[FAILED_AT] = wrong, into->counts[FAILED_NBYTES] = A_COLUMN;
+    return -1;
+}
+
+/* Read values of a sparse matrix and their columns, and lay its rows dense in their places: all or none of them count as
+brought. Where a column is none that there is, that is what failed. */
+static int64_t land_dense(const Plan *given, int64_t first, int64_t last, Landing *into)
+{
+    DensePlan plan = *(const DensePlan *)given;
+    const int64_t began = now_ns(), reads = into->counts[READS], nbytes = into->counts[READ_NBYTES], ns = into->counts[READ_NS];
+    const int64_t row_nbytes = plan.wanted * plan.value_nbytes, column_room = plan.room * plan.column_nbytes;
+    int32_t *const noted = malloc((size_t)(2 * plan.room + 2) * sizeof *noted);
+    char *const room = room_for(into->scratch, ROOM_READ, plan.room * plan.value_nbytes + column_room + row_nbytes);
+    char *const row = room + plan.room * plan.value_nbytes + column_room;
+    Where to = part_of(&given->to, first, last);
+    int64_t done = 0;
+    to.slots = into->slots, to.offset = into->offsets[0], to.row_nbytes = plan.value_nbytes;
+    plan.matrix.values = room, plan.matrix.columns = room + plan.room * plan.value_nbytes, plan.matrix.noted = noted;
+    for (int64_t high, at = 0; noted && room && !*into->stop && done < to.rows.count; done = high, at = 0) {
+        if ((high = read_matrix(&plan, &to, done, into)) < 0)
             break;
-        for (int64_t k = low; k < high && status == DONE; at += length_at(to, k++)) {
-            lay_dense(&matrix, at, length_at(to, k), row, wanted * nbytes);
-            copy_run(place_of(to, k), row, wanted * nbytes);
+        for (int64_t k = done; k < high; at += length_at(&to, k++)) {
+            lay_dense(&plan.matrix, at, length_at(&to, k), row, row_nbytes);
+            copy_run(place_of(&to, k), row, row_nbytes);
         }
     }
     fence();
     free(noted);
-    return status;
+    into->counts[CHUNKS] += into->counts[READS] - reads;
+    into->counts[DECODED_NBYTES] += into->counts[READ_NBYTES] - nbytes;
+    into->counts[SCATTER_NS] += now_ns() - began - (into->counts[READ_NS] - ns);
+    return done < to.rows.count ? first : last;
 }

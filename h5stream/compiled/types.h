@@ -26,6 +26,18 @@ static void drop_object(PyObject *self)
     Py_DECREF(type);
 }
 
+/* Return the arguments of a call of a type as functions of the module have them; NULL if one has a name. */
+static PyObject *const *arguments_of(PyObject *given, PyObject *named, PyObject **each, Py_ssize_t most_count)
+{
+    if (named && PyDict_Size(named)) {
+        PyErr_SetString(PyExc_TypeError, "arguments have no names");
+        return NULL;
+    }
+    for (Py_ssize_t k = 0; k < most_count && k < PyTuple_Size(given); k++)
+        each[k] = PyTuple_GetItem(given, k);
+    return each;
+}
+
 /* --- Scratch -------------------------------------------------------------------------------------------------- */
 
 static void drop_scratch(PyObject *self)
@@ -101,9 +113,7 @@ static PyObject *new_pipeline(PyTypeObject *type, PyObject *given, PyObject *nam
     PyObject *each[COUNT];
     Call call;
     const Value *const v = call.value;
-    for (Py_ssize_t k = 0; k < COUNT && k < PyTuple_Size(given); k++)
-        each[k] = PyTuple_GetItem(given, k);
-    if (!take(&call, name, parameters, COUNT, each, PyTuple_Size(given) + (named ? PyDict_Size(named) : 0)))
+    if (!arguments_of(given, named, each, COUNT) || !take(&call, name, parameters, COUNT, each, PyTuple_Size(given)))
         return NULL;
     Pipeline of = {.raw_nbytes = v[2].number, .most_nbytes = v[3].number, .shuffled = v[4].number, .step_count = v[0].count};
     MUST(are_steps_sound(v[0].at, of.step_count, v[1].count, &of), "steps, values and bytes do not fit one another")
@@ -194,18 +204,6 @@ static PyType_Slot slots_of_pipeline[] = {
     {Py_tp_methods, methods_of_pipeline}, {0}};
 
 /* --- Pool ------------------------------------------------------------------------------------------------------ */
-
-/* Return the arguments of a call of a type as functions of the module have them; NULL if one has a name. */
-static PyObject *const *arguments_of(PyObject *given, PyObject *named, PyObject **each, Py_ssize_t most_count)
-{
-    if (named && PyDict_Size(named)) {
-        PyErr_SetString(PyExc_TypeError, "arguments have no names");
-        return NULL;
-    }
-    for (Py_ssize_t k = 0; k < most_count && k < PyTuple_Size(given); k++)
-        each[k] = PyTuple_GetItem(given, k);
-    return each;
-}
 
 static PyObject *new_pool(PyTypeObject *type, PyObject *given, PyObject *named)
 {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import logging
 import operator
@@ -17,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from h5stream.base.texts import check_ordered, checked_number
+from h5stream.base.hints import SAMPLES, hint
+from h5stream.base.texts import check_ordered, checked_number, did_you_mean
 from h5stream.dataset import indexing
 from h5stream.dataset.indexing import BlockCache
 from h5stream.dataset.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
@@ -36,18 +38,40 @@ from h5stream.order.weights import SourceShares, random_samples, samples_of_segm
 from h5stream.samples.boxes import ROWS
 from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences
+from h5stream.samples.ragged import changed
 from h5stream.storage.file.groups import FILES
-from h5stream.storage.layout.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
+from h5stream.storage.layout.fields import (
+    Asked,
+    Field,
+    Fields,
+    SampleShape,
+    Source,
+    read_request,
+    sample_shape,
+)
 from h5stream.storage.layout.layout import DIRECT, HEAP, FieldLayout, SampleLayout
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.open.joining import joined_layout
 from h5stream.storage.open.opening import open_layout
+from h5stream.storage.open.whole import hint_of_rows
 from h5stream.storage.source.disk_cache import ObjectCache
 from h5stream.storage.source.remote import opened_with
 from h5stream.storage.source.stores import is_address
 from h5stream.structure import as_numpy, foreign_dtype, numbers_in, sample_of, samples_of, with_tensors
 
 _log = logging.getLogger("h5stream")
+
+_SPLIT = ("seed", "by", "stratify")
+_SPLITS = {
+    "test_size": "write split(0.8, 0.2), the share of each part, for test_size=0.2",
+    "train_size": "write split(0.8, 0.2), the share of each part, for train_size=0.8",
+    "lengths": "write the share, or the number of samples, of each part: split(0.8, 0.2)",
+    "random_state": "write seed=",
+    "generator": "write seed=",
+    "groups": "write by=, the samples that stay together",
+    "shuffle": "parts are always drawn at random; subset(slice(0, 800)) takes the first samples",
+}
+"""What other libraries call what `split` takes, and what to write."""
 
 REUSED_NBYTES = 32 * 1024 * 1024
 """The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
@@ -68,8 +92,9 @@ class H5Dataset(Dataset[Any]):
 
     Parameters
     ----------
-    source : path, pattern, open h5py.File, Group or Dataset, H5Dataset, or sequence of them
-        One file, or several, whose rows follow one another. An h5py object stands for its name: the datasets of a group
+    source : path, folder, pattern, open h5py.File, Group or Dataset, H5Dataset, or sequence of them
+        One file, or several, whose rows follow one another. A folder is its HDF5 files, by their names, without those
+        of folders in it; in a store it ends with a slash. An h5py object stands for its name: the datasets of a group
         are the fields, and names are looked up in it; a dataset is a file and its only field. Or several `H5Dataset`,
         such as groups of one file, in a list or a ``ConcatDataset``: their samples must be alike, but the paths of
         their fields may differ.
@@ -156,7 +181,10 @@ class H5Dataset(Dataset[Any]):
         else:
             with opened_with(storage_options, ObjectCache.of(cache, cache_size)):
                 asked = read_request(cast(Source, source), fields)
+                asked = replace(asked, shape=None if asked.shape is None else _with_torch_dtypes(asked.shape))
                 self.layout = open_layout(asked, samples=samples, allow_external=allow_external)
+                if samples is None:
+                    hint(hint_of_rows(asked, self.layout), SAMPLES)
             if cache is not None and not any(is_address(file.path) for file in self.layout.files):
                 _log.warning("cache= keeps what is read of stores, and no file of this dataset is in one: leave it out")
             self._asked = ((replace(asked, shape=self.layout.shape), samples),)
@@ -276,7 +304,9 @@ class H5Dataset(Dataset[Any]):
         """
         return self._over_rows(row_numbers(indices, len(self)))
 
-    def split(self, *shares: Any, seed: int = 0, by: Any = None, stratify: Any = None) -> tuple[H5Dataset, ...]:
+    def split(
+        self, *shares: Any, seed: int = 0, by: Any = None, stratify: Any = None, **others: object
+    ) -> tuple[H5Dataset, ...]:
         """Split the samples into parts, such as one to train with and one to validate with.
 
         Which sample goes where is a function of `seed` and the data alone: the same on every machine and rank, and in
@@ -299,6 +329,8 @@ class H5Dataset(Dataset[Any]):
         stratify : str, field or array-like, optional
             A field, dataset or array of few values, such as ``"label"``, of which each part gets equal shares: to
             within one sample of each value without `by`, and with `by` as far as groups allow.
+        **others
+            Arguments of other libraries' splits, which are refused with what to write.
 
         Returns
         -------
@@ -325,6 +357,10 @@ class H5Dataset(Dataset[Any]):
         >>> train.rows, val[:]
         (array([0, 1, 2, 3, 6, 7]), tensor([4, 5]))
         """
+        if others:
+            name = next(iter(others))
+            way_out = _SPLITS.get(name, f"it takes shares, seed=, by= and stratify=.{did_you_mean(name, _SPLIT)}")
+            raise OptionError(f"split has no argument {name}=: {way_out}")
         if len(shares) == 1 and isinstance(shares[0], (list, tuple, np.ndarray)):
             (shares,) = shares
         total = len(self)
@@ -430,7 +466,7 @@ class H5Dataset(Dataset[Any]):
         """
         if self.shares is not None:
             raise OptionError("fields= of a Mixture are those of its sources; name them there")
-        shape = sample_shape(cast(Any, fields))
+        shape = _with_torch_dtypes(sample_shape(cast(Any, fields)))
         layout, asked = self._reopened([shape] * len(self._asked), "one of fields=")
         return self._but(layout=layout, _asked=asked, _cache=BlockCache())
 
@@ -644,6 +680,24 @@ class H5Dataset(Dataset[Any]):
             block = self._read(np.arange(first, last, dtype=np.int64))
             self._cache.put(key, block)
         return with_tensors(sample_of(block, row - first), _copied)
+
+
+def _with_torch_dtypes(shape: SampleShape) -> SampleShape:
+    """Return fields whose dtype is torch's, if it was given by its name or as NumPy's."""
+
+    def torch_dtype_of(given: Any) -> Any:
+        name = given.removeprefix("torch.") if isinstance(given, str) else None
+        if isinstance(given, (type, np.dtype)):
+            with contextlib.suppress(TypeError):
+                name = np.dtype(given).name
+        found = None if name is None else getattr(torch, name, None)
+        return found if isinstance(found, torch.dtype) else given
+
+    every = (
+        changed(one, dtype=torch_dtype_of(one.dtype)) if isinstance(one, Field) and one.dtype is not None else one
+        for one in shape.fields
+    )
+    return replace(shape, fields=tuple(every))
 
 
 def read_counted(dataset: H5Dataset, numbers: NDArray[np.int64], tally: Tally) -> None:

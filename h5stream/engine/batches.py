@@ -138,6 +138,7 @@ class PlannedWindow:
         default_factory=list
     )  # of the tasks, those that the pool carries out; taken out of these
     descriptors: dict[int, Descriptor] = field(default_factory=dict)  # of the files that the pool reads, held open
+    in_part: set[int] = field(default_factory=set)  # of those that the pool carries out, which it did not end
     pending: int = 0  # tasks that are still to come; all that the pool carries out count as one
     destination: Destination | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
@@ -155,6 +156,12 @@ class PlannedWindow:
         for task in tasks:
             is_native = task.native is not None and self._is_open(task.native.file, sources)
             (self.native if is_native else self.tasks).append(task)
+
+    def note_kept(self) -> None:
+        """Say that what the pool decoded is in memory, if it stays there."""
+        for number, task in enumerate(self.native):
+            if task.kept is not None and number not in self.in_part:
+                task.kept(None)
 
     def _is_open(self, file: int | None, sources: Sequence[ByteSource]) -> bool:
         if file is None or file in self.descriptors:
@@ -210,7 +217,11 @@ class PlannedWindow:
         first, why = min(failures, key=lambda failure: failure[0], default=(task.placement.first_batch, error))
         if skipping is None and isinstance(why, CorruptChunkError):
             why.args = (f"{why.args[0].rstrip('.')}; on_error='skip' leaves its rows out",)
-        return self.first_batch + first, why
+        failures.clear()  # each knows this frame, and by it the window and its files
+        try:
+            return self.first_batch + first, why
+        finally:
+            del why
 
     def _drop(self, task: Task, error: CorruptChunkError, counters: RunCounters) -> None:
         """Note that the rows of a task, which holds one chunk, cannot be had; the first time is worth a warning.
@@ -221,6 +232,8 @@ class PlannedWindow:
             # Its text: log records that are kept must not keep the traceback, and by it the files and buffers.
             _log.warning("on_error='skip': rows are left out, and loader.stats() counts them, because %s", str(error))
         rows = task.placement.each_row()
+        # Nor may a batch that waits keep them, nor, without threads, itself.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
         self.dropped.append((rows.batch, rows.samples, error))
 
     def changed_file(self, identities: Sequence[SourceIdentity]) -> SourceError | None:
@@ -300,8 +313,9 @@ class OpenBatches:
         for batch, brought in zip(window.batches, window.rows_of_batch.tolist(), strict=True):
             batch.missing -= brought
             self.ready += batch.missing == 0
-        # A reader that waits still knows its last job, and by it the window: it must not keep the batches.
-        window.batches, window.destination, window.descriptors = [], None, {}
+        # A reader that waits still knows its last window, which must keep neither batches nor plans.
+        window.batches, window.tasks, window.native = [], [], []
+        window.destination, window.descriptors = None, {}
 
     def first_full(self, counters: RunCounters) -> ReadyBatch | None:
         """Return the next batch if all of it is there, without gaps; it is removed later. Raises what is in its way."""

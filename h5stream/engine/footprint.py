@@ -57,8 +57,8 @@ AT_ONCE_NBYTES = 8 * 1024 * 1024
 CHUNK_PLAN_NBYTES = 160  # for each chunk of a window that is planned: eight numbers, twice as they are sorted
 SPAN_PLAN_NBYTES = 64  # for each span that is planned
 BLOCK_NBYTES = 72  # for each block of the data, in the lines of two epochs
-OBJECT_NBYTES = 144  # for a value of variable length: an array over the bytes that were read, and its place in a list
-TENSOR_NBYTES = 800  # for each of these in a batch that is handed over: a tensor of its own, beside its numbers
+OBJECT_NBYTES = 144  # for a text, beside its bytes: an object of Python, and its place in a list
+TENSOR_NBYTES = 640  # for a value of several numbers, beside these: a tensor of its own, and its place in a list
 OPEN_NBYTES = 640  # for a batch that is filled or waits: the batch, its slot, arrays of its memory
 SAMPLER_ROW_NBYTES = 48  # for each row of a sampler's window: which, where it goes, and both sorted by batch
 CUT_NBYTES = 40  # for each sample of a line that is cut by their lengths, most of it for a moment
@@ -194,7 +194,7 @@ class Shape:
     plan_row_nbytes: float = 16.0
     place_nbytes: int = 4  # of the number of a row, or of a place
     fixed_nbytes: int = 0  # that are taken whatever the windows are: chunk indexes, blocks, datasets that are kept
-    objects: int = 0  # fields whose values are of variable length
+    objects_nbytes: int = 0  # of a sample's values of variable length, beside their items
     seam_rows: int = 0  # of the longest chunk that is decoded anew where the edge of a window cuts it
     anywhere: bool = False  # whether rows cost about the same one by one, so that "all" need not fit into memory
     ragged: tuple[RaggedBytes, ...] = ()
@@ -231,13 +231,13 @@ class Shape:
         """Return the bytes of a batch: of its slot, and of what does not lie in one."""
         # Slots are used again: sooner or later each has held as many samples as it has room for.
         _, nbytes = packed(each * max(batch_size, self.room) for each in self.field_nbytes)
-        outside = self.objects * OBJECT_NBYTES * batch_size + sum(each.of(batch_size) for each in self.ragged)
+        outside = self.objects_nbytes * batch_size + sum(each.of(batch_size) for each in self.ragged)
         return -(-nbytes // PAGE_NBYTES) * PAGE_NBYTES + outside
 
     def held_nbytes(self, batch_size: int, window_rows: int) -> int:
         """Return the bytes of what the training loop holds: the largest batch of a window, and the next one, padded."""
         largest = sum(one.largest(batch_size, window_rows // batch_size) - one.of(batch_size) for one in self.ragged)
-        largest += self.objects * TENSOR_NBYTES * batch_size + sum(one.padded(batch_size) for one in self.ragged)
+        largest += sum(one.padded(batch_size) for one in self.ragged)
         return 2 * (self.batch_nbytes(batch_size) + largest)
 
     def batches_of(self, window_rows: int, batch_size: int) -> int:
@@ -505,7 +505,7 @@ def shape_of(
         plan_row_nbytes=(3 + len(planned)) * place + chunks_a_row * CHUNK_PLAN_NBYTES + _span_nbytes(layout, planned),
         place_nbytes=place,
         fixed_nbytes=fixed,
-        objects=sum(field.places for field in layout.fields if field.kind == "object"),
+        objects_nbytes=sum(field.places * _object_nbytes(field) for field in layout.fields if field.kind == "object"),
         seam_rows=_seam_rows(layout, planned),
         anywhere=not planned and _rows_anywhere(read) and not any(field.ragged for field in layout.fields),
         ragged=ragged,
@@ -520,7 +520,8 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
         field = layout.fields[number]
         nbytes = one.counts * field.placed_nbytes
         if field.dtype.kind == "O":
-            nbytes += one.counts * (OBJECT_NBYTES + math.ceil(layout.datasets[one.dataset][0].stored_row_nbytes))
+            row_nbytes = math.ceil(layout.datasets[one.dataset][0].stored_row_nbytes)
+            nbytes += one.counts * (_object_nbytes(field) + row_nbytes)
         found = _bytes_of(nbytes, field)
         if one.draw is not None:
             drawn = nbytes[one.draw.of(np.linspace(0, layout.samples - 1, DRAWN_SAMPLES).astype(np.int64), 0, 0)]
@@ -539,6 +540,11 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
     for number, field in layout.listed:
         every = [part.heap.nbytes_of_rows(part.rows) for part in layout.datasets[number] if part.heap]
         yield _bytes_of(np.concatenate(every) * field.places, field)
+
+
+def _object_nbytes(field: FieldLayout) -> int:
+    """Return the bytes of a value of variable length, beside its items."""
+    return OBJECT_NBYTES if field.items is None and field.images is None else TENSOR_NBYTES
 
 
 def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout) -> RaggedBytes:

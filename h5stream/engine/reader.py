@@ -25,7 +25,7 @@ from h5stream.engine.plan.heap import HeapRows
 from h5stream.engine.plan.kept import Kept, keeping_of, padding, plan_columns
 from h5stream.engine.plan.placement import Placement, placed_spans
 from h5stream.engine.plan.sparse import dense_rows
-from h5stream.engine.plan.tasks import GOING_ON, TASK_NBYTES, Destination, Task, Tools, Way
+from h5stream.engine.plan.tasks import GOING_ON, TASK_NBYTES, Bringing, Destination, Keeping, Task, Tools, Way
 from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.statistics import Tally
@@ -73,13 +73,20 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
         plain = tuple(raw if k == number else field for k, field in enumerate(fields))
         bytes_of = functools.partial(padded_bytes, part, len(fields), way_of(part, plain, source))
         return EncodedRows(part, fields[number], bytes_of).plan
+    if part.access != VIA_H5PY and part.heap is not None:
+        return HeapRows(part, fields, has_descriptor=source.has_descriptor).plan
+    return bringing_of(part, fields, source)
+
+
+def bringing_of(
+    part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSource, keep: Keeping | None = None
+) -> Bringing:
+    """Choose what brings rows that may stay in memory."""
     if part.access == VIA_H5PY:
-        return functools.partial(plan_through_h5py, part, fields)
-    if part.heap is not None:
-        return HeapRows(part, fields).plan
+        return functools.partial(plan_through_h5py, part, fields, keep)
     if part.access == DIRECT:
-        return UnfilteredRows(part, source.gap_nbytes, source.has_descriptor)
-    return functools.partial(plan_chunks, part, ChunkFields(part), source.gap_nbytes)
+        return UnfilteredRows(part, source.gap_nbytes, source.has_descriptor, keep)
+    return functools.partial(plan_chunks, part, ChunkFields(part), source.gap_nbytes, keep)
 
 
 def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[tuple[list[Lookup], bool, bool]]:
@@ -254,10 +261,12 @@ class RowReader:
     def _way(self, dataset: int, part: int) -> Way:
         keeping, ways = self._kept
         if (way := ways.get((dataset, part))) is None:
-            one = self.layout.datasets[dataset][part]
-            way = way_of(one, self.layout.fields, self.sources[one.file])
-            if keeping is not None:
-                way = keeping.way(dataset, part, way)
+            one, fields = self.layout.datasets[dataset][part], self.layout.fields
+            keep = None if keeping is None else keeping.keeping(dataset, part)
+            if keeping is None or keep is None:
+                way = way_of(one, fields, self.sources[one.file])
+            else:
+                way = keeping.way(dataset, keep, bringing_of(one, fields, self.sources[one.file], keep))
             ways[dataset, part] = way
         return way
 
@@ -278,8 +287,8 @@ class RowReader:
             zeros = np.zeros(len(rows), dtype=rows.dtype)  # which take no memory as long as nobody writes to them
             nowhere = Placement(rows=rows, batch=zeros, within=zeros)
             for task in self.plan(nowhere, TASK_NBYTES):
-                if task.keeps:
-                    yield replace(task, shared=nowhere[:0])
+                if task.kept is not None:
+                    yield task
 
     def load(self) -> Tally | None:
         """Read the small datasets, once; gives what that took, and None once they are there.

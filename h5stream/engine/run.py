@@ -20,7 +20,7 @@ from h5stream.base.limits import return_freed_memory
 from h5stream.compiled import _native as kernels
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, NOWHERE, Task
+from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, Destination, Task
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters, Tally, clock
@@ -100,6 +100,8 @@ class Run:
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
             for k in range(threads)
         ]
+        self.is_taken = False
+        engine.runs.add(self)
         _running.add(self)
         try:
             for thread in self._threads:
@@ -225,6 +227,10 @@ class Run:
         """Whether it reads nothing until it is allowed to."""
         return not self._max_open
 
+    def take(self) -> None:
+        """Note that somebody sees to it that it ends."""
+        self.is_taken = True
+
     def _wait(self, deadline: float | None, timeout_s: float) -> None:
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
@@ -250,9 +256,10 @@ class Run:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Return slots back once a run is stopped and nobody writes to them any more; called under the lock."""
+        """Let go of slots and files once a run is stopped and nobody uses them any more; called under the lock."""
         if self._stopped[0] and not self._running and not self._pool.running:
             self._pool.drop()
+            self._active.clear()  # each window keeps its files open
             for batch in self._open.clear():
                 batch.slot.give_back()
 
@@ -270,7 +277,7 @@ class Run:
             while (event := self._pool.work(self._reader.scratch.native, tally.native, settled)) is not None:
                 window, part, unit, settled = event
                 if settled:
-                    self._bring_rest(window, window.native[part], unit, tally)
+                    self._bring_rest(window, part, unit, tally)
                     continue
                 if window is not None:
                     self._settle(window)
@@ -408,7 +415,7 @@ class Run:
         task_nbytes = max(least, min(most, share)) if self._threads else most
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
         files = self._reader.layout.files_of(placement.rows)
-        fills = any(task.keeps for task in tasks)
+        fills = any(task.kept is not None for task in tasks)
         planned = PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
         if self._threads:
             planned.take_native(self._reader.sources)
@@ -448,21 +455,30 @@ class Run:
                 self._let_go()
                 return
         changed = window.changed_file(self._reader.layout.files)
+        if changed is None:
+            window.note_kept()
         with self._lock:
+            if self._stopped[0]:  # it may be gone
+                self._let_go()
+                return
             if changed is not None:
                 self._fail(window.first_batch, changed)
             self._active.remove(window)
             self._complete(window)
-            self._let_go()
 
-    def _bring_rest(self, window: PlannedWindow, task: Task, unit: int, tally: Tally) -> None:
+    def _bring_rest(self, window: PlannedWindow, part: int, unit: int, tally: Tally) -> None:
         """Bring what the pool could not bring of a task, or tell why that cannot be."""
+        task = window.native[part]
+        assert task.rest is not None
+        rest = task.rest(unit)
+        window.in_part.add(part)
+        if task.kept is not None:
+            task.kept(unit)
         with self._lock:
             if self._stopped[0]:
                 return
             self._running += 1
-        assert task.rest is not None
-        self._carry_out(functools.partial(self._bring, window, task.rest(unit)), tally)
+        self._carry_out(functools.partial(self._bring, window, rest), tally)
 
     def _decode_ahead(self, tally: Tally) -> None:
         """Decode something that stays in memory before a batch needs it, which reports what is wrong with it."""
@@ -471,7 +487,7 @@ class Run:
             with self._choosing:
                 task = None if self._to_decode is None else next(self._to_decode, None)
             if task is not None:
-                task.land(NOWHERE, self._reader.tools(tally, self._stopped))
+                task.land(Destination.nowhere(self._reader.layout.fields), self._reader.tools(tally, self._stopped))
         with self._lock:
             self._decoding -= 1
             if task is None:
@@ -535,7 +551,7 @@ class Engine:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.slots, self._runs, self._pid = self._new_slots(), Living[Run](), os.getpid()
+        self.slots, self.runs, self._pid = self._new_slots(), Living[Run](), os.getpid()
 
     @property
     def reads_ahead(self) -> bool:
@@ -555,15 +571,19 @@ class Engine:
     def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Run:
         """Begin a pass over an order at a batch; the parameters are those of `Run`."""
         self.reader.keep()
-        run = Run(self, order, first_batch, max_open_batches, world_size)
-        self._runs.add(run)
-        return run
+        return Run(self, order, first_batch, max_open_batches, world_size)
+
+    def stop_lost(self) -> None:
+        """End passes that nobody took, since Ctrl-C or an error came before that."""
+        for run in self.runs:
+            if not run.is_taken:
+                run.stop()
 
     def trim(self) -> None:
         """Let go of free slots, of the free memory of ragged rows, and of decoded rows that no pass gathers."""
         self.slots.trim()
         # A forked child has none of these, and their locks may be held for ever there.
-        runs: Iterable[Run] = self._runs if os.getpid() == self._pid else ()
+        runs: Iterable[Run] = self.runs if os.getpid() == self._pid else ()
         gathering = (run for run in runs if isinstance(run.order, RegroupedOrder) and run.order.is_gathered)
         self.reader.trim(decoded=all(run.left_to_hand_over() is not None for run in gathering))
 

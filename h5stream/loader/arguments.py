@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypedDict, get_type_hints
@@ -10,15 +11,22 @@ import torch
 import torch.distributed
 from torch import nn
 
+from h5stream.base.hints import SAMPLES, hint
 from h5stream.base.texts import checked_number, did_you_mean
 from h5stream.errors import OptionError
 from h5stream.order.users import Balanced, Ranks, Sized, Weighted
+from h5stream.storage.layout.layout import FieldLayout
+from h5stream.workers.samples import parts_of_library
 
 
 class OldNames(TypedDict, total=False):
     """Each argument of an old name, the one that took its place, and what to write."""
 
-    transform: Annotated[Callable[[Any], Any] | None, "batch_transform", "write batch_transform=FUNCTION"]
+    transform: Annotated[
+        Callable[[Any], Any] | None,
+        "batch_transform",
+        "write batch_transform=FUNCTION, which gets whole batches, or sample_transform=FUNCTION for single samples",
+    ]
     order: Annotated[Any, "draw", "write draw=FUNCTION"]
     max_batch_rows: Annotated[int | Mapping[str, int] | None, "draw", "write draw=Sized(rows, field)"]
     bucket: Annotated[bool | str | None, "draw", "write draw=Sized(rows, field, bucket=True)"]
@@ -114,6 +122,40 @@ def check_batch_transform(function: Any) -> None:
                 "single samples: it would change all of a batch in the same way. Write sample_transform=FUNCTION, "
                 "sample_workers=8 instead, where FUNCTION gets a sample and applies it to the image. What is meant for "
                 "whole batches, such as Normalize, can be called by a function of your own"
+            )
+
+
+CHANNELS = (1, 3, 4)
+"""Entries of an axis that is one of colours."""
+
+
+def hint_of_channels(function: Any, fields: Iterable[FieldLayout]) -> None:
+    """Hint at images whose channels come last, if torchvision, which takes them first, is to transform them."""
+    for field in fields:
+        height, *_, channels = field.row_shape[-3:] if len(field.row_shape) > 2 else (1, 1)
+        is_last = channels in CHANNELS and height not in CHANNELS
+        if function is None or not (is_last or (field.images is not None and field.kind == "object")):
+            continue
+        parts = parts_of_library(function, "torchvision.transforms")
+        if parts:
+            name, shape = type(parts[0]).__name__, "x".join(map(str, field.row_shape)) or "height x width x channels"
+            hint(
+                f"sample_transform= reaches {name} of torchvision, which takes images as (channels, height, width); "
+                f"field {field.name!r} has its channels last ({shape}): it would change the wrong axes. Call it with "
+                "image.permute(2, 0, 1)",
+                SAMPLES,
+            )
+        return
+
+
+def hint_of_types(fields: Iterable[FieldLayout]) -> None:
+    """Hint at fields of many numbers whose type is not that of a model's layers."""
+    for field in fields:
+        is_plain = field.kind == "array" and field.is_as_stored and field.images is None and field.categories is None
+        if is_plain and math.prod(field.row_shape) > 1 and field.dtype.name in ("float64", "int16", "uint16"):
+            hint(
+                f"field {field.name!r} is {field.dtype.name}, as it is stored, and layers of models take float32: "
+                f"Field({field.name!r}, dtype='float32') casts its batches"
             )
 
 

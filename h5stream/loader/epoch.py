@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from h5stream.device.cuda import CudaBackend
@@ -56,23 +56,30 @@ class Iterations:
         self._follows = self._expected in (None, start)
         self._expected = Place(epoch=start.epoch + 1, ranks=start.ranks)
         most = self.cursor.footprint.max_open_batches
-        ahead = self._ahead.pop(start.epoch, None) if self._follows else None
-        if ahead is not None and ahead[1].start == start:
-            run, progress, stop = ahead
-            stop.detach()
-            run.allow(most)
-        else:
-            if ahead is not None:
-                ahead[-1]()
-            self.drop_ahead()
-            run, progress = self._begun(start, most)
-        try:
+        with self._dropping_lost():
+            ahead = self._ahead.pop(start.epoch, None) if self._follows else None
+            if ahead is not None and ahead[1].start == start:
+                run, progress, stop = ahead
+                stop.detach()
+                run.allow(most)
+            else:
+                if ahead is not None:
+                    ahead[-1]()
+                self.drop_ahead()
+                run, progress = self._begun(start, most)
             iterator = LoaderIterator(loader, self, run, progress)
-        except BaseException:  # Ctrl-C
-            run.stop()
-            raise
         self.cursor.move_to(progress, iterator)
         return iterator
+
+    @contextlib.contextmanager
+    def _dropping_lost(self) -> Iterator[None]:
+        """End what Ctrl-C, or an error, left begun, and nobody's."""
+        try:
+            yield
+        except BaseException:
+            self.drop_ahead()
+            self.engine.stop_lost()
+            raise
 
     def _begun(self, start: Place, max_open_batches: int) -> tuple[Run, Progress]:
         order, first_batch = self.cursor.order_of(start)
@@ -102,7 +109,8 @@ class Iterations:
         if not self._ahead and (has_room or taken is None):
             if (start := self.cursor.start_after(epoch)) is None:
                 return False
-            with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
+            # What is wrong is said when the iteration begins.
+            with contextlib.suppress(Exception), self._dropping_lost():
                 run, progress = self._begun(start, needed if has_room else 0)
                 self._ahead[start.epoch] = run, progress, weakref.finalize(self, run.stop)
         elif has_room:
@@ -172,6 +180,7 @@ class LoaderIterator:
         self._cut_short = functools.partial(iterations.drop_ahead, self._epoch + 1)
         # Dropping the iterator (`break`, an exception) must end its threads, so nothing here may refer to it.
         self._finalizer = weakref.finalize(self, _stop, run.stop, self._cut_short)
+        run.take()
 
     def __reduce__(self) -> NoReturn:
         raise NotImplementedError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import sys
 import warnings
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import torch
 from torch.utils.data import Dataset
 
+from h5stream.base.hints import hint
 from h5stream.base.leases import Living
 from h5stream.base.limits import return_freed_memory
 from h5stream.base.texts import checked_number
@@ -21,7 +21,7 @@ from h5stream.device.cuda import backend_for
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics, RunCounters
 from h5stream.errors import OptionError
-from h5stream.loader.arguments import OLD, OldNames, with_new_names
+from h5stream.loader.arguments import OLD, OldNames, hint_of_channels, hint_of_types, with_new_names
 from h5stream.loader.draws import recognised
 from h5stream.loader.epoch import Iterations, LoaderIterator
 from h5stream.loader.position import Cursor
@@ -37,7 +37,7 @@ class H5StreamLoader:
 
     Parameters
     ----------
-    dataset : path, pattern, open h5py object, H5Dataset, or sequence of them
+    dataset : path, folder, pattern, open h5py object, H5Dataset, or sequence of them
         Files, or datasets of them; see `H5Dataset`. A list or ``ConcatDataset`` is read as one dataset. With
         ``shuffle=False``, a ``Subset`` gives its rows in its own order, repeated ones too. The indices of a sampler
         count in the ``Subset``.
@@ -235,6 +235,7 @@ class H5StreamLoader:
         settings = settings.with_seed()
         self.dataset, self._give_back = settings.staged(self)
         layout = settings.seeded(self.dataset.layout)
+        hint_of_channels(settings.sample_transform, layout.fields)
         backend = None if settings.device is None else backend_for(settings.device)
         self._cursor = Cursor(settings, self.dataset, followed)
         self._iterations = Iterations(settings, layout, self._cursor, backend)
@@ -391,21 +392,32 @@ class H5StreamLoader:
         if self._settings.memory_budget is None:
             self._make_room()
         if self._unnamed:
-            _say_once(
-                "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=%s",
-                self._unnamed,
+            hint(
+                "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: "
+                f"fields={self._unnamed}"
             )
+        hint_of_types(self.dataset.layout.fields)
         is_decided = self._settings.is_listed or self._settings.order is not None or self._settings.sized is not None
         if self.batch_size == DEFAULT_BATCH_ROWS and not is_decided and len(self) == 1 < len(self.dataset):
-            _say_once(
-                "an epoch is one batch, since it has no more samples than batch_size=%s, the default; a smaller one "
-                "gives more batches",
-                DEFAULT_BATCH_ROWS,
+            hint(
+                f"an epoch is one batch, since it has no more samples than batch_size={DEFAULT_BATCH_ROWS}, the "
+                "default; a smaller one gives more batches"
             )
         iterator = self._iterations.begin(self)
         self._counters = iterator.counters
         self._iterators.add(iterator)
         return iterator
+
+    def __next__(self) -> Any:
+        """Refuse ``next(loader)``: a loader has epochs, and an iterator is of one of them."""
+        raise OptionError("next(loader) is of no epoch; write iterator = iter(loader), and next(iterator)")
+
+    def __getitem__(self, index: Any) -> Any:
+        """Refuse ``loader[index]``, which a stock DataLoader over a loader asks for."""
+        raise OptionError(
+            f"an H5StreamLoader has no sample {index!r}: it gives batches itself, in place of a DataLoader; "
+            "loader.dataset, an H5Dataset, has samples by number, also for a DataLoader"
+        )
 
     def copy_into(self, static: Any) -> Iterator[int]:
         """Stream an epoch into tensors that stay where they are, as a captured CUDA graph needs them.
@@ -527,20 +539,8 @@ class H5StreamLoader:
         )
 
 
-_log = logging.getLogger("h5stream.defaults")
-
-
-_said: list[str] = []
-
 _without_budget: Living[H5StreamLoader] = Living()
 """All loaders of this process that were given no budget; see `H5StreamLoader._make_room`."""
-
-
-def _say_once(what: str, *values: Any) -> None:
-    """Say, once per process, what comes of an argument that was not given."""
-    if what not in _said:
-        _said.append(what)
-        _log.warning(what, *values)
 
 
 _AS_GIVEN = tuple(H5StreamLoader.__annotations__)

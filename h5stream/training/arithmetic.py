@@ -73,23 +73,28 @@ def gpu_memory(
         ("step", "temporaries of the optimizer; the larger of them and of activations counts", weights),
     ]
     total = capacity - room + step[0][2] + max(step[1][2], weights)
-    # Solve ``batches + max(activations, step) <= room`` for the rows; None where rows cost nothing.
-    largest = None
-    if kept + on_device > 0:
+    # Solve ``batches + max(activations, step) <= room`` for the rows; None if it is not known what rows cost.
+    largest, fits = None, total <= capacity
+    if kept:
         by_step = (room - weights) / on_device if on_device else math.inf if room >= weights else 0
         largest = max(0, int(min(room / (kept + on_device), by_step)))
-    verdict = "fits" if total <= capacity else f"{text_of_bytes(total - capacity)} too much"
+    verdict = "fits" if fits else f"{text_of_bytes(total - capacity)} too much"
     rows = "" if largest is None else f"; {largest} rows would fit"
     caveat = "workspaces and the backward pass's temporaries are in the safety; find_batch_size() measures"
     if not kept:
-        caveat = "activations are not in here: measure_activations(model, batch) on a small batch gives them"
-    figures = {"total_bytes": total, "capacity_bytes": capacity, "largest_batch_size": largest}
+        step = [one for one in step if one[0] != "activation" and one[2]]
+        verdict = "without activations, which are not known" if fits else f"{verdict} without activations"
+        caveat = (
+            "whether a batch fits depends on activations: measure_activations(model, batch) on a small batch, then "
+        )
+        caveat += "--activation-bytes; or find_batch_size() tries batches"
+    figures: dict[str, Any] = {"total_bytes": total, "capacity_bytes": capacity, "largest_batch_size": largest}
     return _memory(
         "GPU memory",
         f"{text_of_bytes(total)} of {text_of_bytes(capacity)}: {verdict}{rows}",
         parts + step,
         caveats=(caveat,),
-        figures=figures | {"fits": total <= capacity},
+        figures=figures | {"fits": fits if kept or not fits else None},
     )
 
 
@@ -376,7 +381,9 @@ def what_to_try_first(
     )
     share = f"{waiting_share or 0:.0%} of the step waits for data"
     if waiting_share is None:
-        reason = "nothing measured: batch first; `h5stream diagnose` measures the wait and may reverse it"
+        reason = (
+            "nothing is measured: `h5stream diagnose` says whether the data or the step is the limit; the usual order:"
+        )
     elif waiting_share > WAITING:
         turns, reason = (workers, memory, batch, faster), f"{share} (over {WAITING:.0%}): feed it first"
     elif waiting_share < NOT_WAITING:
@@ -391,7 +398,9 @@ def what_to_try_first(
     ]
     return Suggestion(
         title="What to try first",
-        answer=", then ".join(turn.knob for turn in turns) + " (one at a time)",
+        answer="`h5stream diagnose`, then " * (waiting_share is None)
+        + ", then ".join(turn.knob for turn in turns)
+        + " (one at a time)",
         arithmetic=(reason, *lines),
         caveats=("a larger batch changes training, not only its speed: see the learning rate",),
         sources=("docs/troubleshooting.md, Low GPU utilization; `h5stream diagnose` measures the wait",),
@@ -400,12 +409,15 @@ def what_to_try_first(
 
 
 def _next_batch(now: int, preset: GpuPreset | None) -> str:
-    if preset is None:
-        return f"{2 * now} (double)"
-    known = [(preset.setting, "the preset"), (preset.underused, f"the preset of an underused {preset.gpu}")]
-    larger = [f"{one.batch_size} ({which})" for one, which in known if one and one.batch_size > now]
+    """Return twice the batch, or a preset that is nearer: of a leap to one nothing is known of this model."""
+    known = (
+        [(preset.setting, "the preset"), (preset.underused, f"the preset of an underused {preset.gpu}")]
+        if preset
+        else []
+    )
+    larger = [f"{one.batch_size} ({which})" for one, which in known if one and now < one.batch_size <= 2 * now]
     # As from 8192 to 10240, the one step beyond a preset that the table has.
-    return larger[0] if larger else f"{now + max(1, now // 4)} (a quarter more than now)"
+    return larger[0] if larger else f"{2 * now} (double)"
 
 
 def _next_workers(now: int, preset: GpuPreset | None, cpus: int | None) -> str:

@@ -155,7 +155,7 @@ def main_module(functions: bytes) -> dict[str, Any] | None:
 
     Else it is not imported: a script that reads a file needs no ``if __name__ == "__main__"`` for us.
     """
-    if (b"__main__" not in functions and b"__mp_main__" not in functions) or _is_being_imported():
+    if (b"__main__" not in functions and b"__mp_main__" not in functions) or is_being_imported():
         return None  # a script that is only imported may make a loader, and starts no child
     wanted = {"name", "sys_path", "sys_argv", "init_main_from_name", "init_main_from_path"}
     found = multiprocessing.spawn.get_preparation_data("h5stream")
@@ -172,13 +172,14 @@ def import_main(main: dict[str, Any]) -> None:
         del here._inheriting
 
 
-def _is_being_imported() -> bool:
+def is_being_imported() -> bool:
+    """Tell whether this process only imports its parent's script."""
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def check_main_guard(whose: str) -> None:
     """Refuse to start a process in a script that is only imported, by a child of its own."""
-    if _is_being_imported():
+    if is_being_imported():
         raise OptionError(
             f"{whose} starts a process that imports this script, because a function it needs is defined "
             "here; what trains must not run then. Put it under `if __name__ == '__main__':`, or the function into a "

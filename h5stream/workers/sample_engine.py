@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from h5stream.base.hints import WORKERS, hint
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import STOP_S, Engine, Run, check_process, closed, timed_out
@@ -22,9 +23,12 @@ from h5stream.engine.slots import PAGE_NBYTES, Slot, SlotFormat, SlotRing
 from h5stream.engine.statistics import clock
 from h5stream.order.epoch import Order
 from h5stream.workers.memory import SharedMemory, create_file, pack, unpack
-from h5stream.workers.processes import check_function, main_module
+from h5stream.workers.processes import check_function, is_being_imported, main_module
 from h5stream.workers.samples import SampleFunctions, warn_of_own_generators
 from h5stream.workers.worker import Done, Job, Told, Worker, noted
+
+SILENT_S = 3.0
+"""Seconds to a first batch, after which it is logged that processes are starting."""
 
 AHEAD = 2
 """Batches that each worker has at a time, unless `prefetch_factor` says otherwise: as in DataLoader."""
@@ -59,7 +63,7 @@ class SampleEngine(Engine):
             "collate_fn": functions.collate_fn,
             "batch_transform": functions.transform,
         }
-        self._method, self._pickled, self.spare_nbytes = method, b"", spare_nbytes
+        self._method, self._pickled, self.spare_nbytes, self.whose = method, b"", spare_nbytes, whose
         if method != "fork":
             every, where = called | {"worker_init_fn": on_start}, f"the processes of {whose}"
             self._pickled = b"".join(check_function(name, function, where) for name, function in every.items())
@@ -67,8 +71,10 @@ class SampleEngine(Engine):
         self._told: Callable[..., Told] = functools.partial(
             Told, count=count, seed=seed, functions=functions, on_start=on_start, whose=whose
         )
-        self.numbers = itertools.count(1)
+        self.numbers, self.has_made = itertools.count(1), False
         super().__init__(reader, slot_format, self._beginning(slot_format), **options)
+        if method == "spawn" and not is_being_imported():  # they import torch while the script goes on
+            self._start()
 
     def _beginning(self, slot_format: SlotFormat) -> Callable[[], SlotRing]:
         """Begin without workers, and with memory that none maps yet; return what makes slots in that."""
@@ -194,7 +200,7 @@ class SampleRun:
         deadline = time.monotonic() + timeout_s if timeout_s else None
         since = clock()
         with self._changed:
-            if self._changed.wait_for(self._is_decided, None if deadline is None else deadline - time.monotonic()):
+            if self._wait(deadline):
                 batch = self._next()
                 self.counters.waited(since)
                 return batch
@@ -202,6 +208,17 @@ class SampleRun:
         if worker is not None:
             worker.end()  # it may do what it does for ever
         raise timed_out(number, timeout_s, is_read=worker is not None)
+
+    def _wait(self, deadline: float | None) -> bool:
+        """Wait until the next batch is decided, or the deadline; called under the lock."""
+        left_s = SILENT_S if deadline is None else min(SILENT_S, deadline - time.monotonic())
+        if not self._engine.has_made and not self._changed.wait_for(self._is_decided, left_s) and left_s == SILENT_S:
+            hint(
+                f"the first batch waits for the processes of {self._engine.whose}, each of which imports torch and the "
+                "module of your function first",
+                WORKERS,
+            )
+        return self._changed.wait_for(self._is_decided, None if deadline is None else deadline - time.monotonic())
 
     def _is_decided(self) -> bool:
         """Tell whether the next batch, an error or the end has come; called under the lock."""
@@ -219,6 +236,7 @@ class SampleRun:
         if done.failure is not None:
             raise done.failure.raised_here()
         assert done.made is not None
+        self._engine.has_made = True
         self._due.popleft()
         self._coming = number + 1
         self._room.notify()
@@ -280,6 +298,10 @@ class SampleRun:
     def waits(self) -> bool:
         """Whether it reads nothing until it is allowed to."""
         return self._run.waits
+
+    def take(self) -> None:
+        """Note that somebody sees to it that it ends."""
+        self._run.take()
 
     def left_to_hand_over(self) -> int | None:
         """Return the batches that are open once nothing is left to read; None before that."""

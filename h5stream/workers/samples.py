@@ -283,6 +283,32 @@ def _own(function: Any) -> dict[int, str]:
     return found
 
 
+_TURNED = frozenset({"permute", "transpose", "moveaxis", "movedim", "swapaxes", "swapdims", "rearrange", "mT", "T"})
+_TURNING = frozenset({"Lambda", "ToImage", "ToTensor", "PILToTensor", "ToPILImage"})
+
+
+def parts_of_library(function: Any, library: str) -> list[Any]:
+    """Return the objects of a library that a function reaches; none if something before them may move axes."""
+    found, seen, waiting = list[Any](), set[int](), [(function, 0)]
+    while waiting and len(seen) < _MOST_LOOKED_AT:
+        value, depth = waiting.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value).__name__ in _TURNING:
+            return []
+        codes = (code for one in _functions(value, depth) for code in _codes(one.__code__))
+        if isinstance(value, types.FunctionType) and any(not _TURNED.isdisjoint(code.co_names) for code in codes):
+            return []
+        if type(value).__module__.startswith(library):
+            parts = getattr(value, "transforms", None)
+            waiting[:0] = [(one, depth) for one in parts] if isinstance(parts, list | tuple) else []
+            found += [] if parts else [value]
+        elif depth < _DEPTH:
+            waiting += [(one, depth + 1) for _, one in _inside(value)]
+    return found
+
+
 def _functions(value: Any, depth: int) -> Iterator[types.FunctionType]:
     """Return a function, or the methods of an object that is called as one."""
     if isinstance(value, types.FunctionType):

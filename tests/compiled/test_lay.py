@@ -18,7 +18,9 @@ def lay(stored, offset, nbytes, all_count, numbers, edges, across, columns, chun
     count = len(numbers) * len(across)
     table, cuts = np.empty((7, count), dtype=np.int64), np.empty(count + 1, dtype=np.int64)
     index = stored, offset, nbytes, all_count
-    cut_count = native.lay_chunks(*index, numbers, edges, across, columns, chunk_nbytes, gap, work, table, cuts)
+    cut_count = native.lay_chunks(
+        *index, numbers, edges[:-1], edges[1:], across, columns, chunk_nbytes, gap, work, table, cuts
+    )
     return table, cuts[: cut_count + 1].tolist()
 
 

@@ -58,7 +58,12 @@ def fields_of(chunk_rows, row_elements, segments, *, width=1, places=None, pipel
 NO_BOXES = *[np.zeros((0, 0), np.int64)] * 3, *[np.zeros(0, np.int64)], *[np.zeros((0, 0), np.int64)] * 2
 
 
-def plan_of(fields, rows, batch, within, *, low=(0,), high=None, piece=(0,), offset=None, nbytes=1 << 30):
+NOTHING_STAYS = (*[LONGS[:0]] * 3, 0, np.zeros(0, bool))
+
+
+def plan_of(
+    fields, rows, batch, within, *, low=(0,), high=None, piece=(0,), offset=None, nbytes=1 << 30, kept=NOTHING_STAYS
+):
     """Plan chunks that follow one another in a file, or one."""
     count = len(low)
     offset = np.arange(count) * max(1, nbytes) if offset is None else np.array(offset)
@@ -78,6 +83,7 @@ def plan_of(fields, rows, batch, within, *, low=(0,), high=None, piece=(0,), off
         *NO_BOXES,
         *[np.zeros(0, np.int64)] * 2,
         0,
+        *kept,
     )
 
 
@@ -200,10 +206,6 @@ BEYOND = {  # arguments for three rows, of which some have a batch that has no s
     "fill_outside": lambda batch: (
         0, ONE_AXIS + 1, ONE_AXIS[:1], LONGS[:1] + 1, 1, ONE_AXIS, batch, PLACES, LONGS, 0, 1
     ),
-    "read_dense": lambda batch: (
-        0, LONGS, 1, LONGS, 1, 0, PLACES, PLACES + 1, batch, PLACES, LONGS, np.zeros(3), PLACES.copy(), PLACES[:1],
-        BYTES[:1] + 1, np.zeros(1), np.zeros(5, np.int64),
-    ),
 }  # fmt: skip
 ANSWERS = {"read_files": 0}
 WRONG = {
@@ -251,26 +253,6 @@ WRONG = {
     ),
     "a column beyond": ("add_sparse", sparse_of([0, 3, 1]), None),
     "a column below 0": ("add_sparse", sparse_of([0, -1, 1]), None),
-    "a place beyond the row": (
-        "read_dense",
-        (
-            0,
-            LONGS,
-            1,
-            LONGS,
-            1,
-            0,
-            *[PLACES] * 4,
-            LONGS,
-            np.zeros(3),
-            PLACES.copy(),
-            PLACES + 1,
-            BYTES[:3] + 1,
-            np.zeros(1),
-            np.zeros(5, np.int64),
-        ),
-        ValueError,
-    ),
     **{
         f"a batch beyond the slots of {name} ({number})": (name, arguments(np.int32([0, number, 0])), ValueError)
         for name, arguments in BEYOND.items()
@@ -340,6 +322,7 @@ def boxes_of(nbytes=3, **other):
         fields_of(3, [1], [[0, 0, 1]]), one * 0, one * nbytes, one * 0, one * 0, one, np.zeros(1, np.int8), 0,
         np.zeros(1, np.int64), LONGS[:0], one * 0, one * 0, *(np.array(each) for each in given.values()),
         np.array([[1, 0]]), np.array([[0, 1], [0, 1]]), np.array([2, 1]), np.ones(2, np.int64), 0,
+        *NOTHING_STAYS,
     )  # fmt: skip
 
 
@@ -375,15 +358,154 @@ def test_rows_that_descend_are_not_read():
         native.read_rows(*arguments)
 
 
-def test_lengths_of_sparse_rows_whose_sum_wraps_are_refused(tmp_path):
-    (tmp_path / "matrix").write_bytes(np.ones(3).tobytes() + np.zeros(3, np.int32).tobytes())
-    rows, lengths, memory = np.array([0, 1]), np.array([1, 2**63 - 1]), np.zeros(2)
-    with open(tmp_path / "matrix", "rb") as file, pytest.raises(ValueError, match="lead out"):
-        native.read_dense(
-            file.fileno(), LONGS[:1], 3, LONGS[:1] + 24, 3, 0, rows, lengths, rows * 0, rows,
-            np.array([memory.__array_interface__["data"][0]]), np.zeros(3), PLACES.copy(), PLACES[:1], BYTES[:1] + 1,
-            np.zeros(1), np.zeros(5, np.int64),
-        )  # fmt: skip
+def matrix_of(rows=(0, 1), lengths=(1, 2), chunk=3, room=16, wanted=3, **other):
+    """Plan a sparse matrix of three values, which lie before their columns."""
+    places = other.get("places", np.arange(3, dtype=np.int32))
+    where = [np.array(other.get(name, default)) for name, default in (("batch", (0, 0)), ("within", (0, 3)))]
+    return native.plan_dense(
+        LONGS[:1], chunk, LONGS[:1] + 24, chunk, other.get("first_row", 0), room, np.zeros(0), np.zeros(0, np.int32),
+        places, other.get("is_wanted", BYTES[:3] + 1), wanted, np.array(rows), np.array(lengths), *where,
+    )  # fmt: skip
+
+
+def heap_of(rows=(0, 1), length=(3, 2), **other):
+    """Plan two values of a collection at the beginning of a file."""
+    arguments = {"length_nbytes": 8, "item_nbytes": 1, "most_nbytes": 9, "room": 8192, "gap": 0} | other
+    numbers = [arguments[name] for name in ("length_nbytes", "item_nbytes", "most_nbytes", "room", "gap")]
+    return native.plan_heap(
+        2**20, *numbers, np.array(other.get("address", (0, 0))), np.array([1, 2], np.uint32),
+        np.array(length, np.uint32), other.get("first_row", 0), np.array(rows), np.array(other.get("batch", (0, 0))),
+        np.array(other.get("within", (0, 3))),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plan", "wrong"),
+    [
+        *((matrix_of, wrong) for wrong in (
+            {"lengths": (1, 2**63 - 1)}, {"lengths": (1, 3)}, {"lengths": (1, -1)}, {"lengths": (1, 17)}, {"chunk": 0},
+            {"rows": (0, 2)}, {"rows": (-1, 1)}, {"first_row": 1}, {"batch": (0, -1)}, {"within": (0, -1)}, {"room": 0},
+            {"room": 3},
+            {"wanted": 2}, {"wanted": -1}, {"places": np.array([0, 1, -1], np.int32)}, {"is_wanted": BYTES[:3]},
+        )),
+        *((heap_of, wrong) for wrong in (
+            {"rows": (0, 2)}, {"rows": (-1, 1)}, {"first_row": 1}, {"first_row": -1}, {"address": (4096, 0)},
+            {"batch": (0, -1)}, {"within": (-1, 0)}, {"length_nbytes": 0}, {"length_nbytes": 9}, {"item_nbytes": 0},
+            {"most_nbytes": -1}, {"room": 0}, {"gap": -1},
+        )),
+    ],
+)  # fmt: skip
+def test_plans_that_lead_out_of_their_tables_are_refused(plan, wrong):
+    with pytest.raises(ValueError, match="plan_"):
+        plan(**wrong)
+
+
+def carried_out(plan, path, target, itemsize):
+    """Carry out a plan of two rows of a file; gives how many were brought, and the counts."""
+    counts, scratch = np.zeros(native.COUNTS, np.int64), native.Scratch()
+    where = np.array([address_of(target.view(np.uint8))]), ONE_FIELD, ONE_FIELD + itemsize
+    with open(path, "rb") as file:
+        stop = np.zeros(1, np.int32)
+        done = native.land(plan, 0, 2, file.fileno(), LONGS[:0], *where, scratch.address, stop, counts)
+    return done, counts.tolist()
+
+
+def test_rows_of_a_sparse_matrix_come_dense_or_none_does_and_the_column_is_named(tmp_path):
+    path, columns, target = tmp_path / "matrix", np.array([1, 0, 2], np.int32), np.full(6, 9.0)
+    path.write_bytes(np.array([1.0, 2, 3]).tobytes() + columns.tobytes())
+    done, counts = carried_out(matrix_of(), path, target, 8)
+    assert (done, target.tolist(), counts[:2]) == (2, [0, 1, 0, 2, 0, 3], [2, 36])
+    for wrong in (3, -1):
+        columns[2] = wrong
+        path.write_bytes(np.ones(3).tobytes() + columns.tobytes())
+        done, counts = carried_out(matrix_of(), path, target, 8)
+        assert (done, counts[3:5]) == (0, [wrong, native.A_COLUMN])
+    path.write_bytes(b"short")
+    done, counts = carried_out(matrix_of(), path, target, 8)
+    assert (done, counts[3:5]) == (0, [24, 12])
+
+
+def test_values_of_a_heap_come_as_long_as_they_are_wanted_until_one_is_damaged(tmp_path):
+    def objects(*values):
+        body = b"".join(
+            k.to_bytes(2, "little") + bytes(6) + len(value).to_bytes(8, "little") + value.ljust(8, b"-")
+            for k, value in enumerate(values, 1)
+        )
+        free = 4096 - 16 - len(body)
+        head = b"GCOL\1\0\0\0" + (4096).to_bytes(8, "little")
+        return head + body + bytes(8) + free.to_bytes(8, "little") + bytes(free - 16)
+
+    path, target = tmp_path / "heap", np.zeros(6, np.uint8)
+    path.write_bytes(objects(b"abc", b"de"))
+    assert carried_out(heap_of(), path, target, 1)[0] == 2
+    assert target.tobytes() == b"abcde\0"
+    target[:] = 0
+    assert carried_out(heap_of(most_nbytes=2), path, target, 1)[0] == 2
+    assert target.tobytes() == b"ab\0de\0"
+    path.write_bytes(objects(b"xyz", b"longer"))
+    assert carried_out(heap_of(), path, target, 1)[0] == 1
+    assert target.tobytes() == b"xyzde\0"
+    path.write_bytes(bytes(8192))
+    assert carried_out(heap_of(), path, target, 1)[0] == 0
+
+
+def kept_by(memory, number=(0, 1), count=(3, 2), row=0, filled=(False, False)):
+    return np.array([address_of(memory)]), np.array(number), np.array(count), row, np.array(filled)
+
+
+def fields_with_a_pipeline():
+    pipeline = native.Pipeline(np.zeros((0, 7), np.int64), np.zeros(0, np.uint32), 6, 6, 0)
+    return fields_of(3, [2], [[0, 0, 2]], pipelines=np.array([pipeline.address])), pipeline
+
+
+@pytest.mark.parametrize("offset", [(0, 6), (0, -1)])
+@pytest.mark.parametrize("has_slots", [True, False])
+def test_all_rows_of_a_chunk_stay_where_they_are_to_and_those_that_are_wanted_go_to_their_places(offset, has_slots):
+    fields, pipeline = fields_with_a_pipeline()
+    stored, memory, slot = np.arange(12, dtype=np.uint8), np.full(12, 99, np.uint8), np.full(4, 99, np.uint8)
+    rows, zeros = np.array([1, 0], np.int32), np.zeros(2, np.int32)
+    where = {"low": (0, 1), "high": [1, 2], "piece": (0, 0), "offset": offset, "nbytes": 6}
+    plan = plan_of(fields, rows, zeros, np.array([1, 0], np.int32), **where, kept=kept_by(memory))
+    counts, scratch, stop = np.zeros(native.COUNTS, np.int64), native.Scratch(), np.zeros(1, np.int32)
+    slots = np.array([address_of(slot)] if has_slots else [], np.int64)
+    at = address_of(stored) + np.array([0, 6])
+    done = native.land(plan, 0, 2, -1, at, slots, ONE_FIELD, ONE_FIELD + 2, scratch.address, stop, counts)
+    second = [1, 1, 1, 1] if offset[1] < 0 else [6, 7, 8, 9]  # the fill value is 1
+    assert (done, memory.tolist()) == (2, [0, 1, 2, 3, 4, 5, *second, 99, 99])
+    assert slot.tolist() == ([*second[:2], 2, 3] if has_slots else [99] * 4)
+    assert pipeline.address
+
+
+def test_a_chunk_that_is_there_by_now_is_copied_and_not_read():
+    fields, pipeline = fields_with_a_pipeline()
+    memory, slot = np.arange(12, dtype=np.uint8), np.full(4, 99, np.uint8)
+    rows, zeros = np.array([1, 0], np.int32), np.zeros(2, np.int32)
+    where = {"low": (0, 1), "high": [1, 2], "piece": (0, 0), "offset": (0, 6), "nbytes": 6}
+    keep = kept_by(memory, filled=(False, False))
+    plan = plan_of(fields, rows, zeros, np.array([1, 0], np.int32), **where, kept=keep)
+    keep[-1][:] = True
+    counts, scratch, stop = np.zeros(native.COUNTS, np.int64), native.Scratch(), np.zeros(1, np.int32)
+    to = np.array([address_of(slot)]), ONE_FIELD, ONE_FIELD + 2
+    assert native.land(plan, 0, 2, 10**6, LONGS[:0], *to, scratch.address, stop, counts) == 2  # that file is not open
+    assert (slot.tolist(), memory.tolist()) == ([6, 7, 2, 3], [*range(12)])
+    assert counts.tolist() == [0, 0, 0, 0, 0, 0, 0, 0, counts[8], 4]
+    assert pipeline.address
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"number": (0, -1)}, {"number": (0, 2)}, {"count": (4, 2)}, {"count": (-1, 2)}, {"number": (0,)}, {"row": -1}],
+)
+def test_more_than_the_rows_of_a_chunk_cannot_stay(wrong):
+    fields, pipeline = fields_with_a_pipeline()
+    where = {"low": (0, 1), "high": [1, 2], "piece": (0, 0), "offset": (0, 6), "nbytes": 6}
+    places = [np.array([0, 0], np.int32)] * 3
+    plan_of(fields, *places, **where, kept=kept_by(BYTES))
+    with pytest.raises(ValueError, match="plan_chunks"):
+        plan_of(fields, *places, **where, kept=kept_by(BYTES, **wrong))
+    with pytest.raises(ValueError, match="plan_chunks"):  # of what is read in part
+        plan_of(fields_of(3, [2], [[0, 0, 2]]), *places, **where, kept=kept_by(BYTES))
+    assert pipeline.address
 
 
 @pytest.mark.parametrize("segments", [[[0, 0, 2]], [[1, 0, 1]], [[-1, 0, 1]], [[0, -1, 1]], [[0, 0, 0]]])
@@ -453,6 +575,15 @@ STEP = (32000, 0, 4, 0, 0, 0, 0)
 def test_pipelines_whose_steps_do_not_fit_are_refused(steps, values, raw_nbytes, most_nbytes):
     with pytest.raises(ValueError, match="Pipeline"):
         native.Pipeline(np.array(steps), np.array(values, np.uint32), raw_nbytes, most_nbytes, 0)
+
+
+def test_the_arguments_of_a_pipeline_have_no_names_and_are_all_given():
+    given = np.array([STEP]), np.zeros(0, np.uint32), 4, 8
+    with pytest.raises(TypeError, match="arguments have no names"):
+        native.Pipeline(*given, shuffled=0)
+    for few in (given, given[:1], ()):
+        with pytest.raises(TypeError, match="Pipeline takes 5 arguments"):
+            native.Pipeline(*few)
 
 
 def test_a_pipeline_decodes_to_what_is_given_or_to_its_scratch():

@@ -9,7 +9,7 @@ from amounts import crossed
 from inner import around, around_reads, run_of, stream_all
 from making import make_file
 from recording import record_reads
-from sample_files import eventually, one_epoch_at_a_time
+from sample_files import carry_out_in_python, eventually, one_epoch_at_a_time
 
 from h5stream import H5StreamLoader
 from h5stream.engine.statistics import LoaderStatistics, combined
@@ -22,6 +22,7 @@ ROWS, WIDTH = 4096, 64
 def reads(monkeypatch):
     """What the files were really asked for: a list of byte counts."""
     one_epoch_at_a_time(monkeypatch)  # what is read ahead is counted with the next
+    carry_out_in_python(monkeypatch)
     return record_reads(monkeypatch)
 
 

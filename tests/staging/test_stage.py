@@ -122,7 +122,7 @@ def test_a_source_in_the_folder_stays_where_it_is(ram, left):
 
 REFUSED = [
     ({"files": "absent.h5"}, errors.SourceNotFoundError, r"no such file: .*absent"),
-    ({"files": "."}, errors.SourceError, "is a folder"),
+    ({"files": "."}, errors.SourceNotFoundError, r"no file in the folder '\.' ends in"),
     ({"files": "pipe"}, errors.SourceError, "is a pipe or a device"),
     ({"to": "data/a.h5"}, errors.StagingError, "is no folder"),
     ({"threads": 0}, errors.OptionError, "threads"),

@@ -102,7 +102,7 @@ EXPECTED = {
         "contiguous",
         "refused",
         "is a single value, so it has no rows; a field's first axis are the samples; "
-        "Field(..., take='all') is a value that all samples have",
+        "Field('scalar', take='all') gives it to each row of its file, or group",
     ),
     "strings": ("contiguous", "heap", "variable length"),
     "group/deep": ("contiguous", "direct", "no filter"),

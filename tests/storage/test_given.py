@@ -75,7 +75,6 @@ REFUSED = {
     "an address": (lambda f: "ftp://host/a.h5", r"'ftp://host/a.h5' is an address that h5stream does not read.*s3://"),
     "a scheme in capitals": (lambda f: "S3://bucket/a.h5", "Did you mean 's3://'"),
     "a bucket": (lambda f: "s3://bucket", r"is a bucket or a folder, .*'s3://bucket/a.h5', .* 's3://bucket/\*.h5'"),
-    "a folder in a bucket": (lambda f: "gs://bucket/day/", r"'gs://bucket/day/\*.h5'"),
     "a web server": (lambda f: "https://host/", "not an object; name one, such as 'https://host/a.h5'$"),
     "a file address": (lambda f: "file:///tmp/a.h5", "leave out 'file://'"),
     "a stream": (lambda f: io.BytesIO(b"abc"), "not an open stream"),

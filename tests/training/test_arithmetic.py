@@ -101,9 +101,10 @@ def test_the_batch_that_would_fit_fits_and_one_more_row_does_not(batch, needs):
 
     asked = need(batch)
     largest = asked["largest_batch_size"]
-    assert asked["fits"] == (asked["total_bytes"] <= asked["capacity_bytes"])
+    is_room = asked["total_bytes"] <= asked["capacity_bytes"]
+    assert asked["fits"] == (is_room if needs["activation_bytes_per_row"] or not is_room else None)
     if largest is None:
-        assert needs["activation_bytes_per_row"] == needs["row_bytes"] == 0
+        assert needs["activation_bytes_per_row"] == 0
         return
     if largest > 0:
         assert need(largest)["fits"]
@@ -115,6 +116,18 @@ def test_the_peak_takes_the_larger_of_activations_and_the_steps_temporaries():
     large = gpu_memory(10**8, optimizer="adamw", batch_size=1, memory_gib=24, activation_bytes_per_row=1 << 30).figures
     assert small["step_bytes"] == 4 * 10**8
     assert large["total_bytes"] - small["total_bytes"] == (1 << 30) - 4 * 10**8
+
+
+def test_without_activations_no_batch_is_said_to_fit():
+    found = gpu_memory(25_000_000, optimizer="adamw", batch_size=256, memory_gib=40)
+    assert found.answer == "4.97 GiB of 40.0 GiB: without activations, which are not known"
+    assert "0 B" not in str(found)
+    assert "measure_activations(model, batch)" in found.caveats[0]
+    assert (found.figures["fits"], found.figures["largest_batch_size"]) == (None, None)
+    small = gpu_memory(25_000_000, optimizer="adamw", batch_size=256, memory_gib=40, row_bytes=1024)
+    assert "would fit" not in small.answer
+    too_much = gpu_memory(10**10, optimizer="adamw", batch_size=256, memory_gib=40)
+    assert (too_much.figures["fits"], too_much.answer[-27:]) == (False, "too much without activations"[-27:])
 
 
 # --- host memory: the DataLoader's queue, and the loader's one budget --------------------------------------------
@@ -236,9 +249,10 @@ def test_the_measured_wait_decides_what_comes_first():
 @pytest.mark.parametrize(
     ("now", "gpu", "batch", "workers"),
     [
-        (setting(64, 2, 2), "RTX 4090", "7168 (the preset)", "8"),
+        (setting(64, 2, 2), "RTX 4090", "128 (double)", "8"),
+        (setting(4096, 2, 2), "RTX 4090", "7168 (the preset)", "8"),
         (setting(8192, 8, 16), "RTX 5090", "10240 (the preset of an underused RTX 5090)", "12"),
-        (setting(7168, 8, 16), "RTX 4090", "8960 (a quarter more than now)", "16"),
+        (setting(7168, 8, 16), "RTX 4090", "14336 (double)", "16"),
         (setting(64, 2, 2), None, "128 (double)", "4"),
     ],
 )

@@ -27,7 +27,9 @@ from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import DataLoader
 
 from h5stream import H5Dataset
+from h5stream.base import hints
 from h5stream.errors import CorruptChunkError, IsolatedProcessError, LoaderClosedError, LoaderTimeoutError, OptionError
+from h5stream.workers import sample_engine
 from h5stream.workers.memory import SharedMemory, create_file
 from tests.device.fake_backend import FakeBackend
 
@@ -561,3 +563,84 @@ def test_where_addresses_are_limited_a_file_takes_a_part_of_them(monkeypatch):
     del kept
     assert len(memory.allocate(NBYTES // 2)) == NBYTES // 2
     os.close(limited)
+
+
+# --- hints ------------------------------------------------------------------------------------------------------
+
+
+def test_spawned_workers_begin_with_the_loader(sample):
+    given = {"multiprocessing_context": "spawn", "fields": "x"}
+    with H5StreamLoader(sample.path, 50, sample_transform=applied.changed, sample_workers=1, **given) as loader:
+        pids = pids_of(loader)
+        assert len(pids) == 1
+        iterator = iter(loader)
+        assert pids_of(loader) == pids
+        iterator.close()
+    assert all(map(is_gone, pids))
+
+
+def test_a_first_batch_that_is_long_in_coming_is_told_of_once(sample, monkeypatch, caplog):
+    monkeypatch.setattr(hints, "_logged", set())
+    monkeypatch.setattr(sample_engine, "SILENT_S", 0.0)
+    with rows(sample.path, applied.changed, 2) as loader:
+        list(loader)
+        list(loader)
+    (text,) = [one.getMessage() for one in caplog.records if one.name == hints.WORKERS]
+    assert text.startswith("the first batch waits for the processes of sample_workers=2, each of which imports torch")
+
+
+class Flip(torch.nn.Module):
+    """Stands for a transform of torchvision."""
+
+    def forward(self, image):
+        return image.flip(-1)
+
+
+class Compose:
+    def __init__(self, transforms):
+        self.transforms = transforms
+
+    def __call__(self, image):
+        for one in self.transforms:
+            image = one(image)
+        return image
+
+
+for made in (Flip, Compose):
+    made.__module__ = "torchvision.transforms.v2"
+flip = Flip()
+
+
+def of_a_pair(sample):
+    return flip(sample[0]), sample[1]
+
+
+def turned(image):
+    return flip(image.permute(2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "function", "is_told"),
+    [
+        ((8, 8, 3), flip, True),
+        ((8, 8, 1), Compose([flip]), True),
+        ((8, 8, 4), of_a_pair, True),
+        ((8, 8, 3), functools.partial(flip), True),
+        ((3, 8, 8), flip, False),
+        ((8, 8), flip, False),
+        ((8, 8, 3), turned, False),
+        ((8, 8, 3), applied.changed, False),
+        ((8, 8, 3), None, False),
+    ],
+)
+def test_images_with_channels_last_that_torchvision_would_turn_are_hinted_at_once(
+    tmp_path, monkeypatch, caplog, shape, function, is_told
+):
+    monkeypatch.setattr(hints, "_logged", set())
+    path = write_datasets(tmp_path / "a.h5", x=np.zeros((10, *shape), "u1"), y=np.arange(10))
+    for _ in range(2):
+        H5StreamLoader(path, 4, fields=["x", "y"], sample_transform=function).close()
+    texts = [one.getMessage() for one in caplog.records if one.name == hints.SAMPLES]
+    assert [("image.permute(2, 0, 1)" in text, "Flip of torchvision" in text) for text in texts] == [
+        (True, True)
+    ] * is_told

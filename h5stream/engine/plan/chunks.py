@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement, cut_by
-from h5stream.engine.plan.tasks import TASK_NBYTES, Bytes, Destination, Native, Task, Tools, chunk_by_chunk
+from h5stream.engine.plan.tasks import (
+    NONE,
+    TASK_NBYTES,
+    Bytes,
+    Destination,
+    Keeping,
+    Native,
+    Task,
+    Tools,
+    chunk_by_chunk,
+)
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError
@@ -69,11 +79,10 @@ class ChunkFields:
             np.array([piece.row_elements for piece in pieces], dtype=np.int64),
             np.concatenate(fills),
             np.cumsum([0] + [fill.nbytes for fill in fills], dtype=np.int64),
-            _NONE if part.moved is None else part.moved,
+            NONE if part.moved is None else part.moved,
         )
 
 
-_NONE = np.zeros(0, dtype=np.int64)
 _NO_AXES = np.zeros((0, 0), dtype=np.int64)
 
 
@@ -118,7 +127,10 @@ class BoxesInChunks(NamedTuple):
     mode: int
 
 
-NO_BOXES = BoxesInChunks(_NO_AXES, _NO_AXES, _NO_AXES, _NONE, _NO_AXES, _NO_AXES, _NONE, _NONE, 0)
+NO_KEEPING = (NONE, NONE, NONE, 0, np.zeros(0, dtype=np.bool_))
+"""Of chunks that stay nowhere."""
+
+NO_BOXES = BoxesInChunks(_NO_AXES, _NO_AXES, _NO_AXES, NONE, _NO_AXES, _NO_AXES, NONE, NONE, 0)
 
 
 class ChunkTable(NamedTuple):
@@ -151,6 +163,7 @@ class ChunkPlan:
     most_gap: int
     pipelines: NDArray[np.int8]  # which of the fields' undoes the filters of each chunk; -1 if none does
     made: kernels.Plan
+    keep: Keeping | None = None  # where all rows of the chunks stay
 
     @classmethod
     def of(
@@ -161,6 +174,7 @@ class ChunkPlan:
         shared: Placement,
         most_gap: int,
         boxes: BoxesInChunks = NO_BOXES,
+        keep: Keeping | None = None,
     ) -> ChunkPlan:
         """Plan what brings chunks of one part, or, of parts that are read as they lie, of several in one file."""
         pipelines = pipelines_of(part, fields, table)
@@ -178,9 +192,17 @@ class ChunkPlan:
             shared.batch,
             shared.within,
             *boxes,
+            *_kept(fields, table, keep),
         )
         return cls(
-            part=part, fields=fields, table=table, shared=shared, most_gap=most_gap, pipelines=pipelines, made=made
+            part=part,
+            fields=fields,
+            table=table,
+            shared=shared,
+            most_gap=most_gap,
+            pipelines=pipelines,
+            made=made,
+            keep=keep,
         )
 
     def task(self, first: int, last: int) -> Task:
@@ -194,7 +216,15 @@ class ChunkPlan:
             apart=lambda _: (self.task(k, k + 1) for k in range(first, last)),
             native=self._part(first, last) if is_native else None,
             rest=lambda k: self.task(k, last),
+            kept=None if self.keep is None else functools.partial(self._note, first, last),
         )
+
+    def _note(self, first: int, last: int, until: int | None) -> None:
+        """Say that some chunks are there, where they stay."""
+        assert self.keep is not None
+        last = last if until is None else until
+        chunks, pieces = self.table.number[first:last] // self.part.chunk_index.columns, self.table.piece[first:last]
+        self.keep.note(chunks, pieces)
 
     def _part(self, first: int, last: int) -> Native:
         return Native(self.made, first, last, self.fields.fields, self.part.file)
@@ -206,7 +236,7 @@ class ChunkPlan:
             for start, stop, at in self._read(first, last, tools):
                 self._land_range(start, stop, -1, at, destination, tools)
             return
-        self._land_range(first, last, descriptor.number, _NONE, destination, tools)
+        self._land_range(first, last, descriptor.number, NONE, destination, tools)
 
     def _land_range(
         self, first: int, last: int, descriptor: int, at: Ints, destination: Destination, tools: Tools
@@ -304,6 +334,15 @@ class ChunkPlan:
         ) from error
 
 
+def _kept(fields: ChunkFields, table: ChunkTable, keep: Keeping | None) -> tuple[Any, ...]:
+    """Return where all rows of chunks stay, as `kernels.plan_chunks` has it."""
+    if keep is None:
+        return NO_KEEPING
+    slots, offsets, _ = keep.destination.of_fields(fields.fields)
+    chunks = table.number // keep.part.chunk_index.columns
+    return slots + offsets, chunks, keep.rows_of(chunks)[1], keep.part.row_start, keep.filled
+
+
 def pipelines_of(part: DatasetPart, fields: ChunkFields, table: ChunkTable) -> NDArray[np.int8]:
     """Return which of the fields' pipelines undoes each chunk's filters; -1 if none does."""
     pipelines = np.zeros(len(table.entry), dtype=np.int8)
@@ -336,10 +375,19 @@ def _pipelines_of(part: DatasetPart) -> dict[int, kernels.Pipeline]:
 
 
 def plan_chunks(
-    part: DatasetPart, fields: ChunkFields, most_gap: int, placement: Placement, task_nbytes: int
+    part: DatasetPart,
+    fields: ChunkFields,
+    most_gap: int,
+    keep: Keeping | None,
+    placement: Placement,
+    task_nbytes: int,
+    missing: NDArray[np.bool_] | None = None,
 ) -> Iterator[Task]:
     """Cut rows of a part, ascending, into tasks of about as many decoded bytes, in the order of the file's."""
     shared, edges, numbers = placement.in_chunks(part)
+    low, high = edges[:-1], edges[1:]
+    if missing is not None:
+        low, high, numbers = low[missing], high[missing], numbers[missing]
     index, across = part.chunk_index, np.array([each.number for each in part.pieces], dtype=np.int64)
     columns, cuts = (
         np.empty((7, len(numbers) * len(across)), dtype=np.int64),
@@ -352,7 +400,8 @@ def plan_chunks(
         index.nbytes,
         index.chunks,
         numbers,
-        edges,
+        low,
+        high,
         across,
         index.columns,
         part.chunk_nbytes,
@@ -361,7 +410,7 @@ def plan_chunks(
         columns,
         cuts,
     )
-    plan = ChunkPlan.of(part, fields, ChunkTable(*columns), shared, most_gap)
+    plan = ChunkPlan.of(part, fields, ChunkTable(*columns), shared, most_gap, keep=keep)
     for first, last in itertools.pairwise(cuts[: count + 1].tolist()):
         yield plan.task(first, last)
 
@@ -399,7 +448,12 @@ def _gaps(offset: Ints, nbytes: Ints) -> Ints:
 
 
 def plan_through_h5py(
-    part: DatasetPart, fields: tuple[FieldLayout, ...], placement: Placement, task_nbytes: int
+    part: DatasetPart,
+    fields: tuple[FieldLayout, ...],
+    keep: Keeping | None,
+    placement: Placement,
+    task_nbytes: int,
+    missing: NDArray[np.bool_] | None = None,
 ) -> Iterator[Task]:
     """Cut rows of a part that h5py reads, ascending, into tasks of whole chunks and about as many bytes."""
 
@@ -425,7 +479,10 @@ def plan_through_h5py(
             tools.tally.scattered(since)
 
     placement = placement.each_row().ascending()
-    _, edges, _ = placement.in_chunks(part)
+    _, edges, chunks = placement.in_chunks(part)
+    if keep is not None and missing is not None:
+        yield from keep.tasks(read, placement, edges, chunks, missing)
+        return
     spans = placement.rows[edges[1:] - 1].astype(np.int64) - placement.rows[edges[:-1]] + 1
     for cut in cut_by(np.maximum(1, spans * part.stored_row_nbytes), min(task_nbytes, TASK_NBYTES)):
         some = placement[int(edges[cut.start]) : int(edges[cut.stop])]

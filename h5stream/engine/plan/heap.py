@@ -7,41 +7,106 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from h5stream.compiled import _native as kernels
 from h5stream.engine.assemble import object_value
 from h5stream.engine.plan.placement import Ints, Placement, cut_by
-from h5stream.engine.plan.tasks import TASK_NBYTES, Bytes, Destination, Task, Tools, row_by_row
+from h5stream.engine.plan.tasks import NONE, TASK_NBYTES, Bytes, Destination, Native, Task, Tools, row_by_row
 from h5stream.engine.plan.unfiltered import READ_COST_NBYTES
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError
+from h5stream.order.places import is_ascending
 from h5stream.storage.decode.columns import columns_of
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout
+from h5stream.storage.source.local import LOCAL_GAP_NBYTES
+from h5stream.storage.source.stores import raise_if_stopped
 
 
 class HeapRows:
     """The rows of a dataset part of values of variable length."""
 
-    def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...]) -> None:
+    def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...], *, has_descriptor: bool = False) -> None:
         self._part, self._layout = part, fields[part.targets[0].field]
         assert part.heap is not None
         self._heap, self._values_a_row = part.heap, max(1, part.heap.address.size // max(1, part.rows))
+        self._is_packed = self._layout.kind == "ragged" and not self._layout.is_listed
+        # Whether what brings values can be said as data.
+        is_as_stored = self._layout.placed_nbytes == self._heap.base.itemsize
+        self._is_native = has_descriptor and self._is_packed and is_as_stored and self._heap.index is not None
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        placement = placement.each_row()
+        placement = self._as_they_lie(placement.each_row())
         rows = self._rows_of(placement)
         if self._values_a_row == 1:
             work = self._heap.nbytes_of(rows)
         else:
             work = self._heap.nbytes_of_rows(self._part.rows)[rows]
-        land = self._land_ragged if self._layout.kind == "ragged" and not self._layout.is_listed else self._land_lists
+        if self._is_native:
+            plan = self._plan(placement)
+            for cut in cut_by(work + READ_COST_NBYTES // 64, task_nbytes):
+                yield self._native(plan, placement, cut.start, cut.stop)
+            return
+        land = self._land_ragged if self._is_packed else self._land_lists
         for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
             yield Task(shared=placement[cut], bring=land, apart=row_by_row)
+
+    def _as_they_lie(self, placement: Placement) -> Placement:
+        """Return rows in the order in which a plan reads them."""
+        if not self._is_native:
+            return placement
+        address = self._heap.address[self._rows_of(placement)]
+        return placement if is_ascending(address) else placement[np.argsort(address, kind="stable")]
+
+    def _plan(self, placement: Placement) -> kernels.Plan:
+        """Say as data what brings rows, as they lie in the file."""
+        heap, file = self._heap, self._heap.superblock
+        assert heap.index is not None
+        assert self._layout.ragged is not None
+        crop = self._layout.ragged.crop
+        most = sys.maxsize if crop is None else crop.length * heap.base.itemsize
+        return kernels.plan_heap(
+            file.file_nbytes,
+            file.length_nbytes,
+            heap.base.itemsize,
+            most,
+            heap.room_nbytes,
+            LOCAL_GAP_NBYTES,
+            heap.address,
+            heap.index,
+            heap.length,
+            self._part.row_start,
+            placement.rows,
+            placement.batch,
+            placement.within,
+        )
+
+    def _native(self, plan: kernels.Plan, placement: Placement, low: int, high: int) -> Task:
+        field = self._part.targets[0].field
+
+        def rest(unit: int) -> Task:
+            """Return what brings the rows from one on, and asks h5py for those that cannot be read here."""
+            return Task(shared=placement[unit:high], bring=self._land_ragged, apart=row_by_row)
+
+        def bring(_: Placement, destination: Destination, tools: Tools) -> None:
+            descriptor = tools.sources[self._part.file].descriptor()
+            assert descriptor is not None  # else the rows were planned otherwise
+            done = tools.land(part, NONE, descriptor.number, destination)
+            if done < high:
+                raise_if_stopped()
+                self._land_ragged(placement[done:high], destination, tools)
+
+        part = Native(plan, low, high, (field,), self._part.file)
+        own = np.array([low]), np.array([high])
+        return Task(
+            shared=placement, own=own, bring=bring, apart=lambda _: row_by_row(rest(low)), native=part, rest=rest
+        )
 
     def _rows_of(self, placement: Placement) -> Ints:
         return placement.rows.astype(np.int64) - self._part.row_start

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from h5stream.base.leases import Living
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Native, Task, Tools, Way, copying
+from h5stream.engine.plan.tasks import NONE, Bringing, Destination, Keeping, Native, Task, Tools, Way, copying
 from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
 from h5stream.order.permutation import SAMPLES, words_of
-from h5stream.order.places import Places, is_ascending, pieces, place_dtype
+from h5stream.order.places import Places, is_ascending, pieces
 from h5stream.samples.space import number_outside
 from h5stream.storage.decode.small_floats import held_as, shown
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
@@ -53,7 +53,6 @@ CACHED_NBYTES = 8 * 1024 * 1024
 take more than a cache holds. Rows of 8 bytes, two threads, 256 MiB, nanoseconds: ascending 4.8 in place of 2.5, in
 random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."""
 
-_NONE = np.zeros(0, dtype=np.int64)
 
 TASK_SAMPLES = 65_536
 """Samples of one task that brings fields which come from no dataset."""
@@ -187,7 +186,7 @@ class Kept:
         """Return all rows of a dataset, as a span of each part, or of each object in it."""
         spans = [(part.row_start + part.spans[0], part.spans[1]) for part in self.layout.datasets[number]]
         first, counts = np.concatenate(spans, axis=1)
-        return _whole(first[counts > 0], counts[counts > 0], self.layout.rows_of(number))
+        return Placement.by_number(first[counts > 0], counts[counts > 0])
 
     def has(self, number: int, placement: Placement) -> bool:
         """Tell whether rows of a dataset, in any order, are all there; spans only where all of the dataset is."""
@@ -240,7 +239,7 @@ class Kept:
         return Task(shared=placement, own=own, bring=functools.partial(self._copy, part), native=part)
 
     def _copy(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
-        if tools.land(part, _NONE, -1, destination) < part.last:
+        if tools.land(part, NONE, -1, destination) < part.last:
             raise_if_stopped()
 
     def _is_far(self, placement: Placement) -> bool:
@@ -249,83 +248,38 @@ class Kept:
 
     # --- how rows of datasets land, of which those of chunks that were decoded before are here ---
 
-    def way(self, number: int, place: int, way: Way) -> Way:
-        """Return how rows of a part of a dataset land: from here, or by its own way, and through here."""
-        key = number, place
-        return functools.partial(self._plan, key, way) if key in self._filled else way
+    def keeping(self, number: int, place: int) -> Keeping | None:
+        """Return what keeps the chunks of a part of a dataset; None if none of them stays here."""
+        filled = self._filled.get((number, place))
+        if filled is None:
+            return None
+        part = self.layout.datasets[number][place]
+        return Keeping(part, self.destination, filled, functools.partial(self._copy_wanted, part))
 
-    def _plan(self, key: tuple[int, int], way: Way, placement: Placement, task_nbytes: int) -> Iterator[Task]:
+    def _copy_wanted(self, part: DatasetPart, placement: Placement, destination: Destination, tools: Tools) -> None:
+        for fields in self._together([part]):
+            self._copy(self._copies(fields, placement), placement, destination, tools)
+
+    def way(self, number: int, keep: Keeping, bring: Bringing) -> Way:
+        """Return how rows of a part land: from here, or by what brings and keeps those that are missing."""
+        return functools.partial(self._plan, number, keep, bring)
+
+    def _plan(
+        self, number: int, keep: Keeping, bring: Bringing, placement: Placement, task_nbytes: int
+    ) -> Iterator[Task]:
         """Cut rows of a part, ascending, into tasks of about as many bytes."""
-        part, filled = self.layout.datasets[key[0]][key[1]], self._filled[key]
+        part = keep.part
         placement = placement.cut_every(part.chunk_rows, part.row_start).ascending()
         _, edges, chunks = placement.in_chunks(part)
-        kept = int(np.searchsorted(chunks, len(filled)))  # what lies behind is not kept
-        is_there = filled[chunks[:kept]]
-        # As they lie, not picked out: copies of the rows would take as much memory as the plan.
-        cuts = np.concatenate([[0], np.flatnonzero(np.diff(is_there)) + 1, [kept]]).tolist()
+        inside = chunks < len(keep.filled)  # what lies behind is not kept
+        missing = np.ones(len(chunks), dtype=np.bool_)
+        missing[inside] = ~keep.filled[chunks[inside]]  # asked once: it may be there a moment later
+        cuts = np.concatenate([[0], np.flatnonzero(np.diff(missing)) + 1, [len(chunks)]]).tolist()
         for low, high in itertools.pairwise(cuts):
-            if low == high:
-                continue
-            if is_there[low]:
-                yield from self.gathered(key[:1], placement[edges[low] : edges[high]], task_nbytes)
-            else:
-                yield from self._brought(part, filled, way, placement, chunks[low:high], edges[low : high + 1])
-        if kept < len(chunks):
-            yield from way(placement[edges[kept] :], task_nbytes)
-
-    def _brought(
-        self,
-        part: DatasetPart,
-        filled: NDArray[np.bool_],
-        way: Way,
-        placement: Placement,
-        chunks: NDArray[np.int64],
-        edges: NDArray[np.int64],
-    ) -> Iterator[Task]:
-        """Plan rows of chunks that are decoded into memory first, whole."""
-
-        def apart(task: Task) -> Iterator[Task]:
-            """Return tasks that keep nothing: one for each chunk."""
-            for one in way(task.placement, TASK_NBYTES):
-                yield from one.apart(one)
-
-        wanted = placement[int(edges[0]) : int(edges[-1])]
-        copies = [self._copies(some, wanted) for some in self._together([part])]
-        at_once = max(1, TASK_NBYTES // max(1, part.chunk_rows * part.stored_row_nbytes))
-        for low in range(0, len(chunks), at_once):
-            some = chunks[low : low + at_once]
-            first = part.row_start + some * part.chunk_rows
-            counts = part.rows_of_chunks(some)
-            tasks = [*way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES)]
-            begin, end = (int(edges[k] - edges[0]) for k in (low, min(low + at_once, len(chunks))))
-            copying = [self._copying(each, wanted, begin, end) for each in copies]
-            yield Task(
-                shared=wanted[begin:end],
-                bring=self._filling(tasks, filled, some, copying),
-                apart=apart,
-                keeps=True,
-            )
-
-    def _filling(
-        self, tasks: Sequence[Task], filled: NDArray[np.bool_], chunks: NDArray[np.int64], copying: Sequence[Task]
-    ) -> Callable[[Placement, Destination, Tools], None]:
-        """Return what brings chunks to memory with the tasks that do so, and the wanted rows to their places."""
-
-        def fill(placement: Placement, destination: Destination, tools: Tools) -> None:
-            for task in tasks if not filled[chunks].all() else ():
-                task.land(self.destination, tools)
-            filled[chunks] = True
-            for task in copying if len(placement) else ():
-                task.land(destination, tools)
-
-        return fill
-
-
-def _whole(first: NDArray[np.int64], counts: NDArray[np.int64], rows: int) -> Placement:
-    """Return spans of rows, each of which goes to the place of its number."""
-    kind = place_dtype(rows)
-    rows_of: Places = first.astype(kind)
-    return Placement(rows=rows_of, batch=np.zeros_like(rows_of), within=rows_of, counts=counts.astype(kind))
+            if low < high and not missing[low]:
+                yield from self.gathered([number], placement[edges[low] : edges[high]], task_nbytes)
+        if missing.any():
+            yield from bring(placement, task_nbytes, missing)
 
 
 def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Kept | None:

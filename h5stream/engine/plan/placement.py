@@ -46,6 +46,13 @@ class Placement:
         rows, within = narrowed(window.rows), narrowed(window.within)
         return cls(rows=rows, batch=batch, within=within, counts=counts, drawn=window.drawn)
 
+    @classmethod
+    def by_number(cls, first: NDArray[np.int64], counts: NDArray[np.int64]) -> Placement:
+        """Return spans of rows, each of which goes to the place of its number in the first batch."""
+        kind = place_dtype(int((first + counts).max(initial=0)))
+        rows: Places = first.astype(kind)
+        return cls(rows=rows, batch=np.zeros_like(rows), within=rows, counts=counts.astype(kind))
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -16,10 +16,9 @@ import numpy as np
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import Destination, Task, Tools, row_by_row
+from h5stream.engine.plan.tasks import Destination, Native, Task, Tools
 from h5stream.engine.plan.unfiltered import EXTENT_NBYTES, UnfilteredRows, read_until_sound
 from h5stream.engine.ragged import Share, is_widened, refuse_column
-from h5stream.engine.statistics import clock
 from h5stream.samples.ragged import DENSE, Ragged
 from h5stream.storage.decode.small_floats import name_of
 from h5stream.storage.layout.layout import DIRECT, DatasetPart, Lookup, SampleLayout
@@ -44,7 +43,6 @@ class DenseRows:
         self.field, self.lookup, self.places = field, lookup, ragged.places
         self.dtype, self.index = (_native(layout, number) for number in (field, field + 1))
         self.columns_name = layout.fields[field + 1].name
-        self.row_nbytes = ragged.wanted * self.dtype.itemsize
         self.is_wanted = (self.places >= 0).astype(np.uint8)
         # In steps of 16, so that what lies behind the values, and behind their columns, is aligned too.
         self.room = -(-EXTENT_NBYTES // (self.dtype.itemsize + self.index.itemsize) // 16) * 16
@@ -58,47 +56,54 @@ class DenseRows:
         share, within = Share.of([self.field], samples.batch, samples.within, np.full(len(rows), self._wanted))
         placement = Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share).ascending()
         value_nbytes = self.dtype.itemsize + self.index.itemsize
-        for number, ours in placement.of_parts(tuple(part for part, _ in self._parts)):
-            for some in ours.in_steps(max(1, task_nbytes // value_nbytes)):
-                yield Task(shared=some, bring=functools.partial(self._read, *self._parts[number]), apart=row_by_row)
+        for number, of_part in placement.of_parts(tuple(part for part, _ in self._parts)):
+            plan, step = self._plan(*self._parts[number], of_part), max(1, task_nbytes // value_nbytes)
+            for low in range(0, len(of_part), of_part.step_of(step)):
+                yield self._task(
+                    plan, of_part, self._parts[number][0], low, min(low + of_part.step_of(step), len(of_part))
+                )
 
-    def _read(
-        self, part: DatasetPart, ways: Ways, placement: Placement, destination: Destination, tools: Tools
-    ) -> None:
+    def _plan(self, part: DatasetPart, ways: Ways, placement: Placement) -> kernels.Plan:
+        """Say as data what reads rows of a part and lays them in their places."""
+        values, columns = ways
+        return kernels.plan_dense(
+            values.offsets,
+            values.chunk_rows,
+            columns.offsets,
+            columns.chunk_rows,
+            part.row_start,
+            self.room,
+            np.zeros(0, self.dtype),
+            np.zeros(0, self.index),
+            self.places,
+            self.is_wanted,
+            self._wanted,
+            placement.rows,
+            placement.lengths,
+            placement.batch,
+            placement.within,
+        )
+
+    def _task(self, plan: kernels.Plan, placement: Placement, part: DatasetPart, low: int, high: int) -> Task:
+        native = Native(plan, low, high, (self.field,), part.file)
+        return Task(
+            shared=placement,
+            own=(np.array([low]), np.array([high])),
+            bring=functools.partial(self._read, native),
+            apart=lambda _: (self._task(plan, placement, part, k, k + 1) for k in range(low, high)),
+            native=native,
+            rest=lambda _: self._task(plan, placement, part, low, high),
+        )
+
+    def _read(self, native: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and lay them in their places."""
-        began, counts = clock(), np.zeros(5, dtype=np.int64)
-        source, (its_values, its_columns) = tools.sources[part.file], ways
-        edges = np.cumsum([self.room * self.dtype.itemsize, self.room * self.index.itemsize, self.row_nbytes])
-        values, columns, row = np.split(tools.scratch.buffer("read", int(edges[-1])), edges[:-1])
+        assert native.file is not None
+        source = tools.sources[native.file]
 
-        def read() -> bool:
-            descriptor = source.descriptor()
-            assert descriptor is not None  # else the rows were planned otherwise
-            wrong = kernels.read_dense(
-                descriptor.number,
-                its_values.offsets,
-                its_values.chunk_rows,
-                its_columns.offsets,
-                its_columns.chunk_rows,
-                part.row_start,
-                placement.rows,
-                placement.lengths,
-                placement.batch,
-                placement.within,
-                destination.ragged[self.field],
-                values.view(self.dtype),
-                columns.view(self.index),
-                self.places,
-                self.is_wanted,
-                row.view(self.dtype),
-                counts,
-            )
-            if wrong != kernels.NONE_WRONG:
-                refuse_column(wrong, len(self.places), f"{source.identity.path!r}, {self.columns_name!r}")
-            return bool(counts[4] == 0)
+        def refuse(wrong: int) -> None:
+            refuse_column(wrong, len(self.places), f"{source.identity.path!r}, {self.columns_name!r}")
 
-        read_until_sound(read, source, tools, counts)
-        tools.tally.read_in_part(began, *counts[:3].tolist())
+        read_until_sound(native, source, destination, tools, refuse)
 
 
 def _native(layout: SampleLayout, field: int) -> np.dtype[Any]:

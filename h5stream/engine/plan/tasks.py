@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import LifoQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.placement import Placement
+from h5stream.engine.plan.placement import Ints, Placement
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.statistics import Tally, clock
 from h5stream.storage.decode.filters import DecodeScratch
@@ -25,6 +26,9 @@ Bytes = NDArray[np.uint8]
 
 Where = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """The address of each batch's slot, where each field begins in a slot, and the bytes of one of its rows."""
+
+NONE = np.zeros(0, dtype=np.int64)
+"""In place of numbers that are not needed."""
 
 GOING_ON = np.zeros(1, dtype=np.int32)
 """For tasks that nobody stops."""
@@ -60,6 +64,15 @@ class Destination:
         """Return memory as the only batch that rows go to."""
         slots, row_nbytes = np.array([address_of(memory)], dtype=np.int64), tuple(one.placed_nbytes for one in fields)
         return cls(slots=slots, format=slot_format, row_nbytes=row_nbytes, objects=objects)
+
+    @classmethod
+    def nowhere(cls, fields: Sequence[FieldLayout]) -> Destination:
+        """Return no batch, for what only keeps rows in memory."""
+        return cls(
+            slots=NONE,
+            format=SlotFormat(rows=0, offsets=(0,) * len(fields), nbytes=0),
+            row_nbytes=tuple(one.placed_nbytes for one in fields),
+        )
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
         """Return the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
@@ -103,10 +116,6 @@ class Destination:
         slots = begins[0][0]  # a ragged field is alone
         offsets = np.array([offset for _, offset in begins], dtype=np.int64)
         return slots, offsets, np.array([self.row_nbytes[field] for field in fields], dtype=np.int64)
-
-
-NOWHERE = Destination(slots=np.zeros(0, dtype=np.int64), format=SlotFormat(rows=0, offsets=(), nbytes=0), row_nbytes=())
-"""For a task that brings rows to no batch."""
 
 
 @dataclass(slots=True)
@@ -190,7 +199,8 @@ class Task:
     bring: Callable[[Placement, Destination, Tools], None]
     own: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # its rows, as ranges of `shared`; None for all
     apart: Callable[[Task], Iterable[Task]] = lambda task: (task,)  # the smallest tasks, each of which may fail alone
-    keeps: bool = False  # whether what it decodes stays in memory
+    # Says that what it decodes is in memory, if it stays there: of what is native up to a unit, or all.
+    kept: Callable[[int | None], None] | None = None
     native: Native | None = None
     rest: Callable[[int], Task] | None = None
 
@@ -208,6 +218,8 @@ class Task:
             self.bring(self.shared, destination, tools)
         finally:
             tools.give_back()
+        if self.kept is not None:
+            self.kept(None)
 
 
 def copying(placement: Placement, copy: Callable[[Placement, Destination], None]) -> Task:
@@ -234,5 +246,102 @@ def chunk_by_chunk(task: Task, part: DatasetPart) -> Iterator[Task]:
         yield replace(task, shared=task.placement[low:high])
 
 
+class Keeping:
+    """Memory for all rows of the first chunks of a dataset part, and which of them are there.
+
+    # Guarantees: any thread may bring chunks and say that they are there; who brings one writes the bytes that any
+    other would write.
+    """
+
+    def __init__(
+        self,
+        part: DatasetPart,
+        destination: Destination,
+        filled: NDArray[np.bool_],
+        copy: Callable[[Placement, Destination, Tools], None],
+    ) -> None:
+        self.part, self.filled = part, filled
+        self.destination = destination  # a batch that has all rows, each at the place of its number
+        self._copy = copy  # copies rows that are there to their places
+        # Of rows that are cut into several pieces, each of which lies in a chunk of its own: those that are there.
+        self._pieces = np.zeros((len(filled), len(part.pieces)), dtype=np.bool_)
+
+    def rows_of(self, chunks: Ints) -> tuple[Ints, Ints]:
+        """Return the first row of each chunk, and how many it has; none of those that there is no room for."""
+        part, counts = self.part, self.part.rows_of_chunks(chunks)
+        return part.row_start + chunks * part.chunk_rows, np.where(chunks < len(self.filled), counts, 0)
+
+    def note(self, chunks: Ints, pieces: Ints) -> None:
+        """Say that pieces of some chunks are there."""
+        inside = chunks < len(self.filled)
+        chunks, pieces = chunks[inside], pieces[inside]
+        self._pieces[chunks, pieces] = True
+        self.filled[chunks] = self._pieces[chunks].all(axis=1)
+
+    def tasks(
+        self,
+        read: Callable[[Placement, Destination, Tools], None],
+        placement: Placement,
+        edges: Ints,
+        chunks: Ints,
+        missing: NDArray[np.bool_],
+    ) -> Iterator[Task]:
+        """Plan what reads all of the missing chunks, a few in each task, and copies the wanted rows from memory."""
+        at_once = max(1, TASK_NBYTES // max(1, self.part.chunk_rows * self.part.stored_row_nbytes))
+        wanted = np.flatnonzero(missing & (chunks < len(self.filled)))
+        behind = np.flatnonzero(missing & (chunks >= len(self.filled)))
+        for low in range(0, len(wanted), at_once):
+            yield self._task(read, placement, edges, chunks, wanted[low : low + at_once])
+        if len(behind):
+            yield Task(
+                shared=_of_chunks(placement, edges, behind),
+                bring=read,
+                apart=functools.partial(chunk_by_chunk, part=self.part),
+            )
+
+    def _task(
+        self,
+        read: Callable[[Placement, Destination, Tools], None],
+        placement: Placement,
+        edges: Ints,
+        chunks: Ints,
+        wanted: Ints,
+    ) -> Task:
+        some = chunks[wanted]
+
+        def bring(placement: Placement, destination: Destination, tools: Tools) -> None:
+            if not self.filled[some].all():
+                read(Placement.by_number(*self.rows_of(some)).each_row(), self.destination, tools)
+            if len(destination.slots):
+                self._copy(placement, destination, tools)
+
+        def apart(task: Task) -> Iterator[Task]:
+            """Return tasks that keep nothing: one for each chunk."""
+            yield from chunk_by_chunk(Task(shared=task.shared, bring=read), self.part)
+
+        def note(_: int | None) -> None:
+            for piece in range(self._pieces.shape[1]):
+                self.note(some, np.full(len(some), piece))
+
+        return Task(shared=_of_chunks(placement, edges, wanted), bring=bring, apart=apart, kept=note)
+
+
+def _of_chunks(placement: Placement, edges: Ints, wanted: Ints) -> Placement:
+    """Return the rows of some chunks, where those of each begin and end at two of the edges."""
+    low, high = edges[:-1][wanted], edges[1:][wanted]
+    if (low[1:] == high[:-1]).all():
+        return placement[int(low[0]) : int(high[-1])]
+    return placement[np.concatenate([np.arange(*each) for each in zip(low.tolist(), high.tolist(), strict=True)])]
+
+
 Way = Callable[[Placement, int], Iterable[Task]]
 """Cuts rows of a dataset part, ascending, into tasks of about so many bytes. Any thread may call."""
+
+
+class Bringing(Protocol):
+    """Does that of rows that may stay in memory; where it is told which chunks are missing there, of those alone."""
+
+    def __call__(
+        self, placement: Placement, task_nbytes: int, missing: NDArray[np.bool_] | None = None, /
+    ) -> Iterable[Task]:
+        """Cut rows of a dataset part, ascending, into tasks of about so many bytes."""

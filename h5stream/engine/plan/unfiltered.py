@@ -19,10 +19,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement
-from h5stream.engine.plan.tasks import Destination, Native, Task, Tools, chunk_by_chunk
+from h5stream.engine.plan.tasks import NONE, Destination, Keeping, Native, Task, Tools, chunk_by_chunk
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import SourceError
@@ -43,7 +44,6 @@ FILL_NBYTES = 4096
 READ_COST_NBYTES = 8 * 1024
 """What another read costs, as bytes that could be read meanwhile: for cutting tasks that take alike."""
 
-_NONE = np.zeros(0, dtype=np.int64)
 
 ATTEMPTS = 10
 """Times that a task is carried out where reads fail and then succeed."""
@@ -83,15 +83,27 @@ def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     yield first + done, into + done, np.minimum(most, elements - done)
 
 
-def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools, counts: Ints) -> None:
-    """Let a kernel read until nothing fails."""
+def read_until_sound(
+    part: Native,
+    source: ByteSource,
+    destination: Destination,
+    tools: Tools,
+    refuse: Callable[[int], None] | None = None,
+) -> None:
+    """Carry out what reads from a file until nothing fails; `refuse` says what is wrong with a column of a matrix."""
+    counts = tools.tally.native
     for _ in range(ATTEMPTS):
-        if read():
+        descriptor = source.descriptor()
+        assert descriptor is not None  # else the rows were planned otherwise
+        counts[3:5] = 0
+        if tools.land(part, NONE, descriptor.number, destination) == part.last:
             return
+        raise_if_stopped()
         # Once more in the ordinary way, which says what is wrong; or gets over it, with a fresh descriptor.
         offset, nbytes = counts[3:5].tolist()
+        if refuse is not None and nbytes == kernels.A_COLUMN:
+            refuse(offset)
         source.read_many((offset,), (tools.scratch.buffer("read", nbytes).data,))
-        counts[3:5] = 0
     path = source.identity.path
     raise SourceError(
         f"{path!r}: reads keep failing, the last one of {nbytes} bytes at byte {offset}, and succeed when they are "
@@ -121,7 +133,14 @@ def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
 class UnfilteredRows:
     """What is read of rows that nothing is decoded of, as `kernels.read_rows` says, and what plans that."""
 
-    def __init__(self, part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES, has_descriptor: bool = True) -> None:
+    def __init__(
+        self,
+        part: DatasetPart,
+        gap_nbytes: int = LOCAL_GAP_NBYTES,
+        has_descriptor: bool = True,
+        keep: Keeping | None = None,
+    ) -> None:
+        self._keep = keep
         self.part, self._gap_nbytes, self._has_descriptor = part, gap_nbytes, has_descriptor
         index, stride = part.chunk_index, part.pieces[0].row_elements * part.stored_element_nbytes
         self.extents, self._runs = extents, runs = _extents_of(part, gap_nbytes)
@@ -161,9 +180,15 @@ class UnfilteredRows:
         along = self.stride - nbytes <= self._gap_nbytes
         return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
 
-    def __call__(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
+    def __call__(
+        self, placement: Placement, task_nbytes: int, missing: NDArray[np.bool_] | None = None, /
+    ) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         placement = self._cut(placement)
+        if self._keep is not None and missing is not None:
+            _, edges, chunks = placement.in_chunks(self.part)
+            yield from self._keep.tasks(self._read_stretches, placement, edges, chunks, missing)
+            return
         reads, skipped = kernels.count_reads(placement.rows, placement.lengths, self._gap_nbytes // self.stride)
         more = skipped * self.stride + reads * len(self.extents) * READ_COST_NBYTES
         cost = self.row_nbytes + more // placement.total_rows
@@ -222,17 +247,7 @@ class UnfilteredRows:
 
     def _read(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and put them in their places."""
-        source = tools.sources[self.part.file]
-
-        def read() -> bool:
-            descriptor = source.descriptor()
-            assert descriptor is not None  # else the rows were planned otherwise
-            is_read = tools.land(part, _NONE, descriptor.number, destination) == part.last
-            if not is_read:
-                raise_if_stopped()
-            return is_read
-
-        read_until_sound(read, source, tools, tools.tally.native)
+        read_until_sound(part, tools.sources[self.part.file], destination, tools)
 
     def _let_read(self, source: ByteSource, scratch: DecodeScratch, counts: Ints, to: tuple[Any, ...]) -> bool:
         """Let a kernel read rows to where they go; tell whether all of it was read."""

@@ -19,7 +19,7 @@ from h5py import h5l
 from numpy.typing import NDArray
 
 from h5stream.base.names import Reading, member_in, parted, quoted_member, readings
-from h5stream.base.texts import did_you_mean
+from h5stream.base.texts import did_you_mean, nearest_names
 from h5stream.errors import (
     ExternalDataError,
     FieldLengthError,
@@ -28,6 +28,7 @@ from h5stream.errors import (
     SourceError,
     UnsupportedFieldError,
 )
+from h5stream.samples.whole import pattern_of
 from h5stream.storage.decode import elements
 from h5stream.storage.decode.elements import dtype_of, holds_reference, in_stored_byte_order, may_be_sorted
 from h5stream.storage.file.external import Guard
@@ -166,13 +167,28 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
         raise FieldLengthError(f"{path!r} has no dataset with rows {where}, nor in a group; name others", file=path)
     what, ways = f"datasets of unlike length {where}", "fields=[...]"
     if not at_root:
-        what, ways = f"no datasets {where}", f"{ways}; samples=Rows(of=...) takes the rows of groups that are alike"
+        what, ways = f"no datasets {where}", f"{ways}{_ways_of_groups(file)}"
     single = _first([name for name, thing in at_root.items() if not thing.shape])
     singles = f" Without rows, single values: {single}." if single else ""
     lines = [f"{rows:,} rows: {_first(names, most)}" for rows, names in every]
     listing = "; ".join(lines if len(lines) <= _LISTED else [*lines[:_FEW_LENGTHS], "and others"])
     said = f"{path!r} has {what}, so name the fields: {ways}. It has, by length: {listing}.{singles}"
     raise FieldLengthError(f"{said} `h5stream inspect {shlex.quote(path)}` prints what to write", file=path)
+
+
+def _ways_of_groups(group: Any) -> str:
+    """Say what takes the groups of one that has no datasets: sparse matrices, and groups that are alike."""
+    names = [name for name in some_of([*group]) if is_hard_link(group, name)]
+    groups = [name for name in names if isinstance(group[name], h5py.Group)]
+    if matrix := next((name for name in groups if is_matrix(group[name])), None):
+        return f"; Field({matrix!r}, ragged='dense') is the rows of the sparse matrix there"
+    where, above = group, ""
+    if len(groups) == 1:  # as of data/demo_0, data/demo_1
+        where, above = group[groups[0]], groups[0]
+        groups = [name for name in some_of([*where]) if where.get(name, getclass=True) is h5py.Group]
+    held = [frozenset(where[name]) for name in groups]
+    pattern = pattern_of(above, (groups, some_of([*where]))) if len(groups) > 1 and len({*held}) == 1 else ""
+    return f"; samples=Rows(of={pattern!r}) takes the rows of groups that are alike" * bool(pattern)
 
 
 def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
@@ -333,18 +349,36 @@ def _not_found(file: Any, name: str, path: str) -> H5StreamError:
                 return refusal(path, name, why, FieldNotFoundError)
     # The nearest names first, so that a cut list still has them.
     columns = [n[: -len("/codes")] for n in there if n.endswith("/codes") and f"{n[:-5]}categories" in there]
-    hint = did_you_mean(name, [*columns, *_with_members(there)])
-    if inside:
-        hint = " That is a group; name a dataset in it."
-    elif len(alike := [n for n in there if n.endswith(f"/{clean}")]) > 3:
-        hint = f" {len(alike):,} groups hold one, such as {alike[0]!r}: samples= says whether each is a sample "
-        hint += "(Objects) or its rows are (Rows, Sequences)."
+    known, (within, written) = [*columns, *_with_members(there)], parted(name)
+    own = [one.removeprefix(within) for one in known if one.startswith(within)] if within else []
+    hint = " That is a group; name a dataset in it." if inside else _hint_for(written if own else name, own or known)
     above, _, leaf = clean.rpartition("/")
     with contextlib.suppress(*DAMAGE):
         if not inside and leaf in getattr(file.get(above or "/"), "attrs", ()):
             hint = f" {leaf!r} is an attribute of {above or '/'!r}; attributes are named with an @, such as '@{leaf}'."
+    if own:  # in a group of samples=, names are written as they are inside it
+        said = f" has no dataset {written!r} in {within.strip('/')!r}.{hint} It has: {_first(own)}."
+        return refusal(path, name, said, FieldNotFoundError)
     listing = f" It has: {_first(list(inside or there))}." if there else " It has no datasets."
     return refusal(path, name, f" has no dataset {name!r}.{hint}{listing}", FieldNotFoundError)
+
+
+def _hint_for(name: str, known: Sequence[str]) -> str:
+    """Say what may be meant by a name: several names, one of datasets in many groups, or one that is near."""
+    clean, listed = name.strip("/"), [one.strip() for one in name.split(",")]
+    if len(listed) > 1 and {*listed} <= {*known}:
+        return f" Several fields are a list: fields={listed!r}."
+    by_leaf = defaultdict[str, list[str]](list)
+    for one in known:
+        by_leaf[posixpath.basename(one)].append(one)
+    alike = [one for one in known if one.endswith(f"/{clean}")]
+    near = [] if "/" in clean or clean in by_leaf else [n for n in nearest_names(clean, by_leaf) if len(by_leaf[n]) > 3]
+    if len(alike) <= 3 and not near:
+        return did_you_mean(name, known)
+    meant = f" Did you mean {near[0]!r}?" if near else ""
+    alike = by_leaf[near[0]] if near else alike
+    what = f" {len(alike):,} groups hold one, such as {alike[0]!r}: samples= says whether each is a sample "
+    return f"{meant}{what}(Objects) or its rows are (Rows, Sequences)."
 
 
 def why_not_opened(file: Any, name: str, path: str) -> str:

@@ -26,7 +26,7 @@ import numpy as np
 from h5py import h5f, h5fd
 from numpy.typing import NDArray
 
-from h5stream.base.names import Within, as_pattern, braces_in, parted, tokens_of, unquoted
+from h5stream.base.names import Within, as_pattern, braces_in, parted, quoted, tokens_of, unquoted
 from h5stream.base.texts import check_ordered, did_you_mean, listed, names_in
 from h5stream.errors import OptionError, SourceNotFoundError
 from h5stream.samples.boxes import ROWS
@@ -171,9 +171,10 @@ class Field:
         10x, dimension scales of texts), a list of names takes these columns of each file, also of a sparse matrix, and
         ``"by name"`` takes all, in the order of the first file. Without either, columns of other names are not joined;
         ``"by place"`` joins them all the same.
-    dtype : torch.dtype, optional, keyword-only
-        The type that the batch is cast to, after the stored bytes have reached the batch's device. Of opaque bytes it
-        is the type that they are, bfloat16 or a float of 8 bits, as h5py stores arrays of ml_dtypes.
+    dtype : torch.dtype or str, optional, keyword-only
+        The type that the batch is cast to, or its name such as ``"float32"``, after the stored bytes have reached the
+        batch's device. Of opaque bytes it is the type that they are, bfloat16 or a float of 8 bits, as h5py stores
+        arrays of ml_dtypes.
     take : range or sequence of int, "all" or Take, optional, keyword-only
         With ``samples=Sequences(...)`` or ``Table(...)``: the rows that a sample takes, counted from the row at which
         it begins. They are an axis of the sample, also the single row of ``take=[0]``. A `Take` says what else differs
@@ -710,7 +711,9 @@ def read_request(source: Source, fields: Fields) -> Asked:
     named = [named_by(one) for one in given]
     every = [(one, known, paths_of(one, known)) for one, known in zip(given, named, strict=True)]
     paths = [path for *_, some in every for path in some]
-    of_pattern = tuple(known is None and some != [checked_path(one)] for one, known, some in every for _ in some)
+    of_pattern = tuple(
+        known is None and (is_folder(one) or some != [checked_path(one)]) for one, known, some in every for _ in some
+    )
     if not paths:
         raise SourceNotFoundError("no file was named: the source is empty")
     (name, is_dataset), *others = {known[1:] if known else ("", False) for known in named}
@@ -772,6 +775,8 @@ def paths_of(given: Any, known: Named | None) -> list[str]:
     """Return the paths that one source stands for; those of a pattern sorted by name."""
     if known is not None:
         return [known[0]]
+    if is_folder(given):
+        return _files_in(os.fsdecode(given))
     path = checked_path(given)
     is_far = is_address(path)
     if not (glob.has_magic(path) or "\\" in path) or (not is_far and os.path.exists(path)):
@@ -780,6 +785,37 @@ def paths_of(given: Any, known: Named | None) -> list[str]:
     if not every and glob.has_magic(as_pattern(path)):
         raise SourceNotFoundError(f"no {'object' if is_far else 'file'} matches {path!r}", file=path)
     return every or [path]
+
+
+ENDINGS = (".h5", ".hdf5", ".hdf", ".he5", ".h5ad", ".nc", ".nc4", ".nwb", ".mat")
+"""How names of HDF5 files end, those that a folder stands for."""
+
+
+def is_folder(given: Any) -> bool:
+    """Tell whether a source is a folder: on a disk, or an address of one or of a bucket, with a slash at its end."""
+    if not isinstance(given, str | bytes | os.PathLike):
+        return False
+    path = os.fsdecode(given)
+    if is_address(path):
+        return path.endswith("/") and not path.startswith("http") and bool(path.partition("://")[2].strip("/"))
+    return os.path.isdir(path) or (path.startswith("~") and os.path.isdir(os.path.expanduser(path)))
+
+
+def _files_in(folder: str) -> list[str]:
+    """Return the HDF5 files of a folder, by their names, sorted; none of folders in it."""
+    if is_address(folder):
+        every = matches(f"{quoted(folder)}*")
+    else:
+        folder = folder if os.path.isdir(folder) else os.path.expanduser(folder)
+        paths = (os.path.join(folder, name) for name in sorted(os.listdir(folder)))
+        every = [path for path in paths if os.path.isfile(path)]
+    found = [path for path in every if path.lower().endswith(ENDINGS) and not os.path.basename(path).startswith(".")]
+    if not found:
+        said = f"no file in the folder {folder!r} ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+        raise SourceNotFoundError(
+            f"{said}; name files, or a pattern such as {os.path.join(folder, '*')!r}", file=folder
+        )
+    return found
 
 
 def _as_glob(path: str) -> str:
@@ -807,7 +843,9 @@ def checked_path(given: Any) -> str:
         if is_address(path):
             inside = f"{path.rstrip('/')}/" if path.rpartition("://")[2] else f"{path}bucket/"
             if not parts_of(path)[1] or path.endswith("/"):
-                others = "" if path.startswith("http") else f", or a pattern such as '{inside}*.h5'"
+                others = (
+                    "" if path.startswith("http") else f", or all with '{inside}' or a pattern such as '{inside}*.h5'"
+                )
                 said = f"{path!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'"
                 raise OptionError(said + others)
             if {"", ".", ".."} & {*parts_of(path)[1].removeprefix("/").split("/")}:

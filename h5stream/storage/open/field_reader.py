@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.base.names import Names, Within, quoted, readings, templates
+from h5stream.base.names import Names, Within, parted, quoted, readings, templates
 from h5stream.base.texts import did_you_mean
 from h5stream.errors import (
     CorruptChunkError,
@@ -883,7 +883,8 @@ def _thing(there: OpenFile, name: str) -> Thing:
     if not thing.dataset.shape:
         what = "empty (a null dataspace)" if thing.dataset.shape is None else "a single value"
         why = f": {name!r} is {what}, so it has no rows; a field's first axis are the samples"
-        why += "; Field(..., take='all') is a value that all samples have" * (what == "a single value")
+        once = f"; Field({parted(name)[1]!r}, take='all') gives it to each row of its file, or group"
+        why += once * (what == "a single value")
         raise refusal(there.path, name, why)
     return thing
 
