@@ -7,7 +7,7 @@ import torch
 from commands import invoke
 from torch.utils.data import DataLoader
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences, Values, errors
 from h5stream.base import hints
 
 
@@ -125,6 +125,11 @@ def test_a_dtype_is_torchs_or_its_name(path, dtype):
         assert (batch.dtype, batch.tolist()) == (torch.float32, np.arange(40.0).reshape(10, 4).tolist())
     with H5StreamLoader(path, 4, fields={"x": field}) as loader:
         assert {batch["x"].dtype for batch in loader} == {torch.float32}
+
+
+def test_values_in_memory_have_a_dtype_by_name_as_well(path):
+    dataset = H5Dataset(path, ["y", Values(np.arange(10), dtype="float32")])
+    assert (dataset[:][1].dtype, dataset[:][1].tolist()) == (torch.float32, [*range(10)])
 
 
 def test_a_dtype_is_written_on_the_command_line(path):

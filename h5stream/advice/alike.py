@@ -80,7 +80,11 @@ class _Alike:
         # What has a row more in each of them, or a row less.
         more = {name: {n - m for n, m in zip(k, self.lengths, strict=True)} for name, k in self.counts.items()}
         self.longer = [name for name, rows in more.items() if rows in ({1}, {-1})]
-        once = [name for name in first if first[name].shape and name not in self.rows and not self.unlike(name)]
+        once = [
+            name
+            for name, entry in first.items()
+            if entry.shape is not None and name not in self.rows and not self.unlike(name) and not entry.image
+        ]
         self.once = {name: f'Field({quoted(name)}, take="all")' for name in once[:MOST_FIELDS]}
         whole, longest = what == "datasets", max(self.lengths, default=0)
         # Whether each holds many images, channels first, or says that it is a part.
@@ -188,6 +192,7 @@ def _as_samples(alike: _Alike) -> Iterator[Proposal]:
     is_time = alike.rows and alike.unlike(alike.rows[0]) == [0] and not alike.is_image
     is_long = sum(alike.lengths) >= LONG_COUNT * len(alike.lengths)
     others = [_stretches(alike, 0)] if is_time and is_long else []
+    others += [_rows_of(alike)] if is_time and alike.what != "datasets" else []
     ways = [
         _whole(alike, alike.attributes[:MOST_FIELDS]),
         _whole(alike, labels),
@@ -196,6 +201,14 @@ def _as_samples(alike: _Alike) -> Iterator[Proposal]:
     ]
     for way in ways:
         yield alike.proposal("group_a_sample", "a sample of its own", [way, *others])
+
+
+def _rows_of(alike: _Alike) -> Way:
+    """Take each row, with what its group or file has once."""
+    labels = {last_name(name): quoted(name) for name in _labels(alike.attributes)}
+    samples = "" if alike.what == "files" and not alike.once else f"Rows(of={alike.of})"
+    does = "takes each row of all of them" + ', and take="all" what each has once' * bool(alike.once)
+    return Way({**alike.forms(alike.rows), **alike.once, **labels}, samples, does)
 
 
 def _whole(alike: _Alike, attributes: Sequence[str], missing: str = "") -> Way:
@@ -457,21 +470,23 @@ def like_groups(seen: Listing) -> Iterator[Proposal]:
 def _groups_of(seen: Listing, above: str, groups: Mapping[str, Inside]) -> dict[str, Inside]:
     """Return the groups of like groups, where each of these holds many of them that are numbered, and nothing else.
 
-    Few are samples too where some hold more of them than others do, which would be left out of samples of all, and
-    where each has a label.
+    Few are samples too where some hold more of them than others do, which would be left out of samples of all, where
+    each has a label, and where no two have a name in common.
     """
     found: dict[str, Inside] = defaultdict(dict)
-    counts = []
+    counts, names = list[int](), set[str]()
     for name, inside in groups.items():
         held = {path.split("/")[0] for path in inside if "/" in path}
         counts.append(len(held))
+        names |= held
         if any("/" not in path for path in inside) or not numbered(held):
             return {}
         for path, entry in inside.items():
             child, _, rest = path.partition("/")
             found[f"{name}/{child}"][rest] = entry
     is_labelled = all(any(map(LABEL.search, seen.groups[above + name].attributes)) for name in found)
-    many = is_labelled or min(counts, default=0) >= LEAST_ALIKE or len(set(counts)) > 1
+    are_named_apart = len(names) == sum(counts) > len(counts) >= LEAST_GROUPS
+    many = is_labelled or min(counts, default=0) >= LEAST_ALIKE or len(set(counts)) > 1 or are_named_apart
     patterned = many and len(groups) > 1 and pattern_of("", *_levels(found, found))
     return found if patterned and len(_hold_the_same(found)) == len(found) else {}
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -186,6 +187,7 @@ def _choose_fields(
     if wanted:
         return "named", names_in("fields=", wanted)
     # What is no sample row by row: parts of sparse matrices, datasets that are a sample each, all groups but one.
+    kinds = [kind for kind in kinds if not (kind.is_refused and kind.key == "ragged")]  # whose rows are there
     apart = {entry.path for kind in kinds for entry in kind.about if entry not in kind.rows}
     usable = {name: e for name, e in entries.items() if e.access != REFUSED and not e.role and e.rows}
 
@@ -196,10 +198,12 @@ def _choose_fields(
     mostly = max((written(kind.datasets) for kind in kinds if not kind.rows), default=0.0)
     as_long = {usable[name].rows for name in at_root if name in usable}
     inside = [name for name, e in usable.items() if e.rows in as_long and name not in apart and name not in at_root]
-    if at_root and written(at_root) >= mostly and not apart.intersection(at_root) and not inside:
-        return "root", tuple(at_root)
     groups = _by_rows(entry for name, entry in usable.items() if name not in apart)
     best = max(groups.values(), key=lambda held: (sum(d.written_nbytes for d in held), held[0].rows or 0), default=[])
+    # A row or two at the root describe what lies in groups.
+    is_aside = as_long <= {0, 1} and bool(best) and (best[0].rows or 0) > 1
+    if at_root and not is_aside and written(at_root) >= mostly and not apart.intersection(at_root) and not inside:
+        return "root", tuple(at_root)
     if not best or written(d.path for d in best) < mostly:
         return "rows", ()  # what is left describes the samples
     keep = sorted(best, key=lambda d: -d.written_nbytes)[:_MOST_CHOSEN]
@@ -466,6 +470,9 @@ def _stretches_said(seen: Listing, entry: DatasetEntry) -> Iterator[tuple[str, l
         yield f"Lengths({_as_word(entry)}[:, {k}])", [entry], column.total, count
     if len(edges := entry.columns) == 2 and edges[0].first == 0 and edges[0].is_rising:
         for rows, inclusive in ((edges[1].most, ""), (edges[1].most + 1, ", inclusive=True")):
+            # Stretches do not overlap, as pairs of other things would: of nodes, or of an event and a hit.
+            if edges[1].total - edges[0].total + count * bool(inclusive) > rows:
+                continue
             yield f"Between({_as_word(entry)}[:, 0], {_as_word(entry)}[:, 1]{inclusive})", [entry], rows, count
     if counts is None:
         return
@@ -693,11 +700,33 @@ def _matlab(seen: Listing) -> Iterator[Proposal]:
     yield Proposal("matlab_turned", what, turned, ways=ways)
 
 
+def _linked(path: str, links: Mapping[str, tuple[str, str]]) -> Proposal:
+    """Name links to other files, and what reads the datasets that they lead to."""
+    name, (file, inside) = next(iter(links.items()))
+    which = f"{counted(len(links), 'link')} {'leads' if len(links) == 1 else 'lead'} to other files"
+    what = f"{which}, such as {name!r} to {inside!r} in {file!r}"
+    files = [os.path.join(os.path.dirname(path), one) for one, _ in links.values()]
+    source = (
+        quoted(files[0]) if len(files) == 1 else f"[{', '.join(map(quoted, files[:2]))}{', ...' * (len(files) > 2)}]"
+    )
+    way_out = f"H5StreamLoader({source}, fields={quoted(inside)}) reads them"
+    if len({inside for _, inside in links.values()}) > 1:
+        way_out = "Give the files themselves, each with the names in it"
+    way_out += f"; H5Dataset(..., {quoted(name)}, allow_external=True) follows a link. None is followed here"
+    return Proposal("links", what, (), way_out)
+
+
 def _asides(path: str, listing: Listing) -> Iterator[Proposal]:
     """Name what is no data: indexes of PyTables, links that lead nowhere, single values alone."""
     if index := [entry for entry in listing.entries if entry.role == INDEX]:
         which = f"{counted(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'}"
         yield Proposal("pytables", f"{which} what PyTables keeps to find rows of its tables, and no data", index)
+    if links := {
+        (f"{path}/{name}".lstrip("/")): leads
+        for path, group in listing.groups.items()
+        for name, leads in group.external.items()
+    }:
+        yield _linked(path, links)
     if dead := [f"{path}/{name}".lstrip("/") for path, group in listing.groups.items() for name in group.dead]:
         what = f"{counted(len(dead), 'link')} {'lead' if len(dead) > 1 else 'leads'} nowhere, such as {dead[0]!r}"
         way_out = "What they were to lead to is no sample: a pattern leaves them out, with a warning"

@@ -164,6 +164,7 @@ class GroupEntry:
     links: int = 0
     looked_at: int = 0
     dead: tuple[str, ...] = ()  # links that lead nowhere
+    external: dict[str, tuple[str, str]] = field(default_factory=dict)  # links to other files: the file, the path there
     attributes: tuple[str, ...] = ()  # those that can be fields
     sparse: str = ""  # "rows" for a sparse matrix that lies row by row; of others why they cannot be streamed
     width: int = 0  # columns of such a matrix
@@ -299,6 +300,12 @@ def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> Gro
     def is_dead(name: str) -> bool:
         return group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_SOFT and group.get(name) is None
 
+    def leads_to(name: str) -> tuple[str, str] | None:
+        if group.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_EXTERNAL:
+            return None
+        link = group.get(name, getlink=True)
+        return str(link.filename), str(link.path).strip("/")
+
     sparse, width = "", 0
     if len(names) == links and _or(False, discovery.is_matrix, group):
         try:
@@ -310,6 +317,7 @@ def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> Gro
     return GroupEntry(
         links=links,
         looked_at=len(names),
+        external={name: leads for name in names if (leads := _or(None, leads_to, name)) is not None},
         dead=tuple(name for name in names if _or(False, is_dead, name)),
         attributes=_attributes(group),
         sparse=sparse,

@@ -259,7 +259,7 @@ class Proposal:
     what: str
     about: Sequence[DatasetEntry] = ()
     way_out: str = ""  # what h5stream makes of it, and what to do instead; empty where nothing is to be done
-    ways: Sequence[Way] = ()  # the lines are of the first that works; others are said behind the way out
+    ways: Sequence[Way] = ()  # the lines are of the first that works; others are said before it
     _: KW_ONLY
     path: str = ""  # the file that the lines name, if it is not the one that was looked at
     before: Lines = ()  # lines with h5py that come before the loader
@@ -319,7 +319,8 @@ class Proposal:
         most = most if files or self.some else min(most, count)
         size = max(1, min(most, batch_rows(None, nbytes)))
         ways = [way for way, *_ in good]
-        said = [*(str(way) for way in ways if way.does), *([self.way_out] if self.way_out else [])]
+        # That of the lines last, since these follow it.
+        said = [*(str(way) for way in reversed(ways) if way.does), *([self.way_out] if self.way_out else [])]
         lines = program(first, path, size, {})
         return replace(self, ways=ways, way_out="; ".join(said), batch_size=size, lines=lines)
 

@@ -96,7 +96,8 @@ def noted(as_typed: Callable[[str], str]) -> Iterator[None]:
 
     class Noting(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            show(record.getMessage(), "note")
+            if record.name != "h5stream.monitor":  # which the command says itself
+                show(record.getMessage(), "note")
 
     logger, handler = logging.getLogger("h5stream"), Noting(logging.WARNING)
     logger.addHandler(handler)

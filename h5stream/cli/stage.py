@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from h5stream.staging import StagedFile, StagingProgress
 
 _SHOWN = 5
+_MEASURED_S = 10.0  # about as long as measuring two files takes, in a process of its own each
 DEFAULT = Recipe()
 
 ChunkBytes = Annotated[
@@ -114,7 +115,9 @@ def _compared(console: SafeConsole, result: RepackResult) -> list[float]:
     """Measure both files, and print how they compare."""
     from h5stream.baseline.measure import fresh_rates
 
-    before, after = rates = fresh_rates([str(result.source), str(result.target)], result.samples)
+    with Bar(SafeConsole(stderr=True), "measuring both files", unit="s") as bar:
+        bar.show(total=_MEASURED_S, note="--no-measure leaves this out")
+        before, after = rates = fresh_rates([str(result.source), str(result.target)], result.samples)
     ratio, fields = f"{after / before:.1f} x", ", ".join(_some(result.samples))
     prose(console, f"{before:,.0f} -> {after:,.0f} rows/s ({ratio}), opened anew and shuffled: {fields}")
     if round(after / before, 1) < 1:
@@ -244,17 +247,19 @@ def _list(folder: Path, as_json: bool) -> None:
         line(console, f"nothing is staged in {folder}")
         return
     elif console.is_terminal:
-        # What is short as a table, and what is long (paths, a checksum) below it in lines that can be copied.
+        # What is short as a table, and of a few files what is long (paths, a checksum) below it in lines to copy.
         titles = ("copy", "size", "state", "used by")
         columns = [Column(one, justify="right" if one == "size" else "left", overflow="fold") for one in titles]
         short = ((printable(file.path.name, kept=""), *_cells(file)[1:4]) for file in files)
         console.print(table(columns, (map(Text, cells) for cells in short)))
-        for path, _, _, _, digest, source in map(_cells, files):
+        for path, _, _, _, digest, source in map(_cells, files if len(files) <= _SHOWN else ()):
             for text in (f"  {path}", f"    of {source}", f"    {digest}"):
                 line(console, text)
     else:
         for file in files:
             typer.echo("\t".join(_cells(file)))
+    if console.is_terminal and len(files) > _SHOWN:
+        line(console, f"in {folder}; through a pipe (| cat), or with --json, paths, sources and checksums as well")
     line(console, f"{counted(len(files), 'file')}, {text_of_bytes(sum(file.size_bytes for file in files))}")
 
 

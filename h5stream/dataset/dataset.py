@@ -693,11 +693,13 @@ def _with_torch_dtypes(shape: SampleShape) -> SampleShape:
         found = None if name is None else getattr(torch, name, None)
         return found if isinstance(found, torch.dtype) else given
 
-    every = (
-        changed(one, dtype=torch_dtype_of(one.dtype)) if isinstance(one, Field) and one.dtype is not None else one
-        for one in shape.fields
-    )
-    return replace(shape, fields=tuple(every))
+    def with_torch_dtype(one: Any) -> Any:
+        if not isinstance(one, (Field, Values)) or one.dtype is None:
+            return one
+        dtype = torch_dtype_of(one.dtype)
+        return changed(one, dtype=dtype) if isinstance(one, Field) else replace(one, dtype=dtype)
+
+    return replace(shape, fields=tuple(map(with_torch_dtype, shape.fields)))
 
 
 def read_counted(dataset: H5Dataset, numbers: NDArray[np.int64], tally: Tally) -> None:

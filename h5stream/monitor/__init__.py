@@ -312,11 +312,11 @@ def held_back_by(gpu: GpuSample) -> list[str] | None:
 
 
 def amount(sample: SystemSample, paths: tuple[str, str], gpu: int = 0) -> str:
-    """Return memory as used/total and its share, in units of 2**30 bytes, such as ``12.3/24.0GiB(51.2%)``."""
+    """Return memory as used/total and its share, in GB of 2**30 bytes, such as ``12.3/24.0GB(51.2%)``."""
     used, total = (value_at(path, sample, gpu) for path in paths)
     if used is None or not total:
         return NA
-    return f"{used / (1 << 30):.1f}/{total / (1 << 30):.1f}GiB({used / total:.1%})"
+    return f"{used / (1 << 30):.1f}/{total / (1 << 30):.1f}GB({used / total:.1%})"
 
 
 def format_line(sample: SystemSample, device: int = 0) -> str:
@@ -342,9 +342,9 @@ def format_line(sample: SystemSample, device: int = 0) -> str:
     ...                 memory_used_bytes=int(12.3 * gib), memory_total_bytes=24 * gib)
     >>> host = HostSample(cpu_ratio=0.452, ram_used_bytes=int(18.41 * gib), ram_total_bytes=64 * gib)
     >>> format_line(SystemSample(time_s=0, gpus=(gpu,), host=host))
-    'GPU: 85% | VRAM:12.3/24.0GiB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GiB(28.8%)'
+    'GPU: 85% | VRAM:12.3/24.0GB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GB(28.8%)'
     >>> format_line(SystemSample(time_s=0, host=host))
-    'GPU: n/a | VRAM:n/a | CPU: 45.2% | RAM:18.4/64.0GiB(28.8%)'
+    'GPU: n/a | VRAM:n/a | CPU: 45.2% | RAM:18.4/64.0GB(28.8%)'
     """
     busy = percent(value_at("gpu.utilization_ratio", sample, device), 0)
     vram, ram = (amount(sample, paths, device) for paths in (_VRAM, _RAM))

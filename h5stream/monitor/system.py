@@ -404,7 +404,7 @@ class SystemMonitor(ShownAsText):
         Returns
         -------
         str
-            ``GPU: 85% | VRAM:12.3/24.0GiB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GiB(28.8%)``; what is not known is
+            ``GPU: 85% | VRAM:12.3/24.0GB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GB(28.8%)``; what is not known is
             ``n/a``.
         """
         return format_line(self._newest(), device)

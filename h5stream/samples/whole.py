@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 Shape = tuple[int, ...]
@@ -27,6 +28,7 @@ STEPS = re.compile(
 LABEL = re.compile(
     r"label|class|target|categ|arrival|text|caption|transcript|speaker|cell_?type|cluster|age$|^y$", re.I
 )
+ITEM = re.compile(r"(^|_)(idx|items?|epochs?|trials?|samples?|frames?|events?|examples?|records?)[_-]?\d+$", re.I)
 PART = re.compile(r"(batch|bucket|shard|chunk|part|block)(es|s)?[_-]?\d+$", re.I)
 
 
@@ -57,7 +59,8 @@ def are_samples(shapes: Mapping[str, Sequence[Shape]], rows: Collection[str], *,
     is_one = len(unlike) == 1 and (labelled or len(shapes) > 1)
     # A number beside a few rows is what they have together, as an energy of atoms.
     longest = max(shape[0] for name in rows for shape in some[name])
-    is_few = longest < LONG_COUNT and any(each[0] == () for each in shapes.values())
+    beside = [each for name, each in shapes.items() if name not in rows]
+    is_few = longest < LONG_COUNT and any({*each} in ({()}, {(1,)}) for each in beside)
     return sum(len(set(counts)) > 1 for counts in differing) > 1 or is_one or is_few
 
 
@@ -68,8 +71,15 @@ def datasets_are_samples(names: Collection[str], shapes: Sequence[Shape], *, is_
     if len(lengths) == 1 and all(len(one) == 1 for one in shapes) and not is_image and len(names) <= max(lengths):
         return False
     are_pictures = is_numbered and len(shapes[0]) == 4 and len({shape[1:] for shape in shapes}) > 1
-    if are_pictures or all(map(PART.search, names)):
+    are_items = len(shapes[0]) > 1 and all(map(ITEM.search, names))
+    if are_pictures or are_items or all(map(PART.search, names)):
         return len(names) >= LEAST_GROUPS
+    # And those of most equal lengths and of unlike widths are fields.
+    lengths_of = Counter(shape[:1] for shape in shapes)
+    (usual, count), *_ = lengths_of.most_common(1)
+    widths = {shape[1:] for shape in shapes if shape[:1] == usual}
+    if count >= MOST * len(shapes) and len(widths) > 1 and usual and usual[0] > count and not is_image:
+        return False
     return len(names) >= (LEAST_ALIKE if is_numbered or is_image else 5 * LEAST_ALIKE)
 
 
@@ -89,7 +99,7 @@ def pattern_of(parent: str, *levels: tuple[Iterable[str], Iterable[str]]) -> str
         wanted, every = set(names), set(siblings)
         pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(wanted), max(wanted), strict=False))
         start = re.sub(r"\d+$", "", "".join(one for one, _ in pairs))
-        if every == wanted and (len(start) == 1 or re.search(r"\d", start)):
+        if every == wanted and (len(start) == 1 or re.search(r"\d", start) or found.split("/")[-1] == "*"):
             start = ""  # what these few share is no name
         found += f"/{start}*" if found else f"{start}*"
         fits = {name for name in every if name.startswith(start)} == wanted

@@ -12,6 +12,7 @@ from commands import printed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from h5stream import Field, H5Dataset, Objects, Rows
 from h5stream.advice.inspection import inspect_file, printed_of
 from h5stream.advice.program import WIDTH, loader_lines, quoted
 
@@ -389,3 +390,129 @@ def test_what_is_printed_for_real_files_runs(tmp_path, monkeypatch, whole):
             key, text = CORPUS[path.name]
             assert kind.key == key
             assert text in "\n".join(kind.lines)
+
+
+# --- of layouts that were told falsely, or that hid what can be streamed ------------------------------------------
+
+
+def _inspected(path, write):
+    with h5py.File(path, "w") as file:
+        write(file)
+    return inspect_file(str(path))
+
+
+def _printed(found):
+    kind = printed_of(found.kinds, bool(found.lines))
+    return "\n".join(found.lines or (kind.lines if kind else ()))
+
+
+def test_pairs_of_events_and_hits_hide_no_table(tmp_path):
+    def write(file):
+        counts = np.arange(20) % 5 + 1
+        file["hits"] = np.zeros(counts.sum(), [("id", "u4"), ("x", "f8")])
+        file["events"] = np.zeros(20, [("id", "u4"), ("n", "u4")])
+        file["ref"] = np.stack([np.repeat(np.arange(20), counts), np.arange(counts.sum())], 1)
+
+    found = _inspected(tmp_path / "a.h5", write)
+    assert found.sample.rows == 60
+    assert not any("says which rows of" in kind.what for kind in found.kinds)
+
+
+def test_edges_between_nodes_are_no_stretches(tmp_path):
+    def write(file):
+        file["tracks"], file["edges"] = np.zeros((300, 4)), np.array([[0, 1], [1, 2], [2, 3], [3, 4]])
+        file["nodes"] = np.arange(5.0)
+
+    assert not any(kind.key == "ragged" for kind in _inspected(tmp_path / "a.h5", write).kinds)
+
+
+def test_stretches_that_follow_one_another_are_found(tmp_path):
+    def write(file):
+        file["values"], file["ends"] = np.zeros((10, 4)), np.array([[0, 3], [3, 5], [5, 10]])
+
+    assert "Between(said_ends[:, 0], said_ends[:, 1])" in _printed(_inspected(tmp_path / "a.h5", write))
+
+
+def test_conformations_of_molecules_are_all_read(tmp_path):
+    def write(file):
+        for m in range(6):
+            for c in range(3):
+                group = file.create_group(f"{m + 1}/Geom-m{m + 1}-c{c + 1}")
+                group["z"], group["r"], group["energy"] = np.arange(4 + m), np.zeros((4 + m, 3)), np.array([1.0 * c])
+
+    found = _inspected(tmp_path / "a.h5", write)
+    assert 'samples=Objects("*/*")' in _printed(found)
+    (kind,) = found.kinds
+    assert [way.samples for way in kind.ways] == ['Objects("*/*")', 'Rows(of="*/*")']
+    assert len(H5Dataset(str(tmp_path / "a.h5"), "energy", samples=Objects("*/*"))) == 18
+
+
+def test_links_to_other_files_are_named_with_what_reads_them(tmp_path):
+    def write(file):
+        for k in range(3):
+            with h5py.File(tmp_path / f"data_{k}.h5", "w") as other:
+                other["entry/data"] = np.zeros((10, 6, 7), "u4")
+            file[f"data_{k:06d}"] = h5py.ExternalLink(f"data_{k}.h5", "/entry/data")
+        file["angle"] = np.arange(30.0)
+
+    found = _inspected(tmp_path / "master.h5", write)
+    (kind,) = (one for one in found.kinds if one.key == "links")
+    assert kind.what == "3 links lead to other files, such as 'data_000000' to 'entry/data' in 'data_0.h5'"
+    assert f'"{tmp_path}/data_0.h5"' in kind.way_out
+    assert 'fields="entry/data") reads them' in kind.way_out
+    assert len(H5Dataset([str(tmp_path / f"data_{k}.h5") for k in range(3)], "entry/data")) == 30
+
+
+def test_numbered_epochs_are_samples(tmp_path):
+    def write(file):
+        for k in range(3):
+            file[f"key/idx_{k}"] = np.zeros((4, 50))
+
+    assert 'samples=Objects("key/idx_*")' in _printed(_inspected(tmp_path / "a.h5", write))
+
+
+@pytest.mark.parametrize("label", ["a value", "an attribute"])
+def test_patients_with_a_label_are_read_whole_or_row_by_row(tmp_path, label):
+    def write(file):
+        for k in range(30):
+            file[f"p{k:02d}/ecg"] = np.zeros((20 + k, 3))
+            if label == "a value":
+                file[f"p{k:02d}/age"] = k
+            else:
+                file[f"p{k:02d}"].attrs["label"] = k
+
+    (kind,) = _inspected(tmp_path / "a.h5", write).kinds
+    whole, rows = kind.ways
+    assert (whole.samples, rows.samples) == ('Objects("*")', 'Rows(of="*")')
+    name, form = ("age", 'Field("age", take="all")') if label == "a value" else ("label", '"@label"')
+    assert rows.fields == {"ecg": '"ecg"', name: form}
+    fields = {name: eval(form, {"Field": Field}) for name, form in rows.fields.items()}
+    batch = H5Dataset(str(tmp_path / "a.h5"), fields, samples=Rows(of="*"))[:]
+    assert batch[name].tolist() == np.repeat(np.arange(30), np.arange(20, 50)).tolist()
+
+
+def test_fields_of_a_thousand_rows_are_taken_and_not_one_row_at_the_root(tmp_path):
+    def write(file):
+        for k in range(13):
+            file[f"c{k:02d}" if k < 7 else f"g/d{k}"] = np.zeros((1000, 1 + k % 3))
+        file["meta"] = np.zeros((1, 5))
+
+    found = _inspected(tmp_path / "a.h5", write)
+    assert (found.sample.rows, len(found.sample.datasets)) == (1000, 13)
+
+    def in_groups(file):
+        for k in range(13):
+            file[f"g{'abc'[k % 3]}/d{k}"] = np.zeros((1000, 1 + k % 3))
+        file["meta"] = np.zeros((1, 5))
+
+    found = _inspected(tmp_path / "b.h5", in_groups)
+    assert (found.sample.rows, len(found.sample.datasets)) == (1000, 13)
+
+
+def test_code_with_samples_stands_below_words_that_say_so(tmp_path):
+    def write(file):
+        file["film"] = np.zeros((6, 20, 4, 4, 2))
+
+    (kind,) = _inspected(tmp_path / "a.h5", write).kinds
+    assert kind.way_out.startswith("The loader without samples= takes each row whole; samples=Sequences(")
+    assert "samples=Sequences(" in "\n".join(kind.lines)

@@ -35,9 +35,9 @@ def test_once_prints_a_line_for_each_gpu_or_all_of_them_as_json():
     result = run("--once")
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
-    assert [line[:37] for line in lines] == [
-        "GPU: 85% | VRAM:6.0/24.0GiB(25.0%) | ",
-        "GPU: 3% | VRAM:12.0/24.0GiB(50.0%) | ",
+    assert [line[:36] for line in lines] == [
+        "GPU: 85% | VRAM:6.0/24.0GB(25.0%) | ",
+        "GPU: 3% | VRAM:12.0/24.0GB(50.0%) | ",
     ]
     (line,) = run("--once", "--json").stdout.splitlines()
     assert json.loads(line)["gpus"][0]["utilization_ratio"] == 0.85

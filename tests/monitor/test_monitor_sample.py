@@ -41,9 +41,9 @@ GIB = 2**30
     ("gpu", "start"),
     [
         ({"utilization_ratio": 0.85, "memory_used_bytes": int(12.3 * GIB), "memory_total_bytes": 24 * GIB},
-         "GPU: 85% | VRAM:12.3/24.0GiB(51.2%) | "),
+         "GPU: 85% | VRAM:12.3/24.0GB(51.2%) | "),
         ({"utilization_ratio": 0.0, "memory_used_bytes": 0, "memory_total_bytes": 24 * GIB},
-         "GPU: 0% | VRAM:0.0/24.0GiB(0.0%) | "),
+         "GPU: 0% | VRAM:0.0/24.0GB(0.0%) | "),
         ({"unavailable": "lost"}, "GPU: n/a | VRAM:n/a | "),
     ],
 )  # fmt: skip

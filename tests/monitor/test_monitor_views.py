@@ -82,7 +82,7 @@ class TestScreen:
         text = screen_text([sample_at(1, card(0.0)), sample_at(2, card(1.0))])
         assert row(text, "Utilisation") == "Utilisation 100.0% ▁█ ø 50.0% ↑ 100.0%"
         assert row(text, "SM activity") == "SM activity n/a"
-        assert row(text, "RAM") == "RAM 1.0/4.0GiB(25.0%) ▃▃ ø 25.0% ↑ 25.0%"
+        assert row(text, "RAM") == "RAM 1.0/4.0GB(25.0%) ▃▃ ø 25.0% ↑ 25.0%"
         assert row(text, "Data wait") == "Data wait n/a"
         assert "2 children   2 CPUs allowed" in text
         assert "the monitor takes 0.10% of one processor" in text
