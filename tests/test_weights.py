@@ -236,7 +236,7 @@ def test_a_field_beside_those_of_a_dataset_says_how_often(path):
             )
             assert named == given
     sequences_of = H5Dataset(path, "x", samples=Sequences(2, of="demos/*"))
-    with pytest.raises(errors.FieldNotFoundError, match="has no dataset 'demos/d00/w'"):
+    with pytest.raises(errors.FieldNotFoundError, match="has no dataset 'w' in 'demos/d00'"):
         H5StreamLoader(sequences_of, 16, draw=Weighted("w"))
     with pytest.raises(errors.FieldNotFoundError, match="has no dataset 'weight'"):
         H5StreamLoader(whole, 16, draw=Weighted("weight"))
