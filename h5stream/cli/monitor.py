@@ -56,7 +56,8 @@ def monitor_command(
     )
     with monitor, contextlib.suppress(KeyboardInterrupt):  # The ordinary way to end it.
         _show(monitor, arrivals.until(once, duration), pid, live=not once and not as_json, as_json=as_json)
-    if monitor.failure is not None:  # which it has said
+    if monitor.failure is not None:
+        line(Console(stderr=True), f"monitor: {monitor.failure}")
         raise typer.Exit(2)
     if plot is not None:
         save_plot(monitor.history, plot)

@@ -84,7 +84,7 @@ def test_a_sampling_that_fails_is_an_error(monkeypatch):
 
     monkeypatch.setattr("h5stream.monitor.system.host_samples", broken)
     result = run()
-    assert (result.exit_code, result.stderr) == (2, "note: sampling ended: ZeroDivisionError: boo\n")
+    assert (result.exit_code, result.stderr) == (2, "monitor: ZeroDivisionError: boo\n")
 
 
 def test_ctrl_c_is_the_ordinary_end_and_the_plot_is_still_drawn(monkeypatch, tmp_path):
