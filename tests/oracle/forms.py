@@ -251,6 +251,7 @@ def sized(reading: Reading, options: dict[str, Any]) -> None:
     model, kinds = reading.model, dict[str, str]()
     for name, tree in reading.trees.items():
         is_ragged = isinstance(tree, dict) and "ragged" in tree["options"] and model.samples
+        is_ragged = is_ragged and not model.is_attribute(tree["args"][0])  # by which Sized does not go
         if is_ragged and not model.is_sparse(model.samples[0].part, tree["args"][0]):  # that counts what is stored
             kinds[name] = tree["options"]["ragged"]
     ragged = [name for name, kind in kinds.items() if kind in ("packed", "pad", "list", "nested")]
@@ -371,7 +372,9 @@ def damaged(reading: Reading, options: dict[str, Any]) -> None:
     files = [{**file, "damaged": None} for file in reading.case["files"]]
     for file in files:
         writing.write_file(str(sound), file)
-    Reading({**reading.case, "files": files}, sound).dataset()
+    there = Reading({**reading.case, "files": files}, sound)
+    reading.model, reading.has_model = there.model, there.has_model  # which may find that no value is right
+    there.dataset()
     try:
         found = H5Dataset(reading.source, **reading.asked)
     except H5StreamError as error:

@@ -25,7 +25,12 @@ class Part:
     def read(self, name: str) -> Any:
         """Read a dataset, a member of one behind a colon, or an attribute behind an @."""
         if name not in self.known:
-            self.known[name] = self._read(name)
+            try:
+                self.known[name] = self._read(name)
+            except Exception as error:  # which would be the same the next time, and may take long
+                self.known[name] = error
+        if isinstance(self.known[name], Exception):
+            raise self.known[name]
         return self.known[name]
 
     def path_of(self, name: str) -> str:
