@@ -12,7 +12,7 @@ typedef struct Group Group;
 struct Share {
     const Plan *plan;
     const int64_t *edges; /* where each part begins, and the last ends, in units of the plan */
-    int64_t count, next, pending, first_part; /* parts; the next one, those not yet done with, the number of the first */
+    int64_t count, next, first_part; /* parts; the next one, the number of the first */
     Landing into;
     Group *group;
     Share *behind; /* in the queue, or among all of the group's */

@@ -310,7 +310,7 @@ static Share *new_share(PyObject *given)
         PyErr_NoMemory();
         return NULL;
     }
-    *share = (Share){.plan = plan, .edges = edges, .count = count, .pending = count, .first_part = v[2].number, .held = held};
+    *share = (Share){.plan = plan, .edges = edges, .count = count, .first_part = v[2].number, .held = held};
     share->into = landing(v + 4, v);
     share->into.descriptor = (int)v[3].number, share->into.scratch = NULL;
     memcpy(held->held, call.held, (size_t)call.held_count * sizeof *held->held);

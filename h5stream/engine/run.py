@@ -57,7 +57,7 @@ class Run:
     # nothing holds up all that run Python. The consumer admits windows itself: a thread would have to wait for it.
     # Where all rows stay in memory once they are decoded, the first batches of a shuffled window need almost all of its
     # chunks, and are read with those; while there is no room for more batches readers decode the rest. So that each
-    # chunk is decoded once, nothing is planned while any is, and tasks look whether it is there by now.
+    # chunk is decoded once, nothing is planned while any is; who carries it out looks whether it is there.
 
     At most `max_open_batches` are filled or waiting, unless one window needs more; with 0 the first window is planned,
     and nothing is read before `allow`. Where several ranks (`world_size`) count on as many batches from each other, a

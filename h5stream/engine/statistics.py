@@ -331,14 +331,6 @@ class Tally:
         self.read_bytes += nbytes
         self.reads += reads
 
-    def read_in_part(self, since: int, reads: int, nbytes: int, read_ns: int) -> None:
-        """Count what was read since a moment without decoding, and the rest of the time as scattering."""
-        self.reads += reads
-        self.read_bytes += nbytes
-        self.read_ns += read_ns
-        self.used(nbytes, reads)
-        self.scatter_ns += clock() - since - read_ns
-
     def used(self, nbytes: int, reads: int = 1) -> None:
         """Count bytes that were read and need no decoding."""
         self.chunks += reads
