@@ -83,63 +83,101 @@ class Pipeline:
 
 @final
 class Pool:
-    """A queue of plans, and the threads that carry them out.
+    """Threads that carry plans out, those of the earliest pass first.
 
-    # Guarantees: any thread may call any method. What was added is kept until it is complete, or dropped.
+    # Guarantees: any thread may call any method.
 
     Parameters
     ----------
-    stop : int32 array, shape (1,)
-        Not 0 once nothing more is wanted.
     threads, processors : int
         Threads that carry plans out; and processors on which they take turns with what needs one all the time, decoding
         and copying: on all of them while the training loop waits, else on all but one.
     """
 
+    is_idle: Final[bool]
+    """Whether no pass is under way, and threads end."""
+
+    def __new__(cls, threads: int, processors: int, /) -> Self: ...
+    def work(
+        self, scratch: Scratch, served: Queue | None, ticket: int, settled: int, /
+    ) -> tuple[Queue | None, Any, Any, int, int, int] | None:
+        """Carry out what is in the queues, or comes, until Python is needed; None once no pass is under way.
+
+        Parameters
+        ----------
+        served
+            What was returned last, of which the thread has nothing any more but what it came back for.
+        ticket : int
+            As `Queue.begin` gave it.
+        settled : int
+            What was returned last with a part that was not brought, and is by now; or 0.
+
+        Returns
+        -------
+        served
+            None if a queue was stopped, and no thread has anything of it.
+        owner
+            As it began.
+        name
+            None if it is a call, or was stopped; else of what was added.
+        part, unit, settled : int
+            The part that could not be brought, from which unit on, and what to give as `settled` afterwards. -1, 0 and
+            0 if all of `name` is complete, but for parts that other threads are to settle.
+        """
+
+    def lose(self, ticket: int, /) -> list[Any]:
+        """Count a thread as missing, which never began, or failed; gives the owners of what is under way."""
+
+class Queue:
+    """What a pass has to do.
+
+    # Guarantees: any thread may call any method. What was added is kept until it is complete, or dropped. The owner and
+    the queue itself are kept from `begin` until it was stopped and no thread has anything of it.
+
+    Parameters
+    ----------
+    pool : Pool
+    stop : int32 array, shape (1,)
+        Not 0 once nothing more is wanted.
+    counts : int64 array, shape (COUNTS,)
+        What its parts count, written while the pool is locked.
+    """
+
     running: Final[int]
     """Threads that carry something out."""
+    serving: Final[int]
+    """Threads that have something of it, in the pool or in Python."""
 
-    def __new__(cls, stop: NDArray[np.int32], threads: int, processors: int, /) -> Self: ...
+    def __new__(cls, pool: Pool, stop: NDArray[np.int32], counts: _Longs, /) -> Self: ...
+    def begin(self, owner: object, /) -> list[int]:
+        """Take part in what the pool does; gives the tickets of threads that are missing, which are to begin."""
+
     def add(self, name: object, shares: list[tuple[Plan, _Longs, int, int, _Longs, _Longs, _Longs]], /) -> None:
         """Put plans in the queue, which are complete together.
 
         Parameters
         ----------
         name
-            What `work` gives once all is brought.
+            What `Pool.work` gives once all is brought.
         shares
             Of each plan: where each part of it begins and the last ends, in units; the number of the first part; the
             descriptor of the file, or -1; and where the rows go, as `land` has it.
         """
 
-    def work(self, scratch: Scratch, counts: _Longs, settled: int, /) -> tuple[Any, int, int, int] | None:
-        """Carry out what is in the queue, or comes, until Python is needed; None once nothing more will come.
-
-        Parameters
-        ----------
-        settled : int
-            What was returned last with a part that was not brought, and is by now; or 0.
-
-        Returns
-        -------
-        name
-            None if it is a call; else of what was added.
-        part, unit, settled : int
-            The part that could not be brought, from which unit on, and what to give as `settled` afterwards. -1, 0 and
-            0 if all of `name` is complete, but for parts that other threads are to settle.
-        """
-
     def call(self, count: int, /) -> None:
-        """Ask so many threads to come back from `work`."""
+        """Ask so many threads to come back from `Pool.work`."""
 
     def set_awaited(self, is_awaited: bool, /) -> None:
         """Say whether the training loop waits for a batch."""
 
     def end(self) -> None:
-        """Let all threads come back from `work` once the queue is empty, or `stop` is set."""
+        """Take no part any more, once `stop` is set; threads that have nothing else to do end."""
 
     def drop(self) -> None:
         """Let go of what was added and no thread carries out."""
+
+    def give_up(self) -> list[int]:
+        """Count the threads that have something of it as missing; gives tickets of those to begin in their place."""
 
 # Chunks
 

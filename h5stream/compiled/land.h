@@ -88,11 +88,11 @@ typedef struct {
     pthread_mutex_t *mutex;
     pthread_cond_t changed;
     int64_t count, taken, waiting;
-    int is_awaited;
+    int64_t awaited; /* by how many */
 } Processors;
 
 /* Return how many may be taken; called under the mutex. */
-static int64_t most_taken(const Processors *of) { return of->is_awaited ? of->count : most(1, of->count - 1); }
+static int64_t most_taken(const Processors *of) { return of->awaited ? of->count : most(1, of->count - 1); }
 
 static void take_processor(Processors *of)
 {

@@ -24,7 +24,7 @@ They are one translation unit, so that loops have inside them what they call. */
 
 extern PyMethodDef functions[], functions_avx2[];
 
-enum { SCRATCH_TYPE, PIPELINE_TYPE, POOL_TYPE, TYPE_COUNT };
+enum { SCRATCH_TYPE, PIPELINE_TYPE, POOL_TYPE, QUEUE_TYPE, TYPE_COUNT };
 
 extern PyType_Spec types[TYPE_COUNT], types_avx2[TYPE_COUNT];
 

@@ -1,12 +1,16 @@
-/* A queue of plans, and the threads that carry them out. A thread comes from Python, and stays here, without Python's lock, for
-as long as there is something to carry out: part after part, whatever runs Python meanwhile. It goes back for what Python has
-to do: a call, a part that could not be brought, a window of which nothing is left to bring.
+/* The threads of an engine, and a queue of plans for each of its passes. A thread comes from Python, and stays here, without
+Python's lock, for as long as there is a pass: part after part, whatever runs Python meanwhile. It goes back for what Python has
+to do: a call, a part that could not be brought, a window of which nothing is left to bring, a pass that ended. One pass follows
+another without a thread that ends or begins.
 
 Guarantees: all members are read and written under `mutex`, but what a part is carried out with, which nobody changes once it is
 in the queue. What Python counts references of is let go of with Python's lock alone. Nobody waits for it while it holds `mutex`. */
 
+enum { MOST_THREADS = 1 << 20 };
+
 typedef struct Share Share;
 typedef struct Group Group;
+typedef struct Queue Queue;
 
 /* A plan, cut into parts of some MiB each. */
 struct Share {
@@ -32,45 +36,81 @@ struct Group {
 typedef struct {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    Share *first, *last; /* the queue */
-    Group *groups;       /* all that were added and are not complete */
-    const volatile int32_t *stop;
-    int64_t threads;      /* that come here */
-    int64_t calls;        /* for how many of them Python has something to do */
-    int64_t idle;         /* threads that wait */
-    int64_t running;      /* threads that carry something out */
-    int64_t copying;      /* of those, how many copy */
+    Queue *queues;    /* of the passes that are under way, the earliest first */
+    int64_t threads;  /* that it has while there is a pass */
+    int64_t *tickets; /* of each thread by its number: 0 where it is missing */
+    Queue **serving;  /* of each thread the queue that it has something of */
+    int64_t tickets_given;
+    int64_t idle;     /* threads that wait */
+    int64_t copying;  /* threads that carry out what copies */
     Processors processors;
-    int is_ended;         /* whether nothing will be added any more */
 } Pool;
 
-/* Why a thread goes back to Python. */
-enum { ENDED, CALLED, NOT_BROUGHT, COMPLETE };
+/* What a pass has to do. */
+struct Queue {
+    Pool *pool;
+    Share *first, *last;
+    Group *groups;      /* all that were added and are not complete */
+    const volatile int32_t *stop;
+    int64_t *counts;    /* what its parts counted */
+    int64_t calls;      /* for how many threads Python has something to do */
+    int64_t running;    /* threads that carry something out */
+    int64_t serving;    /* threads that have something of it, here or in Python */
+    int is_awaited;     /* whether the training loop waits for it */
+    int is_there;       /* whether it is among those of the pool */
+    Queue *behind;
+    void *object, *owner; /* Python's */
+};
+
+/* Why a thread goes back to Python: no pass is under way; a call; a part that was not brought; a group that is complete; a queue
+that was stopped, which nobody has anything of. */
+enum { ENDED, CALLED, NOT_BROUGHT, COMPLETE, LEFT };
 
 typedef struct {
     int why;
+    Queue *queue;
     Group *group;
     int64_t part, done; /* of one that was not brought: its number, and the first unit that is still to be brought */
 } Outcome;
 
-/* Return the first share that a thread may take a part of, and the one before it. */
-static Share *next_share(const Pool *pool, Share **before)
+/* Return the first share that a thread may take a part of, and the one before it in its queue. */
+static Share *next_share(const Pool *pool, Queue **of, Share **before)
 {
-    *before = NULL;
-    for (Share *share = pool->first; share; *before = share, share = share->behind)
-        if (!share->plan->is_copy || pool->copying < most_taken(&pool->processors))
-            return share;
+    for (Queue *queue = pool->queues; queue; queue = queue->behind) {
+        *of = queue, *before = NULL;
+        for (Share *share = *queue->stop ? NULL : queue->first; share; *before = share, share = share->behind)
+            if (!share->plan->is_copy || pool->copying < most_taken(&pool->processors))
+                return share;
+    }
     return NULL;
 }
 
+/* Return the first queue for which Python has something to do. */
+static Queue *next_call(const Pool *pool)
+{
+    Queue *queue = pool->queues;
+    while (queue && (!queue->calls || *queue->stop))
+        queue = queue->behind;
+    return queue;
+}
+
+/* Wake a thread if there is something to do for one more. */
+static void wake_next(Pool *pool)
+{
+    Queue *of;
+    Share *before;
+    if (pool->idle && (next_call(pool) || next_share(pool, &of, &before)))
+        pthread_cond_signal(&pool->changed);
+}
+
 /* Take a part; return its number in the share. */
-static int64_t take_part(Pool *pool, Share *share, Share *before)
+static int64_t take_part(Queue *queue, Share *share, Share *before)
 {
     const int64_t part = share->next++;
     if (share->next == share->count) {
-        *(before ? &before->behind : &pool->first) = share->behind;
-        if (pool->last == share)
-            pool->last = before;
+        *(before ? &before->behind : &queue->first) = share->behind;
+        if (queue->last == share)
+            queue->last = before;
     }
     return part;
 }
@@ -82,11 +122,11 @@ static void add_counts(int64_t *to, const int64_t *counts)
 }
 
 /* Count a part as done with; return whether it was the last of its group, which then is no longer among all. */
-static int is_last(Pool *pool, Group *group)
+static int is_last(Queue *queue, Group *group)
 {
     if (--group->pending)
         return 0;
-    for (Group **at = &pool->groups; *at; at = &(*at)->behind)
+    for (Group **at = &queue->groups; *at; at = &(*at)->behind)
         if (*at == group) {
             *at = group->behind;
             break;
@@ -95,106 +135,218 @@ static int is_last(Pool *pool, Group *group)
 }
 
 /* Carry a part out, without the mutex meanwhile; return the first unit that was not brought. */
-static int64_t carry_out(Pool *pool, const Share *share, int64_t part, Scratch *scratch, int64_t *counts)
+static int64_t carry_out(Queue *queue, const Share *share, int64_t part, Scratch *scratch)
 {
+    Pool *const pool = queue->pool;
     int64_t own[COUNTS] = {0};
     const int is_copy = share->plan->is_copy;
     Landing into = share->into;
-    into.scratch = scratch, into.stop = pool->stop, into.counts = own, into.processors = &pool->processors;
-    pool->running++, share->group->is_running++, pool->copying += is_copy;
+    into.scratch = scratch, into.stop = queue->stop, into.counts = own, into.processors = &pool->processors;
+    queue->running++, share->group->is_running++, pool->copying += is_copy;
     pthread_mutex_unlock(&pool->mutex);
     const int64_t done = share->plan->land(share->plan, share->edges[part], share->edges[part + 1], &into);
     pthread_mutex_lock(&pool->mutex);
-    pool->running--, share->group->is_running--, pool->copying -= is_copy;
-    add_counts(counts, own);
+    queue->running--, share->group->is_running--, pool->copying -= is_copy;
+    add_counts(queue->counts, own);
     return done;
 }
 
-/* Carry out what is in the queue until Python is needed. `settled` is the address of a group of which Python is done with a
-part, or 0: once the pool is stopped such a group may be gone. */
-static Outcome work(Pool *pool, int64_t settled, Scratch *scratch, int64_t *counts)
+/* Return the first pass that was not stopped. */
+static const Queue *first_going(const Pool *pool)
 {
-    Outcome outcome = {ENDED, NULL, 0, 0};
+    const Queue *queue = pool->queues;
+    while (queue && *queue->stop)
+        queue = queue->behind;
+    return queue;
+}
+
+/* Let all threads that wait end, if there is nothing left to wait for. */
+static void end_threads(Pool *pool)
+{
+    if (!first_going(pool))
+        pthread_cond_broadcast(&pool->changed);
+}
+
+/* Take a queue from those of the pool, if it was stopped and nobody has anything of it; return whether it was. Its references
+are the caller's then. */
+static int is_left(Queue *queue)
+{
+    if (!queue->is_there || queue->serving || !*queue->stop)
+        return 0;
+    for (Queue **at = &queue->pool->queues; *at; at = &(*at)->behind)
+        if (*at == queue) {
+            *at = queue->behind;
+            break;
+        }
+    queue->is_there = 0;
+    end_threads(queue->pool);
+    return 1;
+}
+
+static void serve(Pool *pool, int64_t number, Queue *queue)
+{
+    pool->serving[number] = queue;
+    queue->serving++;
+}
+
+/* Note that a thread has nothing of a queue any more; one that was given up may have another in its place. */
+static void leave(Pool *pool, int64_t ticket, Queue *queue)
+{
+    const int64_t number = ticket % pool->threads;
+    if (pool->tickets[number] == ticket)
+        pool->serving[number] = NULL;
+    queue->serving--;
+}
+
+/* Carry out what is in the queues until Python is needed. `served` is the queue that the thread was sent back for, and `settled`
+the address of a group of which Python is done with a part, or 0: once the queue is stopped such a group may be gone. */
+static Outcome work(Pool *pool, int64_t ticket, Queue *served, int64_t settled, Scratch *scratch)
+{
+    const int64_t number = ticket % pool->threads;
+    Outcome outcome = {ENDED, NULL, NULL, 0, 0};
     Share *before;
+    Queue *queue;
     pthread_mutex_lock(&pool->mutex);
-    Group *group = pool->groups;
+    Group *group = served && settled ? served->groups : NULL;
     while (group && (intptr_t)group != settled)
         group = group->behind;
-    if (group && is_last(pool, group))
-        outcome = (Outcome){COMPLETE, group, 0, 0};
-    while (outcome.why == ENDED && !*pool->stop) {
-        Share *const share = pool->calls ? NULL : next_share(pool, &before);
-        if (pool->calls) {
-            pool->calls--;
-            outcome.why = CALLED;
-        } else if (share) {
-            const int64_t part = take_part(pool, share, before), last = share->edges[part + 1];
-            if (pool->idle && next_share(pool, &before))
-                pthread_cond_signal(&pool->changed); /* one wakes the next */
-            const int64_t done = carry_out(pool, share, part, scratch, counts);
-            if (*pool->stop)
-                break;
-            if (done < last) {
-                share->group->is_running++; /* until Python has it */
-                outcome = (Outcome){NOT_BROUGHT, share->group, share->first_part + part, done};
-            } else if (is_last(pool, share->group))
-                outcome = (Outcome){COMPLETE, share->group, 0, 0};
-        } else if (pool->is_ended) {
+    if (group && is_last(served, group))
+        outcome = (Outcome){COMPLETE, served, group, 0, 0};
+    else if (served) {
+        leave(pool, ticket, served);
+        if (is_left(served))
+            outcome = (Outcome){LEFT, served, NULL, 0, 0};
+    }
+    while (outcome.why == ENDED) {
+        Share *share = NULL;
+        if (pool->tickets[number] != ticket)
+            break; /* another is there in its place, or will be */
+        if (!first_going(pool)) {
+            pool->tickets[number] = 0;
             break;
+        }
+        if ((queue = next_call(pool))) {
+            queue->calls--;
+            serve(pool, number, queue);
+            outcome = (Outcome){CALLED, queue, NULL, 0, 0};
+        } else if ((share = next_share(pool, &queue, &before))) {
+            const int64_t part = take_part(queue, share, before), last = share->edges[part + 1];
+            Group *const of = share->group;
+            serve(pool, number, queue);
+            wake_next(pool); /* one wakes the next */
+            const int64_t done = carry_out(queue, share, part, scratch);
+            if (!*queue->stop && done < last) {
+                of->is_running++; /* until Python has it */
+                outcome = (Outcome){NOT_BROUGHT, queue, of, share->first_part + part, done};
+                break;
+            }
+            if (!*queue->stop && is_last(queue, of)) {
+                outcome = (Outcome){COMPLETE, queue, of, 0, 0};
+                break;
+            }
+            leave(pool, ticket, queue);
+            if (is_left(queue))
+                outcome = (Outcome){LEFT, queue, NULL, 0, 0};
         } else {
             pool->idle++;
             pthread_cond_wait(&pool->changed, &pool->mutex);
             pool->idle--;
         }
     }
-    /* Who was woken for a part may have found a call instead. */
-    if (pool->idle && (pool->calls || next_share(pool, &before)))
-        pthread_cond_signal(&pool->changed);
+    wake_next(pool); /* who was woken for a part may have found a call instead */
     pthread_mutex_unlock(&pool->mutex);
     return outcome;
 }
 
-/* Put the shares of a group behind those in the queue. */
-static void put_in_queue(Pool *pool, Group *group)
+/* Put a queue behind those that are under way, and give each thread that is missing a ticket; `missing` has room for all. Return
+how many are. */
+static int64_t begin(Queue *queue, int64_t *missing)
 {
+    Pool *const pool = queue->pool;
+    Queue **at = &pool->queues;
+    int64_t count = 0;
     pthread_mutex_lock(&pool->mutex);
-    group->behind = pool->groups, pool->groups = group;
-    for (Share *share = group->shares; share; share = share->of_group) {
-        *(pool->last ? &pool->last->behind : &pool->first) = share;
-        pool->last = share;
-    }
-    pthread_cond_signal(&pool->changed);
+    for (; *at; at = &(*at)->behind)
+        ;
+    *at = queue;
+    queue->behind = NULL, queue->is_there = 1;
+    for (int64_t k = 0; k < pool->threads; k++)
+        if (!pool->tickets[k])
+            missing[count++] = pool->tickets[k] = ++pool->tickets_given * pool->threads + k;
     pthread_mutex_unlock(&pool->mutex);
+    return count;
+}
+
+/* Put the shares of a group behind those in the queue. */
+static void put_in_queue(Queue *queue, Group *group)
+{
+    pthread_mutex_lock(&queue->pool->mutex);
+    group->behind = queue->groups, queue->groups = group;
+    for (Share *share = group->shares; share; share = share->of_group) {
+        *(queue->last ? &queue->last->behind : &queue->first) = share;
+        queue->last = share;
+    }
+    pthread_cond_signal(&queue->pool->changed);
+    pthread_mutex_unlock(&queue->pool->mutex);
 }
 
 /* Say whether the training loop waits for a batch. */
-static void set_awaited(Pool *pool, int is_awaited)
+static void set_awaited(Queue *queue, int is_awaited)
 {
-    Share *before;
+    Pool *const pool = queue->pool;
     pthread_mutex_lock(&pool->mutex);
-    pool->processors.is_awaited = is_awaited;
+    pool->processors.awaited += is_awaited - queue->is_awaited;
+    queue->is_awaited = is_awaited;
     if (pool->processors.waiting && is_awaited)
         pthread_cond_signal(&pool->processors.changed);
-    if (pool->idle && is_awaited && next_share(pool, &before))
-        pthread_cond_signal(&pool->changed);
+    if (is_awaited)
+        wake_next(pool);
     pthread_mutex_unlock(&pool->mutex);
 }
 
 /* Ask so many threads to go back to Python. */
-static void call_threads(Pool *pool, int64_t count)
+static void call_threads(Queue *queue, int64_t count)
 {
+    Pool *const pool = queue->pool;
     pthread_mutex_lock(&pool->mutex);
-    pool->calls = least(pool->calls + count, pool->threads);
+    queue->calls = least(queue->calls + count, pool->threads);
     for (int64_t k = 0; k < least(count, pool->idle); k++)
         pthread_cond_signal(&pool->changed);
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* End: every thread goes back to Python, once the queue is empty or `stop` is set. */
-static void end_pool(Pool *pool)
+/* Note that a queue was stopped; return whether it is no longer among those of the pool by that. */
+static int end_queue(Queue *queue)
+{
+    pthread_mutex_lock(&queue->pool->mutex);
+    const int was_left = is_left(queue);
+    end_threads(queue->pool); /* where threads still have something of it, too */
+    pthread_mutex_unlock(&queue->pool->mutex);
+    return was_left;
+}
+
+/* Count a thread as missing: it never began, or failed. */
+static void lose_thread(Pool *pool, int64_t ticket)
 {
     pthread_mutex_lock(&pool->mutex);
-    pool->is_ended = 1;
-    pthread_cond_broadcast(&pool->changed);
+    if (pool->tickets[ticket % pool->threads] == ticket)
+        pool->tickets[ticket % pool->threads] = 0;
     pthread_mutex_unlock(&pool->mutex);
+}
+
+/* Give up the threads that have something of a queue that was stopped, since a file system holds them up; return how many others
+are to begin in their place, for the passes that are still under way. */
+static int64_t give_up(Queue *queue, int64_t *missing)
+{
+    Pool *const pool = queue->pool;
+    int64_t count = 0;
+    pthread_mutex_lock(&pool->mutex);
+    for (int64_t k = 0; k < pool->threads; k++)
+        if (pool->serving[k] == queue)
+            pool->serving[k] = NULL, pool->tickets[k] = 0;
+    for (int64_t k = 0; first_going(pool) && k < pool->threads; k++)
+        if (!pool->tickets[k])
+            missing[count++] = pool->tickets[k] = ++pool->tickets_given * pool->threads + k;
+    pthread_mutex_unlock(&pool->mutex);
+    return count;
 }

@@ -15,9 +15,15 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     Pool pool;
-    Py_buffer stop;
-    pid_t process;
 } PoolObject;
+
+typedef struct {
+    PyObject_HEAD
+    Queue queue;
+    PyObject *pool;
+    Py_buffer stop, counts;
+    pid_t process;
+} QueueObject;
 
 static void drop_object(PyObject *self)
 {
@@ -207,26 +213,37 @@ static PyType_Slot slots_of_pipeline[] = {
 
 static PyObject *new_pool(PyTypeObject *type, PyObject *given, PyObject *named)
 {
-    static const Parameter parameters[] = {ARRAY("stop", "i", 1, 0), NUMBER("threads"), NUMBER("processors")};
+    static const Parameter parameters[] = {NUMBER("threads"), NUMBER("processors")};
     static const char name[] = "Pool";
-    PyObject *each[3];
+    PyObject *each[2];
     Call call;
     const Value *const v = call.value;
-    if (!arguments_of(given, named, each, 3) || !take(&call, name, parameters, 3, each, PyTuple_Size(given)))
+    if (!arguments_of(given, named, each, 2) || !take(&call, name, parameters, 2, each, PyTuple_Size(given)))
         return NULL;
-    MUST(v[0].count == 1 && v[1].number > 0 && v[2].number > 0, "stop must be one number, threads and processors positive")
+    MUST(v[0].number > 0 && v[0].number <= MOST_THREADS && v[1].number > 0, "threads and processors must be positive")
     PyObject *const self = PyType_GenericNew(type, given, NULL);
-    if (self) {
-        Pool *const pool = &((PoolObject *)self)->pool;
-        pthread_mutex_init(&pool->mutex, NULL), pthread_cond_init(&pool->changed, NULL);
-        pthread_cond_init(&pool->processors.changed, NULL);
-        pool->stop = v[0].at, pool->threads = v[1].number;
-        pool->processors.mutex = &pool->mutex, pool->processors.count = v[2].number;
-        ((PoolObject *)self)->stop = call.held[0], call.held_count = 0;
-        ((PoolObject *)self)->process = getpid();
+    if (!self)
+        return NULL;
+    Pool *const pool = &((PoolObject *)self)->pool;
+    pthread_mutex_init(&pool->mutex, NULL), pthread_cond_init(&pool->changed, NULL);
+    pthread_cond_init(&pool->processors.changed, NULL);
+    pool->threads = v[0].number;
+    pool->processors.mutex = &pool->mutex, pool->processors.count = v[1].number;
+    pool->tickets = calloc((size_t)pool->threads, sizeof *pool->tickets);
+    pool->serving = calloc((size_t)pool->threads, sizeof *pool->serving);
+    if (!pool->tickets || !pool->serving) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
     }
-    release(&call);
     return self;
+}
+
+static void drop_pool(PyObject *self)
+{
+    Pool *const pool = &((PoolObject *)self)->pool;
+    free(pool->tickets);
+    free(pool->serving);
+    drop_object(self);
 }
 
 /* Let go of a group that no thread has any part of; gives what Python calls it. */
@@ -247,12 +264,12 @@ static PyObject *drop_group(Group *group)
 }
 
 /* Let go of all groups that nothing is carried out of. */
-static void drop_groups(Pool *pool)
+static void drop_groups(Queue *queue)
 {
     Group *dropped = NULL;
-    pthread_mutex_lock(&pool->mutex);
-    pool->first = pool->last = NULL;
-    for (Group **at = &pool->groups; *at;) {
+    pthread_mutex_lock(&queue->pool->mutex);
+    queue->first = queue->last = NULL;
+    for (Group **at = &queue->groups; *at;) {
         Group *const group = *at;
         if (group->is_running) {
             at = &group->behind;
@@ -261,21 +278,11 @@ static void drop_groups(Pool *pool)
         *at = group->behind;
         group->behind = dropped, dropped = group;
     }
-    pthread_mutex_unlock(&pool->mutex);
+    pthread_mutex_unlock(&queue->pool->mutex);
     for (Group *next; dropped; dropped = next) {
         next = dropped->behind;
         Py_DECREF(drop_group(dropped));
     }
-}
-
-/* In a forked child the mutex may be locked for ever, and is not touched: threads that stayed in the parent have the rest. */
-static void drop_pool(PyObject *self)
-{
-    PoolObject *const object = (PoolObject *)self;
-    if (object->process == getpid())
-        drop_groups(&object->pool);
-    PyBuffer_Release(&object->stop);
-    drop_object(self);
 }
 
 /* Make a share of a plan; NULL with an error set. */
@@ -338,44 +345,187 @@ static PyObject *add(PyObject *self, PyObject *const *given, Py_ssize_t given_co
         share->group = group, group->pending += share->count;
         *at = share, at = &share->of_group;
     }
-    put_in_queue(&((PoolObject *)self)->pool, group);
+    put_in_queue(&((QueueObject *)self)->queue, group);
     return Py_NewRef(Py_None);
+}
+
+/* Return the tickets of threads that are missing. */
+static PyObject *list_of(const int64_t *numbers, int64_t count)
+{
+    PyObject *const list = PyList_New(0);
+    for (int64_t k = 0; list && k < count; k++) {
+        PyObject *const number = PyLong_FromLongLong(numbers[k]);
+        if (!number || PyList_Append(list, number) < 0) {
+            Py_XDECREF(number);
+            Py_DECREF(list);
+            return NULL;
+        }
+        Py_DECREF(number);
+    }
+    return list;
+}
+
+static PyObject *new_queue(PyTypeObject *type, PyObject *given, PyObject *named)
+{
+    static const Parameter parameters[] = {ARRAY("stop", "i", 1, 0), WRITTEN("counts", "q", 1, 0)};
+    static const char name[] = "Queue";
+    PyObject *each[3];
+    Call call;
+    const Value *const v = call.value;
+    const Py_ssize_t count = PyTuple_Size(given);
+    if (!arguments_of(given, named, each, 3))
+        return NULL;
+    PyTypeObject *const pools = (PyTypeObject *)((State *)PyType_GetModuleState(type))->types[POOL_TYPE];
+    if (!count || !PyObject_TypeCheck(each[0], pools)) {
+        PyErr_SetString(PyExc_TypeError, "Queue takes a Pool first");
+        return NULL;
+    }
+    if (!take(&call, name, parameters, 2, each + 1, count - 1))
+        return NULL;
+    MUST(v[0].count == 1 && v[1].count == COUNTS, "stop must be one number, and counts as many as they are")
+    PyObject *const self = PyType_GenericNew(type, given, NULL);
+    if (self) {
+        QueueObject *const object = (QueueObject *)self;
+        object->pool = Py_NewRef(each[0]);
+        object->stop = call.held[0], object->counts = call.held[1], call.held_count = 0;
+        object->process = getpid();
+        object->queue.pool = &((PoolObject *)each[0])->pool;
+        object->queue.stop = v[0].at, object->queue.counts = v[1].at, object->queue.object = self;
+    }
+    release(&call);
+    return self;
+}
+
+/* In a forked child the mutex may be locked for ever, and is not touched: threads that stayed in the parent have the rest. */
+static void drop_queue(PyObject *self)
+{
+    QueueObject *const object = (QueueObject *)self;
+    if (object->process == getpid() && object->queue.pool)
+        drop_groups(&object->queue);
+    PyBuffer_Release(&object->stop);
+    PyBuffer_Release(&object->counts);
+    Py_XDECREF(object->pool);
+    drop_object(self);
+}
+
+/* Let go of a queue that is no longer among those of the pool; gives its owner. */
+static PyObject *owner_of(Queue *queue)
+{
+    PyObject *const owner = queue->owner;
+    queue->owner = NULL;
+    Py_DECREF((PyObject *)queue->object);
+    return owner;
+}
+
+static PyObject *begin_of(PyObject *self, PyObject *owner)
+{
+    Queue *const queue = &((QueueObject *)self)->queue;
+    if (queue->is_there || *queue->stop) {
+        PyErr_SetString(PyExc_ValueError, "begin: it was begun before, or stopped");
+        return NULL;
+    }
+    int64_t *const missing = calloc((size_t)queue->pool->threads, sizeof *missing);
+    if (!missing)
+        return PyErr_NoMemory();
+    queue->owner = Py_NewRef(owner);
+    Py_INCREF(self);
+    PyObject *const tickets = list_of(missing, begin(queue, missing));
+    free(missing);
+    return tickets;
+}
+
+static PyObject *give_up_of(PyObject *self, PyObject *none)
+{
+    (void)none;
+    Queue *const queue = &((QueueObject *)self)->queue;
+    int64_t *const missing = calloc((size_t)queue->pool->threads, sizeof *missing);
+    if (!missing)
+        return PyErr_NoMemory();
+    PyObject *const tickets = list_of(missing, give_up(queue, missing));
+    free(missing);
+    return tickets;
 }
 
 static PyObject *work_of(PyObject *self, PyObject *const *given, Py_ssize_t given_count)
 {
-    static const Parameter parameters[] = {WRITTEN("counts", "q", 1, 0), NUMBER("settled")};
+    static const Parameter parameters[] = {NUMBER("ticket"), NUMBER("settled")};
     static const char name[] = "work";
     Pool *const pool = &((PoolObject *)self)->pool;
     const State *const state = PyType_GetModuleState(Py_TYPE(self));
     Call call;
     const Value *const v = call.value;
-    if (!given_count || !PyObject_TypeCheck(given[0], (PyTypeObject *)state->types[SCRATCH_TYPE])) {
+    if (given_count < 2 || !PyObject_TypeCheck(given[0], (PyTypeObject *)state->types[SCRATCH_TYPE])) {
         PyErr_SetString(PyExc_TypeError, "work takes a Scratch first");
         return NULL;
     }
-    if (!take(&call, name, parameters, 2, given + 1, given_count - 1))
+    const int has_served = given[1] != Py_None;
+    if (has_served && (!PyObject_TypeCheck(given[1], (PyTypeObject *)state->types[QUEUE_TYPE])
+                       || ((QueueObject *)given[1])->pool != self)) {
+        PyErr_SetString(PyExc_TypeError, "work takes a Queue of this Pool second, or None");
+        return NULL;
+    }
+    if (!take(&call, name, parameters, 2, given + 2, given_count - 2))
         return NULL;
     ScratchObject *const scratch = (ScratchObject *)given[0];
-    MUST(v[0].count == COUNTS, "counts must be as many as they are")
+    MUST(v[0].number > 0, "ticket must be one that was given")
     MUST(!scratch->is_busy, "another thread decodes with the scratch")
     Outcome outcome;
+    Queue *const served = has_served ? &((QueueObject *)given[1])->queue : NULL;
     scratch->is_busy = 1;
-    WITHOUT_GIL(outcome = work(pool, v[1].number, &scratch->scratch, v[0].at));
+    WITHOUT_GIL(outcome = work(pool, v[0].number, served, v[1].number, &scratch->scratch));
     scratch->is_busy = 0;
     release(&call);
     if (outcome.why == ENDED)
         return Py_NewRef(Py_None);
+    if (outcome.why == LEFT)
+        return Py_BuildValue("(ONOLLL)", Py_None, owner_of(outcome.queue), Py_None, -1LL, 0LL, 0LL);
+    PyObject *const queue = outcome.queue->object, *const owner = outcome.queue->owner;
     if (outcome.why == CALLED)
-        return Py_BuildValue("(OLLL)", Py_None, -1LL, 0LL, 0LL);
+        return Py_BuildValue("(OOOLLL)", queue, owner, Py_None, -1LL, 0LL, 0LL);
     if (outcome.why == COMPLETE)
-        return Py_BuildValue("(NLLL)", drop_group(outcome.group), -1LL, 0LL, 0LL);
-    PyObject *const result = Py_BuildValue("(OLLL)", (PyObject *)outcome.group->name, (long long)outcome.part,
-                                           (long long)outcome.done, (long long)(intptr_t)outcome.group);
+        return Py_BuildValue("(OONLLL)", queue, owner, drop_group(outcome.group), -1LL, 0LL, 0LL);
+    PyObject *const result =
+        Py_BuildValue("(OOOLLL)", queue, owner, (PyObject *)outcome.group->name, (long long)outcome.part,
+                      (long long)outcome.done, (long long)(intptr_t)outcome.group);
     pthread_mutex_lock(&pool->mutex);
     outcome.group->is_running--;
     pthread_mutex_unlock(&pool->mutex);
     return result;
+}
+
+static PyObject *lose_of(PyObject *self, PyObject *given)
+{
+    const long long ticket = PyLong_AsLongLong(given);
+    if (ticket < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "lose: ticket must be one that was given");
+        return NULL;
+    }
+    Pool *const pool = &((PoolObject *)self)->pool;
+    PyObject *const owners = PyList_New(0);
+    if (!owners)
+        return NULL;
+    lose_thread(pool, ticket);
+    int is_sound = 1;
+    pthread_mutex_lock(&pool->mutex);
+    for (const Queue *queue = pool->queues; queue && is_sound; queue = queue->behind)
+        is_sound = PyList_Append(owners, queue->owner) == 0; /* which runs nobody's code */
+    pthread_mutex_unlock(&pool->mutex);
+    if (!is_sound) {
+        Py_DECREF(owners);
+        return NULL;
+    }
+    return owners;
+}
+
+static PyObject *is_idle_of(PyObject *self, void *closure)
+{
+    Pool *const pool = &((PoolObject *)self)->pool;
+    (void)closure;
+    pthread_mutex_lock(&pool->mutex);
+    const int is_idle = !first_going(pool);
+    pthread_mutex_unlock(&pool->mutex);
+    return PyBool_FromLong(is_idle);
 }
 
 static PyObject *call_of(PyObject *self, PyObject *given)
@@ -383,7 +533,7 @@ static PyObject *call_of(PyObject *self, PyObject *given)
     const long long count = PyLong_AsLongLong(given);
     if (count < 0 && PyErr_Occurred())
         return NULL;
-    call_threads(&((PoolObject *)self)->pool, most(0, count));
+    call_threads(&((QueueObject *)self)->queue, most(0, count));
     return Py_NewRef(Py_None);
 }
 
@@ -392,47 +542,59 @@ static PyObject *set_awaited_of(PyObject *self, PyObject *given)
     const int is_awaited = PyObject_IsTrue(given);
     if (is_awaited < 0)
         return NULL;
-    set_awaited(&((PoolObject *)self)->pool, is_awaited);
+    set_awaited(&((QueueObject *)self)->queue, is_awaited);
     return Py_NewRef(Py_None);
 }
 
 static PyObject *end_of(PyObject *self, PyObject *none)
 {
     (void)none;
-    end_pool(&((PoolObject *)self)->pool);
+    Queue *const queue = &((QueueObject *)self)->queue;
+    if (end_queue(queue))
+        Py_DECREF(owner_of(queue));
     return Py_NewRef(Py_None);
 }
 
 static PyObject *drop_of(PyObject *self, PyObject *none)
 {
     (void)none;
-    drop_groups(&((PoolObject *)self)->pool);
+    drop_groups(&((QueueObject *)self)->queue);
     return Py_NewRef(Py_None);
 }
 
-static PyObject *running_of(PyObject *self, void *closure)
+/* Return a number of a queue, as it is once who counts has done so. */
+static PyObject *number_of_queue(PyObject *self, void *which)
 {
-    Pool *const pool = &((PoolObject *)self)->pool;
-    (void)closure;
-    pthread_mutex_lock(&pool->mutex); /* once `stop` was set, who did not see it in time is counted */
-    const int64_t running = pool->running;
-    pthread_mutex_unlock(&pool->mutex);
-    return PyLong_FromLongLong(running);
+    Queue *const queue = &((QueueObject *)self)->queue;
+    pthread_mutex_lock(&queue->pool->mutex); /* once `stop` was set, who did not see it in time is counted */
+    const int64_t number = which ? queue->serving : queue->running;
+    pthread_mutex_unlock(&queue->pool->mutex);
+    return PyLong_FromLongLong(number);
 }
 
-static PyGetSetDef fields_of_pool[] = {{.name = "running", .get = running_of}, {0}};
-
 static PyMethodDef methods_of_pool[] = {
-    {"add", (PyCFunction)(void (*)(void))add, METH_FASTCALL, NULL},
-    {"work", (PyCFunction)(void (*)(void))work_of, METH_FASTCALL, NULL},
-    {"call", call_of, METH_O, NULL}, {"set_awaited", set_awaited_of, METH_O, NULL}, {"end", end_of, METH_NOARGS, NULL}, {"drop", drop_of, METH_NOARGS, NULL}, {0}};
+    {"work", (PyCFunction)(void (*)(void))work_of, METH_FASTCALL, NULL}, {"lose", lose_of, METH_O, NULL}, {0}};
+
+static PyGetSetDef fields_of_pool[] = {{.name = "is_idle", .get = is_idle_of}, {0}};
 
 static PyType_Slot slots_of_pool[] = {
     {Py_tp_new, new_pool}, {Py_tp_dealloc, drop_pool}, {Py_tp_getset, fields_of_pool}, {Py_tp_methods, methods_of_pool}, {0}};
+
+static PyGetSetDef fields_of_queue[] = {
+    {.name = "running", .get = number_of_queue}, {.name = "serving", .get = number_of_queue, .closure = ""}, {0}};
+
+static PyMethodDef methods_of_queue[] = {
+    {"begin", begin_of, METH_O, NULL}, {"add", (PyCFunction)(void (*)(void))add, METH_FASTCALL, NULL},
+    {"call", call_of, METH_O, NULL}, {"set_awaited", set_awaited_of, METH_O, NULL}, {"end", end_of, METH_NOARGS, NULL},
+    {"drop", drop_of, METH_NOARGS, NULL}, {"give_up", give_up_of, METH_NOARGS, NULL}, {0}};
+
+static PyType_Slot slots_of_queue[] = {
+    {Py_tp_new, new_queue}, {Py_tp_dealloc, drop_queue}, {Py_tp_getset, fields_of_queue}, {Py_tp_methods, methods_of_queue}, {0}};
 
 /* --- All ------------------------------------------------------------------------------------------------------- */
 
 PyType_Spec TYPES[TYPE_COUNT] = {
     [SCRATCH_TYPE] = {"h5stream.compiled._native.Scratch", sizeof(ScratchObject), 0, Py_TPFLAGS_DEFAULT, slots_of_scratch},
     [PIPELINE_TYPE] = {"h5stream.compiled._native.Pipeline", sizeof(PipelineObject), 0, Py_TPFLAGS_DEFAULT, slots_of_pipeline},
-    [POOL_TYPE] = {"h5stream.compiled._native.Pool", sizeof(PoolObject), 0, Py_TPFLAGS_DEFAULT, slots_of_pool}};
+    [POOL_TYPE] = {"h5stream.compiled._native.Pool", sizeof(PoolObject), 0, Py_TPFLAGS_DEFAULT, slots_of_pool},
+    [QUEUE_TYPE] = {"h5stream.compiled._native.Queue", sizeof(QueueObject), 0, Py_TPFLAGS_DEFAULT, slots_of_queue}};

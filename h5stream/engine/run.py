@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from h5stream.base import limits
 from h5stream.base.leases import Living
 from h5stream.base.limits import return_freed_memory
 from h5stream.compiled import _native as kernels
@@ -24,6 +23,7 @@ from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, Destination, Task
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters, Tally, clock
+from h5stream.engine.threads import ReaderThreads
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.storage.source.remote import REQUEST_NBYTES
@@ -68,8 +68,8 @@ class Run:
         reader, threads = engine.reader, engine.readers
         self._reader, self.order, self._row_nbytes = reader, order, reader.layout.row_nbytes
         self._max_open, self._passed_on, self._world_size = max_open_batches, 0, world_size
-        self._on_thread_start, self._skip_corrupt = engine.on_thread_start, engine.skip_corrupt
-        # Nothing ends a reader in silence: the consumer would wait for ever.
+        self._skip_corrupt = engine.skip_corrupt
+        # Nothing ends a job in silence: the consumer would wait for ever.
         self._caught = BaseException if threads else Exception
         self._pid = os.getpid()
         self._lock = threading.RLock()  # that of the condition: quicker to take by itself
@@ -86,8 +86,6 @@ class Run:
         fields, take = reader.layout.fields, reader.ragged_memory.take
         self._open = OpenBatches(order, first_batch, engine.slots, engine.slot_format, fields, take)
         self._stopped = stopped = np.zeros(1, dtype=np.int32)  # which kernels look at, too
-        self._pool = kernels.Pool(stopped, max(1, threads), limits.cpus())
-        self._pool.call(1)  # to plan
         # No method: tasks of asyncio keep what they look at, and by it the run.
         self._is_stopped = lambda: bool(stopped[0])
         self.left_out: set[int] = set()  # batches of which nothing was left, as far as they were passed over
@@ -95,20 +93,20 @@ class Run:
         self.counters = RunCounters(
             threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes, from_stores=reader.is_far
         )
-        self._tally = None if threads else self.counters.tally()  # the consumer's
-        self._threads = [
-            threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
-            for k in range(threads)
-        ]
+        # The consumer's without threads; of each thread once it serves.
+        self._tallies: dict[int, Tally] = {} if threads else {0: self.counters.tally()}
+        self._threads, self._count = engine.threads, threads
+        self._queue = kernels.Queue(engine.threads.pool, stopped, self.counters.tally().native)
+        self._queue.call(1)  # to plan
         self.is_taken = False
         engine.runs.add(self)
         _running.add(self)
-        try:
-            for thread in self._threads:
-                thread.start()
-        except BaseException:  # Ctrl-C, or no more threads: nobody will have this run to stop it
-            self.stop(0)
-            raise
+        if threads:
+            try:
+                self._threads.begin(self._queue, self)
+            except BaseException:  # Ctrl-C, or no more threads: nobody will have this run to stop it
+                self.stop(0)
+                raise
 
     # --- the consumer's side ---------------------------------------------------------------------------------
 
@@ -129,14 +127,13 @@ class Run:
                     if batch is not None:
                         self.counters.waited(asked)
                     return batch
-                if self._threads:
+                if self._count:
                     self._wait(deadline, timeout_s)
                     continue
                 job = self._take_job()
-            assert self._tally is not None
             try:
                 if job is not None:
-                    self._carry_out(job, self._tally)
+                    self._carry_out(job, self._tallies[0])
             except BaseException:  # what was interrupted writes no more
                 self._running = 0
                 raise
@@ -151,15 +148,13 @@ class Run:
 
     def _tell_of_room(self) -> None:
         """Go on with what there is room for now; a thread is called only for what is left to do in Python."""
-        if not self._threads:
+        if not self._count:
             return
         if self._admit_planned() or self._open.may_need_arranging:
-            self._pool.call(1)
-        elif self._exhausted and not self._active:
-            self._pool.end()
+            self._queue.call(1)
 
     def _call_all(self) -> None:
-        self._pool.call(len(self._threads))
+        self._queue.call(self._count)
 
     def _tell_all(self) -> None:
         self._call_all()
@@ -235,14 +230,14 @@ class Run:
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise timed_out(self._open.next, timeout_s)
-        self._pool.set_awaited(True)
+        self._queue.set_awaited(True)
         try:
             self._batch_came.wait(left)
         finally:
-            self._pool.set_awaited(False)
+            self._queue.set_awaited(False)
 
     def stop(self, wait_s: float | None = None) -> None:
-        """End the threads."""
+        """End it, and wait until no thread has anything of it."""
         if _process[0] != self._pid:
             return
         self.counters.end()
@@ -250,48 +245,51 @@ class Run:
             self._stopped[0] = 1
             self._windows, self._planned = None, None
             self._jobs.clear()
-            self._tell_all()
-            self._pool.end()
-        deadline = time.monotonic() + (STOP_S if wait_s is None else wait_s)
-        for thread in self._threads:  # not all are alive, after Ctrl-C in `__init__`
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(timeout=max(0.0, deadline - time.monotonic()))
+            self._batch_came.notify_all()
+            self._queue.end()
+        if self._count:
+            self._threads.wait(self._queue, self._batch_came, STOP_S if wait_s is None else wait_s)
         with self._lock:
             self._let_go()
 
     def _let_go(self) -> None:
         """Let go of slots and files once a run is stopped and nobody uses them any more; called under the lock."""
-        if self._stopped[0] and not self._running and not self._pool.running:
-            self._pool.drop()
+        if self._stopped[0] and not self._running and not self._queue.running:
+            self._queue.drop()
             self._active.clear()  # each window keeps its files open
             for batch in self._open.clear():
                 batch.slot.give_back()
 
     # --- the readers' side -----------------------------------------------------------------------------------
 
-    def _work(self, number: int) -> None:
-        if self._on_thread_start is not None:
-            try:
-                self._on_thread_start(number)
-            except BaseException as error:  # complete batches come first
-                self._fail_planning(error)
-                return
-        tally, settled = self.counters.tally(), 0
+    def serve(self, number: int, window: PlannedWindow | None, part: int, unit: int, settled: int) -> None:
+        """Do what a thread came back from the pool for, and then all that Python has to do."""
+        if (tally := self._tallies.get(number)) is None:
+            tally = self._tallies[number] = self.counters.tally()
         try:
-            while (event := self._pool.work(self._reader.scratch.native, tally.native, settled)) is not None:
-                window, part, unit, settled = event
-                if settled:
-                    self._bring_rest(window, part, unit, tally)
-                    continue
-                if window is not None:
-                    self._settle(window)
-                while (job := self._next_job()) is not None:
-                    self._carry_out(job, tally)
-        except BaseException as error:  # nothing ends a reader in silence: the consumer would wait for ever
+            if settled:
+                assert window is not None
+                self._bring_rest(window, part, unit, tally)
+                return
+            if window is not None:
+                self._settle(window)
+            while (job := self._next_job()) is not None:
+                self._carry_out(job, tally)
+        except BaseException as error:  # nothing ends in silence: the consumer would wait for ever
             with self._lock:
                 self._fail(self._open.next, error)
+
+    def left(self) -> None:
+        """Note that it ended, and no thread has anything of it."""
         with self._lock:
             self._let_go()
+            self._batch_came.notify_all()
+
+    def fail_start(self, error: BaseException) -> None:
+        """Note that a thread could not start; complete batches come first."""
+        with self._lock:
+            self._planning = False
+            self._fail(self._open.first_lacking(self._active), error)
 
     def _carry_out(self, job: Callable[[Tally], None], tally: Tally) -> None:
         """Do a job, whose reads end once the run is stopped."""
@@ -305,10 +303,7 @@ class Run:
     def _next_job(self) -> Callable[[Tally], None] | None:
         """Return what Python has to do next; None if there is nothing at the moment, or nothing more will come."""
         with self._lock:
-            job = self._take_job()
-            if job is None and self._exhausted and not self._active and not self._open.may_need_arranging:
-                self._pool.end()
-            return job
+            return self._take_job()
 
     def _take_job(self) -> Callable[[Tally], None] | None:
         """Choose what to do next; called under the lock."""
@@ -316,15 +311,15 @@ class Run:
             return None
         self._admit_planned()
         is_full = self._planned is not None and not self._may_admit()
-        if self._threads and (batch := self._open.to_arrange(self._max_open - self._open_batches)) is not None:
+        if self._count and (batch := self._open.to_arrange(self._max_open - self._open_batches)) is not None:
             self._running += 1
-            self._pool.call(1)  # there may be another
+            self._queue.call(1)  # there may be another
             return functools.partial(self._arrange, batch)
         fills = self._to_decode is not None and any(window.fills for window in self._active)
         may_plan = self._planned is None and not self._planning and self._windows is not None
         # The next window is planned while others carry this one's tasks; one thread alone carries them first. What is
         # being decoded would be decoded once more for it.
-        is_alone = len(self._threads) <= 1
+        is_alone = self._count <= 1
         if may_plan and not fills and not self._decoding and not (is_alone and (self._jobs or self._active)):
             self._planning = True
             return self._plan_next
@@ -349,7 +344,7 @@ class Run:
         return True
 
     def _may_admit(self) -> bool:
-        if not self._threads or self._open_batches + self._planned_adds <= self._max_open:
+        if not self._count or self._open_batches + self._planned_adds <= self._max_open:
             return True
         if not self._max_open:  # until it is allowed to
             return False
@@ -371,8 +366,8 @@ class Run:
         self._active.append(window)
         self._jobs.extend((window, task) for task in window.tasks)
         if window.native:
-            self._pool.add(window, window.shares())
-        self._pool.call(len(window.tasks))
+            self._queue.add(window, window.shares())
+        self._queue.call(len(window.tasks))
 
     def _complete(self, window: PlannedWindow) -> None:
         """Count what a window brought; called under the lock."""
@@ -390,7 +385,7 @@ class Run:
             if self._reader.is_far:
                 return_freed_memory()
         except self._caught as error:
-            self._fail_planning(error)
+            self.fail_start(error)
             return
         with self._lock:
             self._planning = False
@@ -413,15 +408,15 @@ class Run:
         placement = self._reader.accepted(Placement.of(window, first))
         del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
-        share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
+        share = placement.total_rows * self._row_nbytes // (4 * max(1, self._count))
         most = REQUEST_NBYTES if self._reader.is_far else COPIED_TASK_NBYTES
         least = FINEST_FAR_TASK_NBYTES if self._reader.is_far else FINEST_TASK_NBYTES
-        task_nbytes = max(least, min(most, share)) if self._threads else most
+        task_nbytes = max(least, min(most, share)) if self._count else most
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
         files = self._reader.layout.files_of(placement.rows)
         fills = any(task.kept is not None for task in tasks)
         planned = PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
-        if self._threads:
+        if self._count:
             planned.take_native(self._reader.sources)
         return planned
 
@@ -524,11 +519,6 @@ class Run:
         self._planned = None
         self._tell_all()
 
-    def _fail_planning(self, error: BaseException) -> None:
-        with self._lock:
-            self._planning = False
-            self._fail(self._open.first_lacking(self._active), error)
-
 
 class Engine:
     """Fills slots, which are its own, with the batches of orders; a batch's slot knows the way back.
@@ -550,12 +540,13 @@ class Engine:
         on_thread_start: Callable[[int], None] | None = None,
         skip_corrupt: bool = False,
     ) -> None:
-        self.reader, self.slot_format, self._new_slots, self._threads = reader, slot_format, new_slots, threads
-        self.on_thread_start, self.skip_corrupt = on_thread_start, skip_corrupt
+        self.reader, self.slot_format, self._new_slots, self._most_threads = reader, slot_format, new_slots, threads
+        self._on_thread_start, self.skip_corrupt = on_thread_start, skip_corrupt
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         self.slots, self.runs, self._pid = self._new_slots(), Living[Run](), os.getpid()
+        self.threads = ReaderThreads(self.reader, self._most_threads, self._on_thread_start)
 
     @property
     def reads_ahead(self) -> bool:
@@ -565,7 +556,7 @@ class Engine:
     @property
     def readers(self) -> int:
         """How many threads a pass has that begins now; what the user wants called in them needs them."""
-        return 0 if self.reader.needs_no_thread and self.on_thread_start is None else self._threads
+        return 0 if self.reader.needs_no_thread and self._on_thread_start is None else self._most_threads
 
     @property
     def held_nbytes(self) -> int:

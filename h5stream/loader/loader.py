@@ -65,8 +65,8 @@ class H5StreamLoader:
     timeout : float
         Seconds to wait for a batch; 0 waits as long as it takes. Has no effect with ``num_workers=0``.
     worker_init_fn : callable, optional
-        Called in each reader thread before it reads, with the thread's number; with `sample_workers`, called in each of
-        these processes instead, with the process's number.
+        Called in each reader thread before it reads, with the thread's number; the threads stay while one epoch follows
+        another. With `sample_workers`, called in each of these processes instead, with the process's number.
     generator : torch.Generator, optional
         The seed is drawn from this generator, unless `seed` is given. Several ranks need `seed`: each would draw
         another.

@@ -1,0 +1,197 @@
+"""Reader threads, which stay while one pass follows another."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from inner import run_of, stream_all
+from sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
+
+from h5stream import H5StreamLoader
+from h5stream.compiled import _native as kernels
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    return write_sample(tmp_path, rows=4000)
+
+
+def loader_of(sample, **options):
+    given = {"batch_size": 50, "shuffle": True, "fields": ["x", "y"], "num_workers": 3, "window": 100, "seed": 0}
+    return H5StreamLoader(sample.path, **{**given, **options})
+
+
+def samples_of(batches):
+    return sorted(row for _, y in batches for row in y.tolist())
+
+
+def test_the_same_threads_read_epoch_after_epoch(sample):
+    began = []
+    with loader_of(sample, worker_init_fn=lambda number: began.append((number, threading.get_ident()))) as loader:
+        for _ in range(5):
+            assert samples_of(loader) == list(range(4000))
+        assert sorted(number for number, _ in began) == [0, 1, 2]
+    assert reader_threads() == []
+
+
+def test_threads_end_with_the_last_pass_and_others_begin_with_the_next(sample, monkeypatch):
+    one_epoch_at_a_time(monkeypatch)
+    began = []
+    loader = loader_of(sample, worker_init_fn=began.append)
+    for epoch in range(1, 4):
+        assert samples_of(loader) == list(range(4000))
+        eventually(lambda: reader_threads() == [])
+        assert sorted(began) == sorted([0, 1, 2] * epoch)
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_passes_that_take_turns_share_the_threads(sample, num_workers):
+    with loader_of(sample, num_workers=num_workers, prefetch_factor=1) as loader:
+        first, second = iter(loader), iter(loader)
+        found = [], []
+        for pair in zip(first, second, strict=True):
+            for rows, (_, y) in zip(found, pair, strict=True):
+                rows += y.tolist()
+            assert len(reader_threads()) <= num_workers
+        assert [sorted(rows) for rows in found] == [list(range(4000))] * 2
+        assert found[0] != found[1]
+
+
+def test_a_pass_that_is_closed_ends_no_thread_that_another_needs(sample):
+    with loader_of(sample) as loader:
+        first, second = iter(loader), iter(loader)
+        next(first), next(second)
+        run_of(first).stop()
+        assert samples_of([*second]) != []
+    assert reader_threads() == []
+
+
+def test_threads_that_hang_in_a_pass_that_is_closed_are_not_missed_by_the_next(sample, monkeypatch):
+    loader = loader_of(sample)
+    with gate(monkeypatch) as blocked:
+        hanging = iter(loader)
+        eventually(lambda: run_of(hanging)._queue.serving == 3)
+        monkeypatch.undo()
+        hanging.close()
+        assert samples_of(loader_of(sample)) == list(range(4000))
+        assert samples_of(loader) == list(range(4000))  # with all of its own still held up
+        blocked.open()
+    loader.close()
+    eventually(lambda: reader_threads() == [])
+
+
+def test_passes_that_are_under_way_get_other_threads_for_those_that_hang(sample, monkeypatch):
+    loader = loader_of(sample)
+    hanging = iter(loader)
+    with gate(monkeypatch) as blocked:
+        eventually(lambda: run_of(hanging)._queue.serving == 3 or run_of(hanging).ready)
+        waiting = iter(loader)
+        monkeypatch.undo()
+        run_of(hanging).stop()
+        taken = in_thread(lambda: samples_of(waiting))
+        assert taken.result(60) == list(range(4000))
+        blocked.open()
+    loader.close()
+    eventually(lambda: reader_threads() == [])
+
+
+def test_an_error_between_two_jobs_ends_its_pass_and_no_thread(sample, monkeypatch):
+    loader = loader_of(sample)
+    iterator = iter(loader)
+    next(iterator)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(run_of(iterator)), "_next_job", lambda run: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            list(iterator)
+    assert samples_of(loader) == list(range(4000))
+
+
+def test_no_thread_keeps_a_pass_that_ended(sample):
+
+    with loader_of(sample) as loader:
+        ended = []
+        for _ in range(3):
+            iterator = iter(loader)
+            ended.append(weakref.ref(run_of(iterator)))
+            assert len([*iterator]) == 80
+            del iterator
+        assert len(reader_threads()) == 3
+        gc.collect()
+        eventually(lambda: [run() for run in ended[:2]] == [None, None])
+
+
+# --- the pool itself ------------------------------------------------------------------------------------------
+
+
+def queue_of(pool):
+    stop = np.zeros(1, dtype=np.int32)
+    return kernels.Queue(pool, stop, np.zeros(kernels.COUNTS, dtype=np.int64)), stop
+
+
+def test_a_pool_gives_a_ticket_for_each_thread_that_is_missing():
+    pool = kernels.Pool(3, 2)
+    (first, stop), (second, second_stop), (third, third_stop) = (queue_of(pool) for _ in range(3))
+    assert pool.is_idle
+    tickets = first.begin("a pass")
+    assert sorted(ticket % 3 for ticket in tickets) == [0, 1, 2]
+    assert not pool.is_idle
+    assert second.begin("another") == []
+    assert pool.lose(tickets[1]) == ["a pass", "another"]
+    (again,) = third.begin("a third")
+    assert again % 3 == tickets[1] % 3
+    assert again not in tickets
+    with pytest.raises(ValueError, match="begun before, or stopped"):
+        first.begin("once more")
+    for queue, flag in ((first, stop), (second, second_stop), (third, third_stop)):
+        assert not pool.is_idle
+        queue.end()  # which is no end before it is stopped
+        assert not pool.is_idle
+        flag[0] = 1
+        queue.end()
+    assert pool.is_idle
+    with pytest.raises(ValueError, match="begun before, or stopped"):
+        first.begin("once more")
+
+
+def test_a_thread_comes_back_for_calls_and_for_the_end():
+    pool, scratch = kernels.Pool(1, 2), kernels.Scratch()
+    queue, stop = queue_of(pool)
+    queue.call(1)
+    (ticket,) = queue.begin("a pass")
+    assert pool.work(scratch, None, ticket, 0) == (queue, "a pass", None, -1, 0, 0)
+    assert queue.serving == 1
+    queue.call(1)
+    assert pool.work(scratch, queue, ticket, 0) == (queue, "a pass", None, -1, 0, 0)
+    stop[0] = 1
+    queue.end()
+    assert pool.is_idle
+    assert pool.work(scratch, queue, ticket, 0) == (None, "a pass", None, -1, 0, 0)  # the last one that had anything
+    assert queue.serving == 0
+    assert pool.work(scratch, None, ticket, 0) is None
+    with pytest.raises(ValueError, match="ticket"):
+        pool.work(scratch, None, 0, 0)
+    with pytest.raises(TypeError, match="Queue of this Pool"):
+        pool.work(scratch, queue_of(kernels.Pool(1, 1))[0], ticket, 0)
+
+
+def test_a_thread_that_was_given_up_ends_once_it_comes_back():
+    pool, scratch = kernels.Pool(1, 2), kernels.Scratch()
+    (queue, stop), (other, other_stop) = queue_of(pool), queue_of(pool)
+    queue.call(1)
+    (ticket,) = queue.begin("a pass")
+    assert pool.work(scratch, None, ticket, 0)[1] == "a pass"
+    stop[0] = 1
+    queue.end()
+    assert queue.give_up() == []  # no pass is under way that would need others
+    (instead,) = other.begin("another")
+    assert instead != ticket
+    assert pool.work(scratch, queue, ticket, 0) == (None, "a pass", None, -1, 0, 0)
+    assert pool.work(scratch, None, ticket, 0) is None
+    other.call(1)
+    assert pool.work(scratch, None, instead, 0)[1] == "another"
+    other_stop[0] = 1
+    other.end()
+    assert pool.work(scratch, other, instead, 0)[:2] == (None, "another")
