@@ -429,27 +429,37 @@ def lays(draw: Draw) -> None:
 
 
 def pools(draw: Draw) -> None:
-    """Plans of rows in memory and in a file that may be too short, in threads that are stopped somewhere."""
+    """Plans of rows in memory and in a file that may be too short, of two passes, which are stopped somewhere."""
     native, rows, threads = draw.native, draw.upto(200), draw.upto(3)
-    stop = np.zeros(1, np.int32)
-    pool = native.Pool(stop, threads, draw.upto(threads))
+    pool = native.Pool(threads, draw.upto(threads))
+    stops = [np.zeros(1, np.int32) for _ in range(2)]
+    queues = [native.Queue(pool, stop, np.zeros(native.COUNTS, np.int64)) for stop in stops]
     where = np.zeros(rows, np.int64), np.arange(rows)
     source, _ = draw.memory(8 * rows)
     order = draw.places(draw.changed(draw.rng.permutation(rows), 0.1))
     empty, one = order[:0], np.ones(1, np.int64)
     run, fill = np.array([[0, 0, 8, 1, 8, 1, 0]]), draw.memory(8)[0]
+    complete, workers = threading.Semaphore(0), list[threading.Thread]()
 
-    def work() -> None:
-        scratch, counts, settled = native.Scratch(), np.zeros(native.COUNTS, np.int64), 0
-        while (event := pool.work(scratch, counts, settled)) is not None:
-            settled = event[3]
+    def work(ticket: int) -> None:
+        scratch, served, settled = native.Scratch(), None, 0
+        while (event := pool.work(scratch, served, ticket, settled)) is not None:
+            served, _, name, part, _, settled = event
+            if name is not None and part < 0:
+                complete.release()
+
+    def begin(tickets: list[int]) -> None:
+        workers.extend(threading.Thread(target=work, args=(ticket,)) for ticket in tickets)
+        for worker in workers[-len(tickets) or len(workers) :]:
+            worker.start()
 
     with draw.file(bytes(draw.upto(16 * rows, 0))) as descriptor:
-        workers = [threading.Thread(target=work) for _ in range(threads)]
-        for worker in workers:
-            worker.start()
+        added = 0
         try:
             for group in range(draw.upto(4)):
+                queue = queues[group % 2]
+                if group < 2 and draw.rng.random() < 0.7:
+                    begin(queue.begin(group))
                 copies = native.plan_memory(one * source, one * 8, one * draw.upto(1, 0), rows, order, empty, *where)
                 reads = native.plan_rows(
                     NOTHING, one * 0, 1, rows, 0, 8, np.array([[0, 0, 8, 0, 1]]), run, one * fill, one * 8, 4096, 0, 0,
@@ -457,14 +467,22 @@ def pools(draw: Draw) -> None:
                 )  # fmt: skip
                 edges = draw.changed(np.unique([0, *draw.rng.integers(0, rows + 1, 3), rows]))
                 to = draw.slots(1, 8 * rows), one * 0, one * 8
-                pool.add(group, [(copies, edges, 0, -1, *to), (reads, edges, 9, descriptor, *to)])
-                pool.call(draw.upto(2, 0))
+                queue.add(group, [(copies, edges, 0, -1, *to), (reads, edges, 9, descriptor, *to)])
+                added += 1
+                queue.call(draw.upto(2, 0))
+                if draw.rng.random() < 0.2:
+                    begin(queue.give_up())
+            if len(workers) >= threads and draw.rng.random() < 0.5:
+                for _ in range(added):
+                    complete.acquire(timeout=0.01)
         finally:
-            stop[0] = draw.rng.random() < 0.5
-            pool.end()
+            for stop, queue in zip(stops, queues, strict=True):
+                stop[0] = 1
+                queue.end()
             for worker in workers:
                 worker.join()
-            pool.drop()
+            for queue in queues:
+                queue.drop()
 
 
 TARGETS: dict[str, Callable[[], Callable[[Draw], None]]] = {

@@ -40,7 +40,7 @@ typedef struct {
     int64_t threads;  /* that it has while there is a pass */
     int64_t *tickets; /* of each thread by its number: 0 where it is missing */
     Queue **serving;  /* of each thread the queue that it has something of */
-    int64_t tickets_given;
+    int64_t generation; /* of the newest ticket */
     int64_t idle;     /* threads that wait */
     int64_t copying;  /* threads that carry out what copies */
     Processors processors;
@@ -57,7 +57,7 @@ struct Queue {
     int64_t running;    /* threads that carry something out */
     int64_t serving;    /* threads that have something of it, here or in Python */
     int is_awaited;     /* whether the training loop waits for it */
-    int is_there;       /* whether it is among those of the pool */
+    int is_linked;       /* whether it is among those of the pool */
     Queue *behind;
     void *object, *owner; /* Python's */
 };
@@ -171,14 +171,14 @@ static void end_threads(Pool *pool)
 are the caller's then. */
 static int is_left(Queue *queue)
 {
-    if (!queue->is_there || queue->serving || !*queue->stop)
+    if (!queue->is_linked || queue->serving || !*queue->stop)
         return 0;
     for (Queue **at = &queue->pool->queues; *at; at = &(*at)->behind)
         if (*at == queue) {
             *at = queue->behind;
             break;
         }
-    queue->is_there = 0;
+    queue->is_linked = 0;
     end_threads(queue->pool);
     return 1;
 }
@@ -269,10 +269,10 @@ static int64_t begin(Queue *queue, int64_t *missing)
     for (; *at; at = &(*at)->behind)
         ;
     *at = queue;
-    queue->behind = NULL, queue->is_there = 1;
+    queue->behind = NULL, queue->is_linked = 1;
     for (int64_t k = 0; k < pool->threads; k++)
         if (!pool->tickets[k])
-            missing[count++] = pool->tickets[k] = ++pool->tickets_given * pool->threads + k;
+            missing[count++] = pool->tickets[k] = ++pool->generation * pool->threads + k;
     pthread_mutex_unlock(&pool->mutex);
     return count;
 }
@@ -346,7 +346,7 @@ static int64_t give_up(Queue *queue, int64_t *missing)
             pool->serving[k] = NULL, pool->tickets[k] = 0;
     for (int64_t k = 0; first_going(pool) && k < pool->threads; k++)
         if (!pool->tickets[k])
-            missing[count++] = pool->tickets[k] = ++pool->tickets_given * pool->threads + k;
+            missing[count++] = pool->tickets[k] = ++pool->generation * pool->threads + k;
     pthread_mutex_unlock(&pool->mutex);
     return count;
 }

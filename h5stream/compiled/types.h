@@ -420,7 +420,7 @@ static PyObject *owner_of(Queue *queue)
 static PyObject *begin_of(PyObject *self, PyObject *owner)
 {
     Queue *const queue = &((QueueObject *)self)->queue;
-    if (queue->is_there || *queue->stop) {
+    if (queue->is_linked || *queue->stop) {
         PyErr_SetString(PyExc_ValueError, "begin: it was begun before, or stopped");
         return NULL;
     }

@@ -12,25 +12,35 @@ from h5stream.engine.slots import address_of
 LONGS = np.zeros(0, dtype=np.int64)
 
 
-class Workers:
-    """Threads in a pool, and what they come back with."""
+class Pass:
+    """A queue in a pool, and what it counts."""
 
-    def __init__(self, threads, settle=lambda event: None):
-        self.stop = np.zeros(1, dtype=np.int32)
-        self.pool = native.Pool(self.stop, threads, threads)
-        self.events, self._settle, self._came = [], settle, threading.Condition()
-        self.counts = [np.zeros(native.COUNTS, dtype=np.int64) for _ in range(threads)]
-        self.threads = [threading.Thread(target=self._work, args=(counts,)) for counts in self.counts]
+    def __init__(self, pool):
+        self.stop, self.counts = np.zeros(1, dtype=np.int32), np.zeros(native.COUNTS, dtype=np.int64)
+        self.queue = native.Queue(pool, self.stop, self.counts)
+
+    def end(self):
+        self.stop[0] = 1
+        self.queue.end()
+
+
+class Workers(Pass):
+    """Threads in a pool with one pass, and what they come back with."""
+
+    def __init__(self, threads):
+        self.pool = native.Pool(threads, threads)
+        super().__init__(self.pool)
+        self.events, self._came = [], threading.Condition()
+        self.threads = [threading.Thread(target=self._work, args=(ticket,)) for ticket in self.queue.begin("pass")]
         for thread in self.threads:
             thread.start()
 
-    def _work(self, counts):
-        scratch, settled = native.Scratch(), 0
-        while (event := self.pool.work(scratch, counts, settled)) is not None:
-            settled = event[-1]
-            self._settle(event)
+    def _work(self, ticket):
+        scratch, served, settled = native.Scratch(), None, 0
+        while (event := self.pool.work(scratch, served, ticket, settled)) is not None:
+            served, settled = event[0], event[-1]
             with self._came:
-                self.events.append(event[:3])
+                self.events.append(event[2:5])
                 self._came.notify_all()
 
     def wait_for(self, count):
@@ -41,7 +51,7 @@ class Workers:
         return self
 
     def __exit__(self, *_):
-        self.pool.end()
+        self.end()
         for thread in self.threads:
             thread.join(60)
             assert not thread.is_alive()
@@ -66,25 +76,98 @@ def test_all_parts_are_carried_out_before_their_group_is_complete():
     with Workers(4) as workers:
         made = [copies(seed=k) for k in range(20)]
         for k, (plan, target, *_) in enumerate(made):
-            workers.pool.add(k, [share(plan, target, [0, 300, 600, 999]), share(plan, target, [999, 1000], 3)])
+            workers.queue.add(k, [share(plan, target, [0, 300, 600, 999]), share(plan, target, [999, 1000], 3)])
         workers.wait_for(20)
         assert sorted(workers.events) == [(k, -1, 0) for k in range(20)]
         assert all((target == order).all() for _, target, order, _ in made)
-    assert sum(workers.counts)[-1] == 20 * 1000 * 8
+    assert workers.counts[-1] == 20 * 1000 * 8
 
 
 def test_a_call_is_not_lost_where_no_thread_waits_and_comes_before_parts():
-    stop = np.zeros(1, dtype=np.int32)
-    pool, counts = native.Pool(stop, 2, 2), np.zeros(native.COUNTS, dtype=np.int64)
-    plan, target, *_ = copies()
-    pool.add("group", [share(plan, target, [0, 1000])])
-    pool.call(1)
-    assert pool.work(native.Scratch(), counts, 0) == (None, -1, 0, 0)
-    assert pool.work(native.Scratch(), counts, 0) == ("group", -1, 0, 0)
-    pool.call(99)  # no more than there are threads
-    assert [pool.work(native.Scratch(), counts, 0) for _ in range(2)] == [(None, -1, 0, 0)] * 2
-    pool.end()
-    assert pool.work(native.Scratch(), counts, 0) is None
+    pool, scratch = native.Pool(2, 2), native.Scratch()
+    one, (plan, target, *_) = Pass(pool), copies()
+    one.queue.add("group", [share(plan, target, [0, 1000])])
+    one.queue.call(1)
+    ticket, other = one.queue.begin("pass")
+    assert pool.work(scratch, None, ticket, 0) == (one.queue, "pass", None, -1, 0, 0)
+    assert pool.work(scratch, one.queue, ticket, 0) == (one.queue, "pass", "group", -1, 0, 0)
+    one.queue.call(99)  # no more than there are threads
+    assert one.queue.serving == 1
+    assert pool.work(native.Scratch(), None, other, 0)[2:4] == (None, -1)
+    assert one.queue.serving == 2
+    assert pool.work(scratch, one.queue, ticket, 0)[2:4] == (None, -1)
+    one.end()
+    assert pool.is_idle
+    assert pool.work(scratch, one.queue, ticket, 0) is None  # another thread has something of it
+    assert pool.work(scratch, one.queue, other, 0) == (None, "pass", None, -1, 0, 0)
+    assert one.queue.serving == 0
+    assert pool.work(scratch, None, other, 0) is None
+    with pytest.raises(ValueError, match="ticket"):
+        pool.work(scratch, None, 0, 0)
+    with pytest.raises(TypeError, match="Queue of this Pool"):
+        pool.work(scratch, Pass(native.Pool(1, 1)).queue, ticket, 0)
+
+
+def test_the_earlier_pass_is_carried_out_first_but_for_its_calls():
+    pool, scratch = native.Pool(1, 2), native.Scratch()
+    passes, made = [Pass(pool), Pass(pool)], [copies(seed=k) for k in range(2)]
+    (ticket,) = passes[0].queue.begin(0)
+    assert passes[1].queue.begin(1) == []
+    for k in (1, 0):
+        passes[k].queue.add("group", [share(*made[k][:2], [0, 1000])])
+    passes[1].queue.call(1)
+    events, served = [], None
+    for _ in range(3):
+        event = pool.work(scratch, served, ticket, 0)
+        events.append(event[1:3])
+        served = event[0]
+    assert events == [(1, None), (0, "group"), (1, "group")]
+    assert [one.counts[-1] for one in passes] == [8000, 8000]
+    passes[0].end()
+    assert not pool.is_idle
+    passes[1].end()
+    assert pool.is_idle
+
+
+def test_a_pool_gives_a_ticket_for_each_thread_that_is_missing():
+    pool = native.Pool(3, 2)
+    passes = [Pass(pool) for _ in range(3)]
+    assert pool.is_idle
+    tickets = passes[0].queue.begin("a pass")
+    assert sorted(ticket % 3 for ticket in tickets) == [0, 1, 2]
+    assert passes[1].queue.begin("another") == []
+    assert pool.lose(tickets[1]) == ["a pass", "another"]
+    (again,) = passes[2].queue.begin("a third")
+    assert again % 3 == tickets[1] % 3
+    assert again not in tickets
+    with pytest.raises(ValueError, match="begun before, or stopped"):
+        passes[0].queue.begin("once more")
+    for one in passes:
+        assert not pool.is_idle
+        one.queue.end()  # which is no end before it is stopped
+        assert not pool.is_idle
+        one.end()
+    assert pool.is_idle
+    with pytest.raises(ValueError, match="begun before, or stopped"):
+        passes[0].queue.begin("once more")
+
+
+def test_a_thread_that_was_given_up_ends_once_it_comes_back():
+    pool, scratch = native.Pool(1, 2), native.Scratch()
+    one, other = Pass(pool), Pass(pool)
+    one.queue.call(1)
+    (ticket,) = one.queue.begin("a pass")
+    assert pool.work(scratch, None, ticket, 0)[1] == "a pass"
+    one.end()
+    assert one.queue.give_up() == []  # no pass is under way that would need others
+    (instead,) = other.queue.begin("another")
+    assert instead != ticket
+    assert pool.work(scratch, one.queue, ticket, 0) == (None, "a pass", None, -1, 0, 0)
+    assert pool.work(scratch, None, ticket, 0) is None
+    other.queue.call(1)
+    assert pool.work(scratch, None, instead, 0)[1] == "another"
+    other.end()
+    assert pool.work(scratch, other.queue, instead, 0)[:2] == (None, "another")
 
 
 def test_what_cannot_be_read_comes_back_and_its_group_is_complete_once_it_is_settled(tmp_path):
@@ -100,23 +183,24 @@ def test_what_cannot_be_read_comes_back_and_its_group_is_complete_once_it_is_set
         LONGS, np.array([0]), 1, 200, 0, 8, np.array([[0, 0, 8, 0, 1]]), run, *fills, 65536, 0, 0, *where
     )
     with path.open("rb") as file, Workers(2) as workers:
-        workers.pool.add("rows", [share(plan, target, [0, 50, 100, 150, 200], 7, file.fileno())])
+        workers.queue.add("rows", [share(plan, target, [0, 50, 100, 150, 200], 7, file.fileno())])
         workers.wait_for(3)
     assert sorted(workers.events, key=str) == [("rows", -1, 0), ("rows", 10, 150), ("rows", 9, 100)]
     assert workers.events[-1] == ("rows", -1, 0)
 
 
 def test_nothing_is_carried_out_once_it_is_stopped():
-    stop = np.zeros(1, dtype=np.int32)
-    pool, counts = native.Pool(stop, 1, 1), np.zeros(native.COUNTS, dtype=np.int64)
-    plan, target, *_ = copies()
-    pool.add("group", [share(plan, target, [0, 1000])])
-    pool.call(1)
-    stop[0] = 1
-    assert pool.work(native.Scratch(), counts, 0) is None
-    assert pool.running == 0
+    pool = native.Pool(1, 1)
+    one, (plan, target, *_) = Pass(pool), copies()
+    one.queue.add("group", [share(plan, target, [0, 1000])])
+    one.queue.call(1)
+    (ticket,) = one.queue.begin("pass")
+    one.stop[0] = 1
+    assert pool.work(native.Scratch(), None, ticket, 0) is None
+    assert one.queue.running == 0
     assert not target.any()
-    pool.drop()
+    one.queue.end()
+    one.queue.drop()
 
 
 class Name:
@@ -124,17 +208,28 @@ class Name:
 
 
 @pytest.mark.parametrize("is_dropped", [True, False])
-def test_what_was_added_is_kept_until_it_is_dropped_or_the_pool_is_gone(is_dropped):
+def test_what_was_added_is_kept_until_it_is_dropped_or_the_queue_is_gone(is_dropped):
     name, gone = Name(), threading.Event()
     weakref.finalize(name, gone.set)
-    pool, (plan, target, *_) = native.Pool(np.zeros(1, dtype=np.int32), 1, 1), copies()
-    pool.add(name, [share(plan, target, [0, 1000])])
+    one, (plan, target, *_) = Pass(native.Pool(1, 1)), copies()
+    one.queue.add(name, [share(plan, target, [0, 1000])])
     del name, plan, target
     assert not gone.is_set()
     if is_dropped:
-        pool.drop()
+        one.queue.drop()
     else:
-        del pool
+        del one
+    assert gone.is_set()
+
+
+def test_an_owner_is_kept_from_the_beginning_to_the_end():
+    owner, gone = Name(), threading.Event()
+    weakref.finalize(owner, gone.set)
+    one = Pass(native.Pool(1, 1))
+    one.queue.begin(owner)
+    del owner
+    assert not gone.is_set()
+    one.end()
     assert gone.is_set()
 
 
@@ -150,19 +245,20 @@ def test_what_was_added_is_kept_until_it_is_dropped_or_the_pool_is_gone(is_dropp
     ],
 )
 def test_what_does_not_fit_is_refused_and_the_pool_goes_on(edges, descriptor, slots, fields, why):
-    stop = np.zeros(1, dtype=np.int32)
-    pool, counts = native.Pool(stop, 1, 1), np.zeros(native.COUNTS, dtype=np.int64)
-    plan, target, order, _ = copies()
+    pool = native.Pool(1, 1)
+    one, (plan, target, order, _) = Pass(pool), copies()
     good = share(plan, target, [0, 1000])
     where = np.zeros(slots, dtype=np.int64), np.zeros(fields, dtype=np.int64), np.full(fields, 8)
     with pytest.raises(ValueError, match=why):
-        pool.add("bad", [good, (plan, np.array(edges), 0, descriptor, *where)])
+        one.queue.add("bad", [good, (plan, np.array(edges), 0, descriptor, *where)])
     for wrong in ("text", [], [1], [(plan,)]):
         with pytest.raises(TypeError):
-            pool.add("bad", wrong)
-    pool.add("good", [good])
-    assert pool.work(native.Scratch(), counts, 0) == ("good", -1, 0, 0)
+            one.queue.add("bad", wrong)
+    one.queue.add("good", [good])
+    (ticket,) = one.queue.begin("pass")
+    assert pool.work(native.Scratch(), None, ticket, 0) == (one.queue, "pass", "good", -1, 0, 0)
     assert (target == order).all()
+    one.end()
 
 
 def test_a_plan_refuses_rows_and_places_that_there_are_not():
@@ -177,25 +273,27 @@ def test_a_plan_refuses_rows_and_places_that_there_are_not():
 
 def test_copies_are_no_more_at_a_time_than_they_may_be():
     """The others wait for what is to be read, and take it."""
-    stop = np.zeros(1, dtype=np.int32)
-    pool, counts = native.Pool(stop, 8, 1), np.zeros(native.COUNTS, dtype=np.int64)
+    pool = native.Pool(8, 1)
+    one = Pass(pool)
     with pytest.raises(ValueError, match="positive"):
-        native.Pool(stop, 8, 0)
+        native.Pool(8, 0)
     made = [copies(seed=k) for k in range(4)]
     for k, (plan, target, *_) in enumerate(made):
-        pool.add(k, [share(plan, target, [*range(0, 1001, 100)])])
+        one.queue.add(k, [share(plan, target, [*range(0, 1001, 100)])])
     ended = []
 
-    def work():
-        while pool.work(native.Scratch(), counts, 0) is not None:
-            ended.append(1)
+    def work(ticket):
+        served = None
+        while (event := pool.work(native.Scratch(), served, ticket, 0)) is not None:
+            served = event[0]
+            ended.append(event[2])
             if len(ended) == 4:
-                pool.end()
+                one.end()
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
+    threads = [threading.Thread(target=work, args=(ticket,)) for ticket in one.queue.begin("pass")]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len(ended) == 4
+    assert sorted(ended[:4]) == [0, 1, 2, 3]
     assert all((target == order).all() for _, target, order, _ in made)

@@ -4,13 +4,11 @@ import gc
 import threading
 import weakref
 
-import numpy as np
 import pytest
 from inner import run_of, stream_all
 from sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
-from h5stream.compiled import _native as kernels
 
 
 @pytest.fixture
@@ -121,77 +119,3 @@ def test_no_thread_keeps_a_pass_that_ended(sample):
         assert len(reader_threads()) == 3
         gc.collect()
         eventually(lambda: [run() for run in ended[:2]] == [None, None])
-
-
-# --- the pool itself ------------------------------------------------------------------------------------------
-
-
-def queue_of(pool):
-    stop = np.zeros(1, dtype=np.int32)
-    return kernels.Queue(pool, stop, np.zeros(kernels.COUNTS, dtype=np.int64)), stop
-
-
-def test_a_pool_gives_a_ticket_for_each_thread_that_is_missing():
-    pool = kernels.Pool(3, 2)
-    (first, stop), (second, second_stop), (third, third_stop) = (queue_of(pool) for _ in range(3))
-    assert pool.is_idle
-    tickets = first.begin("a pass")
-    assert sorted(ticket % 3 for ticket in tickets) == [0, 1, 2]
-    assert not pool.is_idle
-    assert second.begin("another") == []
-    assert pool.lose(tickets[1]) == ["a pass", "another"]
-    (again,) = third.begin("a third")
-    assert again % 3 == tickets[1] % 3
-    assert again not in tickets
-    with pytest.raises(ValueError, match="begun before, or stopped"):
-        first.begin("once more")
-    for queue, flag in ((first, stop), (second, second_stop), (third, third_stop)):
-        assert not pool.is_idle
-        queue.end()  # which is no end before it is stopped
-        assert not pool.is_idle
-        flag[0] = 1
-        queue.end()
-    assert pool.is_idle
-    with pytest.raises(ValueError, match="begun before, or stopped"):
-        first.begin("once more")
-
-
-def test_a_thread_comes_back_for_calls_and_for_the_end():
-    pool, scratch = kernels.Pool(1, 2), kernels.Scratch()
-    queue, stop = queue_of(pool)
-    queue.call(1)
-    (ticket,) = queue.begin("a pass")
-    assert pool.work(scratch, None, ticket, 0) == (queue, "a pass", None, -1, 0, 0)
-    assert queue.serving == 1
-    queue.call(1)
-    assert pool.work(scratch, queue, ticket, 0) == (queue, "a pass", None, -1, 0, 0)
-    stop[0] = 1
-    queue.end()
-    assert pool.is_idle
-    assert pool.work(scratch, queue, ticket, 0) == (None, "a pass", None, -1, 0, 0)  # the last one that had anything
-    assert queue.serving == 0
-    assert pool.work(scratch, None, ticket, 0) is None
-    with pytest.raises(ValueError, match="ticket"):
-        pool.work(scratch, None, 0, 0)
-    with pytest.raises(TypeError, match="Queue of this Pool"):
-        pool.work(scratch, queue_of(kernels.Pool(1, 1))[0], ticket, 0)
-
-
-def test_a_thread_that_was_given_up_ends_once_it_comes_back():
-    pool, scratch = kernels.Pool(1, 2), kernels.Scratch()
-    (queue, stop), (other, other_stop) = queue_of(pool), queue_of(pool)
-    queue.call(1)
-    (ticket,) = queue.begin("a pass")
-    assert pool.work(scratch, None, ticket, 0)[1] == "a pass"
-    stop[0] = 1
-    queue.end()
-    assert queue.give_up() == []  # no pass is under way that would need others
-    (instead,) = other.begin("another")
-    assert instead != ticket
-    assert pool.work(scratch, queue, ticket, 0) == (None, "a pass", None, -1, 0, 0)
-    assert pool.work(scratch, None, ticket, 0) is None
-    other.call(1)
-    assert pool.work(scratch, None, instead, 0)[1] == "another"
-    other_stop[0] = 1
-    other.end()
-    assert pool.work(scratch, other, instead, 0)[:2] == (None, "another")
