@@ -46,7 +46,7 @@ class Run:
     """One pass over an order, carried out by threads or by who asks.
 
     # Guarantees: everything below `_lock` is read and written under it. What is data alone (`Task.native`) the engine's
-    # threads carry out in the pool, without Python. They come back for jobs, do those without the lock, and report back;
+    # threads carry out in the pool, without Python. They come back for jobs, do those without the lock and report back;
     # without threads the consumer does, whenever the next batch is not there, and what interrupts it then (Ctrl-C) is
     # its own to handle, at once. Only `next_batch` hands batches over, in order, to one consumer. Nobody touches a slot
     # after its window is complete, and slots go back once nothing is carried out any more, so stopping early frees
