@@ -273,6 +273,7 @@ static int64_t begin(Queue *queue, int64_t *missing)
     for (int64_t k = 0; k < pool->threads; k++)
         if (!pool->tickets[k])
             missing[count++] = pool->tickets[k] = ++pool->generation * pool->threads + k;
+    wake_next(pool); /* for what it was called for before */
     pthread_mutex_unlock(&pool->mutex);
     return count;
 }

@@ -108,6 +108,17 @@ def test_a_call_is_not_lost_where_no_thread_waits_and_comes_before_parts():
         pool.work(scratch, Pass(native.Pool(1, 1)).queue, ticket, 0)
 
 
+def test_a_pass_that_was_called_for_before_it_begins_wakes_a_thread():
+    with Workers(2) as workers:
+        workers.queue.call(2)
+        workers.wait_for(2)  # all of them wait
+        other = Pass(workers.pool)
+        other.queue.call(1)
+        assert other.queue.begin("another") == []
+        workers.wait_for(3)
+        other.end()
+
+
 def test_the_earlier_pass_is_carried_out_first_but_for_its_calls():
     pool, scratch = native.Pool(1, 2), native.Scratch()
     passes, made = [Pass(pool), Pass(pool)], [copies(seed=k) for k in range(2)]
