@@ -41,6 +41,7 @@ typedef struct {
     int64_t *tickets; /* of each thread by its number: 0 where it is missing */
     Queue **serving;  /* of each thread the queue that it has something of */
     int64_t generation; /* of the newest ticket */
+    int64_t turns;    /* how often a thread took something of any pass */
     int64_t idle;     /* threads that wait */
     int64_t copying;  /* threads that carry out what copies */
     Processors processors;
@@ -56,6 +57,7 @@ struct Queue {
     int64_t calls;      /* for how many threads Python has something to do */
     int64_t running;    /* threads that carry something out */
     int64_t serving;    /* threads that have something of it, here or in Python */
+    int64_t turn;       /* when a thread last took something of it */
     int is_awaited;     /* whether the training loop waits for it */
     int is_linked;       /* whether it is among those of the pool */
     Queue *behind;
@@ -73,25 +75,41 @@ typedef struct {
     int64_t part, done; /* of one that was not brought: its number, and the first unit that is still to be brought */
 } Outcome;
 
-/* Return the first share that a thread may take a part of, and the one before it in its queue. */
-static Share *next_share(const Pool *pool, Queue **of, Share **before)
+/* Return whether a pass comes before one that began earlier: a loop waits for it alone, or for both, and they take turns. */
+static int comes_before(const Queue *queue, const Queue *earlier)
 {
-    for (Queue *queue = pool->queues; queue; queue = queue->behind) {
-        *of = queue, *before = NULL;
-        for (Share *share = *queue->stop ? NULL : queue->first; share; *before = share, share = share->behind)
-            if (!share->plan->is_copy || pool->copying < most_taken(&pool->processors))
-                return share;
-    }
+    return !earlier || (queue->is_awaited && (!earlier->is_awaited || queue->turn < earlier->turn));
+}
+
+/* Return the first share of a queue that a thread may take a part of, and the one before it. */
+static Share *first_share(const Pool *pool, const Queue *queue, Share **before)
+{
+    *before = NULL;
+    for (Share *share = *queue->stop ? NULL : queue->first; share; *before = share, share = share->behind)
+        if (!share->plan->is_copy || pool->copying < most_taken(&pool->processors))
+            return share;
     return NULL;
 }
 
-/* Return the first queue for which Python has something to do. */
+/* Return the share that a thread takes a part of next, its queue, and the share before it there. */
+static Share *next_share(const Pool *pool, Queue **of, Share **before)
+{
+    Share *share, *chosen = NULL, *ahead;
+    *of = NULL;
+    for (Queue *queue = pool->queues; queue; queue = queue->behind)
+        if (comes_before(queue, *of) && (share = first_share(pool, queue, &ahead)))
+            chosen = share, *of = queue, *before = ahead;
+    return chosen;
+}
+
+/* Return the next queue for which Python has something to do. */
 static Queue *next_call(const Pool *pool)
 {
-    Queue *queue = pool->queues;
-    while (queue && (!queue->calls || *queue->stop))
-        queue = queue->behind;
-    return queue;
+    Queue *chosen = NULL;
+    for (Queue *queue = pool->queues; queue; queue = queue->behind)
+        if (queue->calls && !*queue->stop && comes_before(queue, chosen))
+            chosen = queue;
+    return chosen;
 }
 
 /* Wake a thread if there is something to do for one more. */
@@ -101,6 +119,21 @@ static void wake_next(Pool *pool)
     Share *before;
     if (pool->idle && (next_call(pool) || next_share(pool, &of, &before)))
         pthread_cond_signal(&pool->changed);
+}
+
+/* Return whether a thread that does something of a queue in Python is to come back for another pass, which takes its turn. */
+static int gives_way(const Queue *queue)
+{
+    Pool *const pool = queue->pool;
+    Queue *share_of = NULL;
+    Share *before;
+    pthread_mutex_lock(&pool->mutex);
+    const Queue *const called = next_call(pool);
+    next_share(pool, &share_of, &before);
+    const int is_other = (called && called != queue && comes_before(called, queue))
+                         || (share_of && share_of != queue && comes_before(share_of, queue));
+    pthread_mutex_unlock(&pool->mutex);
+    return is_other;
 }
 
 /* Take a part; return its number in the share. */
@@ -160,11 +193,17 @@ static const Queue *first_going(const Pool *pool)
     return queue;
 }
 
-/* Let all threads that wait end, if there is nothing left to wait for. */
+/* Count a thread as missing: if it is there after all, it ends once it comes back. */
+static void count_as_missing(Pool *pool, int64_t number) { pool->tickets[number] = 0, pool->serving[number] = NULL; }
+
+/* Let all threads end, if there is nothing left to wait for, and count on none: one that was to begin may never have done so. */
 static void end_threads(Pool *pool)
 {
-    if (!first_going(pool))
-        pthread_cond_broadcast(&pool->changed);
+    if (first_going(pool))
+        return;
+    for (int64_t k = 0; k < pool->threads; k++)
+        count_as_missing(pool, k);
+    pthread_cond_broadcast(&pool->changed);
 }
 
 /* Take a queue from those of the pool, if it was stopped and nobody has anything of it; return whether it was. Its references
@@ -179,6 +218,7 @@ static int is_left(Queue *queue)
             break;
         }
     queue->is_linked = 0;
+    queue->pool->processors.awaited -= queue->is_awaited, queue->is_awaited = 0; /* who waits may have been interrupted */
     end_threads(queue->pool);
     return 1;
 }
@@ -186,7 +226,7 @@ static int is_left(Queue *queue)
 static void serve(Pool *pool, int64_t number, Queue *queue)
 {
     pool->serving[number] = queue;
-    queue->serving++;
+    queue->serving++, queue->turn = ++pool->turns;
 }
 
 /* Note that a thread has nothing of a queue any more; one that was given up may have another in its place. */
@@ -331,7 +371,7 @@ static void lose_thread(Pool *pool, int64_t ticket)
 {
     pthread_mutex_lock(&pool->mutex);
     if (pool->tickets[ticket % pool->threads] == ticket)
-        pool->tickets[ticket % pool->threads] = 0;
+        count_as_missing(pool, ticket % pool->threads);
     pthread_mutex_unlock(&pool->mutex);
 }
 
@@ -344,7 +384,7 @@ static int64_t give_up(Queue *queue, int64_t *missing)
     pthread_mutex_lock(&pool->mutex);
     for (int64_t k = 0; k < pool->threads; k++)
         if (pool->serving[k] == queue)
-            pool->serving[k] = NULL, pool->tickets[k] = 0;
+            count_as_missing(pool, k);
     for (int64_t k = 0; first_going(pool) && k < pool->threads; k++)
         if (!pool->tickets[k])
             missing[count++] = pool->tickets[k] = ++pool->generation * pool->threads + k;

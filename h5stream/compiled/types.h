@@ -572,6 +572,12 @@ static PyObject *number_of_queue(PyObject *self, void *which)
     return PyLong_FromLongLong(number);
 }
 
+static PyObject *gives_way_of(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(gives_way(&((QueueObject *)self)->queue));
+}
+
 static PyMethodDef methods_of_pool[] = {
     {"work", (PyCFunction)(void (*)(void))work_of, METH_FASTCALL, NULL}, {"lose", lose_of, METH_O, NULL}, {0}};
 
@@ -581,7 +587,8 @@ static PyType_Slot slots_of_pool[] = {
     {Py_tp_new, new_pool}, {Py_tp_dealloc, drop_pool}, {Py_tp_getset, fields_of_pool}, {Py_tp_methods, methods_of_pool}, {0}};
 
 static PyGetSetDef fields_of_queue[] = {
-    {.name = "running", .get = number_of_queue}, {.name = "serving", .get = number_of_queue, .closure = ""}, {0}};
+    {.name = "running", .get = number_of_queue}, {.name = "serving", .get = number_of_queue, .closure = ""},
+    {.name = "gives_way", .get = gives_way_of}, {0}};
 
 static PyMethodDef methods_of_queue[] = {
     {"begin", begin_of, METH_O, NULL}, {"add", (PyCFunction)(void (*)(void))add, METH_FASTCALL, NULL},

@@ -53,8 +53,9 @@ class Run:
     # nothing too soon. `stop` may be called by any thread, twice, inside the garbage collector, and in a forked child,
     # where it does nothing.
     # Which thread changes what there is to do asks for a job next, or calls as many threads as there are jobs. A call
-    # is not lost if none waits, and a thread that comes for one goes on until there is no job left. One that comes for
-    # nothing holds up all that run Python. The consumer admits windows itself: a thread would have to wait for it.
+    # is not lost if none waits, and a thread that comes for one goes on until no job is left, or it is another pass's
+    # turn. One that comes for nothing holds up all that run Python. The consumer admits windows itself: a thread would
+    # have to wait for it.
     # Where all rows stay in memory once they are decoded, the first batches of a shuffled window need almost all of its
     # chunks, and are read with those; while there is no room for more batches readers decode the rest. So that each
     # chunk is decoded once, nothing is planned while any is; who carries it out looks whether it is there.
@@ -275,6 +276,9 @@ class Run:
                 self._settle(window)
             while (job := self._next_job()) is not None:
                 self._carry_out(job, tally)
+                if self._queue.gives_way:
+                    self._queue.call(1)
+                    return
         except BaseException as error:  # nothing ends in silence: the consumer would wait for ever
             with self._lock:
                 self._fail(self._open.next, error)
@@ -588,7 +592,9 @@ class Engine:
         self._begin_anew()
 
     def close(self) -> None:
-        """Let go of free slots, and close the files."""
+        """End what is under way, let go of free slots, and close the files."""
+        for run in self.runs:  # one whose end Ctrl-C cut short
+            run.stop()
         self.trim()
         self.reader.close()
 

@@ -57,21 +57,29 @@ class ReaderThreads:
                 self._threads[number] = thread
                 thread.start()
                 del left[0]
-        finally:
-            for ticket in left:  # Ctrl-C, or there may be no more threads
-                self.pool.lose(ticket)
+        except BaseException as error:  # Ctrl-C, or there may be no more threads
+            for ticket in left:
+                self._lose(ticket, error)
+            raise
+
+    def _lose(self, ticket: int, error: BaseException) -> None:
+        """Say that a thread did not start, and why."""
+        for run in self.pool.lose(ticket):
+            run.fail_start(error)
 
     def wait(self, queue: kernels.Queue, is_left: threading.Condition, wait_s: float) -> None:
         """Wait until no thread has anything of a pass that ended; nor longer than so many seconds."""
         if threading.current_thread() in self._threads.values():  # the garbage collector came by
             return
         deadline = time.monotonic() + wait_s
-        with is_left:
-            while queue.serving and (left := deadline - time.monotonic()) > 0:
-                is_left.wait(left)
-        if queue.serving:
-            self._start(queue.give_up())
-        elif self.pool.is_idle:
+        try:
+            with is_left:
+                while queue.serving and (left := deadline - time.monotonic()) > 0:
+                    is_left.wait(left)
+        finally:  # also where Ctrl-C came
+            if queue.serving:
+                self._start(queue.give_up())
+        if self.pool.is_idle and not queue.serving:
             for thread in [*self._threads.values()]:
                 if thread.is_alive():  # not all are, after Ctrl-C
                     thread.join(max(0.0, deadline - time.monotonic()))
@@ -83,8 +91,7 @@ class ReaderThreads:
                 self._on_start(number)
             scratch = self._reader.scratch.native
         except BaseException as error:
-            for run in self.pool.lose(ticket):
-                run.fail_start(error)
+            self._lose(ticket, error)
             return
         served, settled = None, 0
         while (event := self.pool.work(scratch, served, ticket, settled)) is not None:

@@ -140,6 +140,47 @@ def test_the_earlier_pass_is_carried_out_first_but_for_its_calls():
     assert pool.is_idle
 
 
+@pytest.mark.parametrize(
+    ("awaited", "order", "gives_way"),
+    [
+        ([], [0, 0, 1, 1], []),
+        ([0], [0, 0, 1, 1], [2, 3]),
+        ([1], [1, 1, 0, 0], [2, 3]),
+        ([0, 1], [0, 1, 0, 1], [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_passes_that_are_waited_for_come_first_and_take_turns(awaited, order, gives_way):
+    pool, scratch = native.Pool(2, 2), native.Scratch()
+    passes, made = [Pass(pool), Pass(pool)], [copies(seed=k) for k in range(4)]
+    ticket, _ = passes[0].queue.begin(0)
+    passes[1].queue.begin(1)
+    for number, one in enumerate(passes):
+        one.queue.call(2)
+        for plan, target, *_ in made[2 * number : 2 * number + 2]:
+            one.queue.add("group", [share(plan, target, [0, 1000])])
+        one.queue.set_awaited(number in awaited)
+    events, gave_way, served = [], [], None
+    for k in range(8):
+        served, owner, name, *_ = pool.work(scratch, served, ticket, 0)
+        events.append((owner, name))
+        gave_way += [k] * served.gives_way
+    assert events == [(number, name) for name in (None, "group") for number in order]
+    assert gave_way == gives_way
+    for one in passes:
+        one.end()
+
+
+def test_a_ticket_that_no_thread_came_with_is_given_anew_to_the_next_pass():
+    pool = native.Pool(2, 2)
+    one, other = Pass(pool), Pass(pool)
+    tickets = one.queue.begin("a pass")
+    one.end()
+    again = other.queue.begin("another")
+    assert sorted(ticket % 2 for ticket in again) == [0, 1]
+    assert pool.work(native.Scratch(), None, tickets[0], 0) is None
+    other.end()
+
+
 def test_a_pool_gives_a_ticket_for_each_thread_that_is_missing():
     pool = native.Pool(3, 2)
     passes = [Pass(pool) for _ in range(3)]

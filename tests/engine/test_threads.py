@@ -9,6 +9,8 @@ from inner import run_of, stream_all
 from sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
+from h5stream.engine.run import Run
+from h5stream.engine.threads import ReaderThreads
 
 
 @pytest.fixture
@@ -20,6 +22,10 @@ def sample(tmp_path, monkeypatch):
 def loader_of(sample, **options):
     given = {"batch_size": 50, "shuffle": True, "fields": ["x", "y"], "num_workers": 3, "window": 100, "seed": 0}
     return H5StreamLoader(sample.path, **{**given, **options})
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
 
 
 def samples_of(batches):
@@ -83,9 +89,9 @@ def test_threads_that_hang_in_a_pass_that_is_closed_are_not_missed_by_the_next(s
 
 def test_passes_that_are_under_way_get_other_threads_for_those_that_hang(sample, monkeypatch):
     loader = loader_of(sample)
-    hanging = iter(loader)
     with gate(monkeypatch) as blocked:
-        eventually(lambda: run_of(hanging)._queue.serving == 3 or run_of(hanging).ready)
+        hanging = iter(loader)
+        eventually(lambda: run_of(hanging)._queue.serving == 3)
         waiting = iter(loader)
         monkeypatch.undo()
         run_of(hanging).stop()
@@ -94,6 +100,77 @@ def test_passes_that_are_under_way_get_other_threads_for_those_that_hang(sample,
         blocked.open()
     loader.close()
     eventually(lambda: reader_threads() == [])
+
+
+@pytest.mark.parametrize("why", [KeyboardInterrupt, RuntimeError])
+def test_passes_that_get_no_threads_for_those_that_hang_are_told_so(sample, monkeypatch, why):
+    loader = loader_of(sample)
+    with gate(monkeypatch) as blocked:
+        hanging = iter(loader)
+        eventually(lambda: run_of(hanging)._queue.serving == 3)
+        waiting = iter(loader)
+        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", lambda _: exec("raise why", {"why": why}))
+            with pytest.raises(why):
+                run_of(hanging).stop()
+        with pytest.raises(why):
+            list(waiting)
+        blocked.open()
+    loader.close()
+    eventually(lambda: reader_threads() == [])
+
+
+def test_ctrl_c_while_a_pass_that_hangs_is_closed_takes_no_threads_from_another(sample, monkeypatch):
+    loader = loader_of(sample)
+    with gate(monkeypatch) as blocked:
+        hanging = iter(loader)
+        eventually(lambda: run_of(hanging)._queue.serving == 3)
+        waiting = iter(loader)
+        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(run_of(hanging)._batch_came, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                run_of(hanging).stop()
+        assert in_thread(lambda: samples_of(waiting)).result(60) == list(range(4000))
+        blocked.open()
+    loader.close()
+    eventually(lambda: reader_threads() == [])
+
+
+def test_ctrl_c_before_the_threads_of_a_pass_begin_takes_none_from_the_next(sample, monkeypatch):
+    loader = loader_of(sample, timeout=30)
+    with monkeypatch.context() as patch:
+        patch.setattr(ReaderThreads, "_start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+    assert samples_of(loader) == list(range(4000))
+    loader.close()
+    assert reader_threads() == []
+
+
+def test_a_pass_whose_end_was_interrupted_ends_with_its_loader(sample, monkeypatch):
+    loader = loader_of(sample)
+    iterator = iter(loader)
+    next(iterator)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_let_go", interrupted)
+        patch.setattr(ReaderThreads, "wait", interrupted)
+        patch.setattr(run_of(iterator).counters, "end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            iterator.close()
+    assert len(reader_threads()) == 3
+    loader.close()
+    assert reader_threads() == []
+
+
+def test_passes_of_two_loops_that_both_wait_share_one_thread(sample):
+    with loader_of(sample, num_workers=1, batch_size=20, timeout=60) as loader:
+        first, second = iter(loader), iter(loader)
+        taken = in_thread(lambda: next(second))
+        while not taken.done():
+            next(first)
+        assert len(taken.result()[1]) == 20
 
 
 def test_an_error_between_two_jobs_ends_its_pass_and_no_thread(sample, monkeypatch):
