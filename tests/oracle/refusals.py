@@ -64,7 +64,9 @@ REASONS = [
     Reason("unlike types", "must agree|same type|one type|holds .* and|dtype|stored as|type", TYPES),
     Reason("unlike units", "units|do not mean|missing='netcdf'", ("unlike units", "scale_factor", "'_FillValue'")),
     Reason("braces in a name", r"\{\} takes names|\{\} itself", ("{}'",)),
-    Reason("columns of texts", "is not for an attribute, a single value or texts", ("'str'", "'S", "{'vlen': {'vlen'")),
+    Reason(
+        "columns of texts", "is not for an attribute, a single value, or texts or values", ("'str'", "'S", "'vlen'")
+    ),
     Reason("nothing to stream", "has zero rows in .* there is nothing to stream", ("'shape': [0",)),
     Reason("passed once", "generator|list of names", ("'generator'",)),
 ]

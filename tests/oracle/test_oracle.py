@@ -93,13 +93,21 @@ def test_a_case_of_rare_draws_can_be_written_and_has_a_model(kind, seed, tmp_pat
     assert list(reading.model.sample(0)) == list(case["fields"])
 
 
-def test_a_virtual_dataset_whose_name_has_a_percent_sign_is_written(tmp_path):
+def test_a_virtual_dataset_in_a_file_and_of_a_name_with_percent_signs_is_written(tmp_path):
     node = {"shape": [1, 4], "type": "<f8", "seed": 3449, "layout": "virtual", "written": 1, "path": "o/k%20/x1"}
-    described = {"name": "a.h5", "libver": ["earliest", "latest"], "userblock": 0, "track": False, "nodes": [node]}
+    described = {"name": "f0%20.h5", "libver": ["earliest", "latest"], "userblock": 0, "track": False, "nodes": [node]}
     write({"files": [described]}, tmp_path)
-    with h5py.File(tmp_path / "a.h5") as file:
+    with h5py.File(tmp_path / "f0%20.h5") as file:
         assert file["o/k%20/x1"].is_virtual
         assert file["o/k%20/x1"][()].all()
+
+
+def test_attributes_of_datasets_that_are_left_out_are_left_out_too():
+    (file,) = case_of(41000208, "objects")["files"]
+    owners = {node["path"] for node in file["nodes"] if "attr" not in node}
+    attributes = [node["path"] for node in file["nodes"] if "attr" in node]
+    assert attributes == ["o/0/x1", "o/1/x1"]
+    assert owners >= {*attributes}
 
 
 def test_a_damaged_case_is_read_in_one_way_alone():
