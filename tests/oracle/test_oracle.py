@@ -12,9 +12,11 @@ from forking import SERVED
 
 from tools.fuzz_workers import Worker
 
+from .hazards import without_references
 from .kinds import KINDS, case_of
 from .reading import Reading
 from .run import run, write
+from .storage import VARYING
 
 SEEDS = {"rows": 46, "group_rows": 30, "axis_rows": 20, "sequences": 46, "table": 30, "objects": 42, "boxes": 24}
 SEEDS |= {"unlike": 42}
@@ -108,6 +110,20 @@ def test_attributes_of_datasets_that_are_left_out_are_left_out_too():
     attributes = [node["path"] for node in file["nodes"] if "attr" in node]
     assert attributes == ["o/0/x1", "o/1/x1"]
     assert owners >= {*attributes}
+
+
+@pytest.mark.parametrize("stored", [{"layout": "contiguous"}, {"chunks": [2, 2], "filters": ["shuffle", "gzip"]}])
+@pytest.mark.parametrize("kind", VARYING)
+def test_members_beside_those_of_variable_length_are_read_where_h5py_reads_none(tmp_path, kind, stored):
+    kind = {"members": [*kind["members"], ["text", "S3"]]}
+    node = {"path": "x", "shape": [5, 2], "type": kind, "seed": 3, **stored}
+    described = {"name": "a.h5", "libver": ["earliest", "latest"], "userblock": 512, "nodes": [node]}
+    write({"files": [described]}, tmp_path)
+    with h5py.File(tmp_path / "a.h5") as file:
+        values, fixed = file["x"][()], without_references(file["x"])
+    for name in ("b", "c", "text"):
+        assert fixed[name].tolist() == values[name].tolist()
+    assert fixed["a"].dtype == "V16"
 
 
 def test_a_damaged_case_is_read_in_one_way_alone():
