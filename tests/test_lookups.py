@@ -19,6 +19,7 @@ from h5stream import (
     Lengths,
     Ragged,
     Rows,
+    SampleNumber,
     Sequences,
     Table,
 )
@@ -401,6 +402,65 @@ def test_what_is_looked_up_fits_the_samples_of_each_file(tmp_path, lookup):
         )
     with pytest.raises(OptionError, match=r"0\.h5': field 't': lookup= has 2 .*needs one for each of 3"):
         H5Dataset(paths, {"x": "x", "t": Field("t", lookup=lookup)})
+
+
+@pytest.mark.parametrize("beside", ["nothing", "rows", "names", "lists"])
+@pytest.mark.parametrize("said", ["row", "column", "rows", "compound:row", "names", "t@row"])
+def test_what_looks_up_in_each_file_says_how_many_samples_it_has(tmp_path, beside, said):
+    paths, counts, tables = [tmp_path / "0.h5", tmp_path / "1.h5"], (5, 3), []
+    rng, wanted = np.random.default_rng(2), []
+    for path, count in zip(paths, counts, strict=True):
+        table, row = rng.random(4), rng.integers(0, 4, count)
+        compound, names = np.zeros(count, [("row", "i4")]), np.array([b"o0", b"o1"])[row % 2]
+        compound["row"] = row
+        write_datasets(
+            path, t=table, row=row, column=row[:, None], rows=row[:, None] * [1, 1], compound=compound, names=names,
+            o0=np.full(2, 0.5), o1=np.full(2, 1.5),
+        )  # fmt: skip
+        with h5py.File(path, "r+") as file:
+            file["t"].attrs["row"] = row
+        tables.append(table)
+        wanted += (np.repeat(row % 2, 2) + 0.5).reshape(-1, 2).tolist() if said == "names" else table[row].tolist()
+    wanted = [[one, one] for one in wanted] if said == "rows" else wanted
+    theirs, total = np.concatenate(tables), sum(counts)
+    memory = rng.integers(0, 8, total)
+    fields = {
+        "nothing": {},
+        "rows": {"m": Field("t", lookup=memory)},
+        "names": {"m": Field("{}", lookup=[f"o{one % 2}" for one in memory])},
+        "lists": {"m": Field("t", lookup=np.stack([memory, memory], axis=1))},
+    }[beside]
+    right = {
+        "rows": theirs[memory],
+        "names": memory[:, None] % 2 + [0.5, 0.5],
+        "lists": theirs[memory][:, None] * [1, 1],
+    }
+    looked_up = {"x": Field("{}" if said == "names" else "t", lookup=said)}
+    for every in (fields | looked_up, looked_up | fields):
+        dataset = H5Dataset(paths, every | {"number": SampleNumber()})
+        assert len(dataset) == total
+        with H5StreamLoader(dataset, 3, seed=0) as loader:
+            for batch in loader:
+                numbers = batch["number"].numpy()
+                np.testing.assert_array_equal(batch["x"].numpy(), np.asarray(wanted)[numbers])
+                if fields:
+                    np.testing.assert_array_equal(batch["m"].numpy(), right[beside][numbers])
+        dataset.close()
+
+
+@pytest.mark.parametrize("other", [{"lookup": "row"}, {"lookup": "rows"}, {"lookup": "names"}])
+def test_bounds_beside_a_dataset_that_says_how_many_samples_there_are_need_not_cover_all_rows(tmp_path, other):
+    path = write_datasets(
+        tmp_path / "a.h5", t=np.arange(9.0), row=np.arange(3), rows=np.ones((3, 2), int), names=np.array([b"t"] * 3),
+        edges=np.array([1, 4, 4, 6]),
+    )  # fmt: skip
+    for bounds in ("edges", np.array([1, 4, 4, 6])):
+        fields = {"y": Field("t", lookup=Bounds(bounds), ragged="list")}
+        dataset = H5Dataset(path, {"x": Field("{}" if other["lookup"] == "names" else "t", **other)} | fields)
+        assert [one["y"].tolist() for one in dataset] == [[1, 2, 3], [], [4, 5]]
+        dataset.close()
+        with pytest.raises(OptionError, match="Nothing else says how many samples there are"):
+            H5Dataset(path, fields)
 
 
 def test_files_that_list_unlike_numbers_of_rows_are_told_how_to_read_them(tmp_path):

@@ -348,6 +348,23 @@ def test_what_makes_no_rows_is_refused_in_words(walks, fields, samples, kind, sa
         H5Dataset(walks, fields, samples=samples)
 
 
+def test_columns_of_texts_and_of_values_of_variable_length_of_an_object_are_refused_in_words(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(2):
+            file[f"o/{k}/texts"] = ["a", "b"]
+            lists = file.create_dataset(f"o/{k}/lists", (2, 2), h5py.vlen_dtype("i4"))
+            lists[0, 1] = [k, 7]
+    words = "columns= is not for .* a single value, or texts or values of variable length of an object"
+    for name in ("texts", "lists"):
+        with pytest.raises(errors.OptionError, match=words):
+            H5Dataset(tmp_path / "a.h5", Field(name, columns=[0]), samples=Objects("o/*"))
+    with pytest.raises(errors.OptionError, match=words):
+        H5Dataset(tmp_path / "a.h5", Field("lists", columns=([0], [1])), samples=Objects("o/*"))
+    dataset = H5Dataset(tmp_path / "a.h5", "lists", samples=Objects("o/*"))
+    assert [one[0][1].tolist() for one in dataset] == [[0, 7], [1, 7]]
+    dataset.close()
+
+
 @pytest.mark.parametrize("names", [["/"], ["."], ["//"], [b"/"], np.array(["/"]), ["/", "d"], ["d", "/"]], ids=str)
 def test_a_file_or_group_itself_is_an_object_whose_name_is_a_slash(tmp_path, names):
     held = {"y": np.arange(6), "d/y": np.arange(6) * 2, "g/y": np.arange(4), "g/d/y": np.arange(4) * 3}

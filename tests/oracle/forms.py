@@ -368,7 +368,7 @@ def corrupt(reading: Reading, options: dict[str, Any]) -> None:
 
 def damaged(reading: Reading, options: dict[str, Any]) -> None:
     """An object that h5py cannot open: an error that names it, as soon as the dataset is opened."""
-    name, sound = options["path"].rpartition("/")[2], reading.folder / "sound"
+    sound = reading.folder / "sound"
     files = [{**file, "damaged": None} for file in reading.case["files"]]
     for file in files:
         writing.write_file(str(sound), file)
@@ -378,7 +378,7 @@ def damaged(reading: Reading, options: dict[str, Any]) -> None:
     try:
         found = H5Dataset(reading.source, **reading.asked)
     except H5StreamError as error:
-        if f"{name}'" not in str(error):
+        if repr(options["path"]) not in str(error):
             raise WrongError(f"{options['path']!r} is damaged, and no word of it: {error}") from error
         return
     raise WrongError(f"{options['path']!r} is damaged, and there are {len(found)} samples")

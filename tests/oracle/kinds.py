@@ -320,7 +320,9 @@ def _leave_out(draft: Draft) -> None:
         return not is_one or draft.rng.random() > 0.15
 
     for file in draft.files:
-        file["nodes"] = [*filter(stays, file["nodes"])]
+        left = [*filter(stays, file["nodes"])]
+        gone = {node["path"] for node in file["nodes"]} - {node["path"] for node in left if "attr" not in node}
+        file["nodes"] = [node for node in left if "attr" not in node or node["path"] not in gone]
 
 
 def boxes(draft: Draft) -> None:

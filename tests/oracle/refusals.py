@@ -1,8 +1,12 @@
 """What a sound file may be refused for: the words of each reason, and what a case must have for it to be true."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from .calls import is_call
+from .spaces import says_without_doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +16,21 @@ class Reason:
     name: str
     words: str  # a pattern of the message
     needs: tuple[str, ...] = ()  # of which a case, written as text, must have one
+    holds: Callable[[dict[str, Any]], bool] | None = None  # what else must be true of the case
+
+
+def nothing_says_how_many(case: dict[str, Any]) -> bool:
+    """Tell whether no field has rows, or is looked up by a dataset that says how many samples there are."""
+
+    def says(tree: Any) -> bool:
+        if not isinstance(tree, str) and not is_call(tree, "Field"):
+            return False
+        name, options = (tree, {}) if isinstance(tree, str) else (tree["args"][0], tree["options"])
+        if "rows" in options or "names" in options:
+            return says_without_doubt(options)
+        return "@" not in name and not name.startswith("/") and "repeat" not in options
+
+    return not any(map(says, case["fields"].values()))
 
 
 UNNUMBERED = ("'V8'", "'g'", "'time'", "'integer'")
@@ -46,7 +65,7 @@ REASONS = [
     Reason("lookup beside steps", "lookup= takes something else for each sample", ("'rows'", "'names'")),
     Reason("volumes are numbers", "parts of volumes are of numbers", ("Objects", "Boxes", "'axis'")),
     Reason("links of objects in stores", "external link|the external file|external storage", OUTSIDE),
-    Reason("nothing says how many", "says how many samples there are"),
+    Reason("nothing says how many", "says how many samples there are", holds=nothing_says_how_many),
     Reason("array of rows of several files", "of several files or groups|go backwards or beyond the end", ("'rows'",)),
     Reason("an array alone says how many", r"lookup= has [\d,]+ numbers, and needs one for each", ("'args': [[",)),
     Reason("rows that are objects", "rows that are objects are of", ("frame",)),
@@ -64,7 +83,9 @@ REASONS = [
     Reason("unlike types", "must agree|same type|one type|holds .* and|dtype|stored as|type", TYPES),
     Reason("unlike units", "units|do not mean|missing='netcdf'", ("unlike units", "scale_factor", "'_FillValue'")),
     Reason("braces in a name", r"\{\} takes names|\{\} itself", ("{}'",)),
-    Reason("columns of texts", "is not for an attribute, a single value or texts", ("'str'", "'S", "{'vlen': {'vlen'")),
+    Reason(
+        "columns of texts", "is not for an attribute, a single value, or texts or values", ("'str'", "'S", "'vlen'")
+    ),
     Reason("nothing to stream", "has zero rows in .* there is nothing to stream", ("'shape': [0",)),
     Reason("passed once", "generator|list of names", ("'generator'",)),
 ]
@@ -77,7 +98,8 @@ def reason_of(case: dict[str, Any], message: str, form: dict[str, Any] | None = 
         return None
     drawn = repr({key: value for key, value in case.items() if key != "forms"}) + repr(form)
     for reason in REASONS:
-        if re.search(reason.words, message) and (not reason.needs or any(need in drawn for need in reason.needs)):
+        is_true = not reason.needs or any(need in drawn for need in reason.needs)
+        if re.search(reason.words, message) and is_true and (reason.holds is None or reason.holds(case)):
             return reason.name
     return None
 

@@ -197,6 +197,7 @@ def row_count(model: Any, part: Part, axis: int) -> int:
     """Return how many rows a part has along an axis: those of its fields that have the axis, the fewest of them."""
     found: list[int] = []
     lookups: list[int] = []
+    is_said = False
     for tree in model.fields.values():
         name, options = (tree, {}) if isinstance(tree, str) else ((tree["args"] or [""])[0], tree["options"])
         if not (isinstance(tree, str) or is_call(tree, "Field")) or part.is_attribute(name):
@@ -207,6 +208,7 @@ def row_count(model: Any, part: Part, axis: int) -> int:
             continue
         if "rows" in options or "names" in options:
             lookups += looked_up_rows(part, options)
+            is_said |= says_without_doubt(options)
             continue
         if options.get("ragged") == "dense" or model.is_sparse(part, name):
             found.append(len(part.read(f"{name}/indptr")) - 1)
@@ -215,8 +217,17 @@ def row_count(model: Any, part: Part, axis: int) -> int:
             shape = there.at(name).shape
             if len(shape) > abs(axis) or axis < 0:
                 found.append(shape[axis])
-    model.is_alone = bool(lookups) and not found  # nothing else says how many samples there are
+    model.is_alone = bool(lookups) and not found and not is_said  # nothing else says how many samples there are
     return min(found or lookups or [0])
+
+
+def says_without_doubt(options: dict[str, Any]) -> bool:
+    """Tell whether a dataset that looks up says how many samples there are; bounds may be of one sample more."""
+    rows = options.get("rows", options.get("names"))
+    if not isinstance(rows, dict):
+        return isinstance(rows, str)
+    is_named = bool(rows["args"]) and isinstance(rows["args"][0], str)
+    return is_named and (rows["call"] != "Bounds" or bool(rows["options"].get("holds")))
 
 
 def looked_up_rows(part: Part, options: dict[str, Any]) -> list[int]:

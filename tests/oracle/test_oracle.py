@@ -12,9 +12,11 @@ from forking import SERVED
 
 from tools.fuzz_workers import Worker
 
+from .hazards import without_references
 from .kinds import KINDS, case_of
 from .reading import Reading
 from .run import run, write
+from .storage import VARYING
 
 SEEDS = {"rows": 46, "group_rows": 30, "axis_rows": 20, "sequences": 46, "table": 30, "objects": 42, "boxes": 24}
 SEEDS |= {"unlike": 42}
@@ -93,13 +95,35 @@ def test_a_case_of_rare_draws_can_be_written_and_has_a_model(kind, seed, tmp_pat
     assert list(reading.model.sample(0)) == list(case["fields"])
 
 
-def test_a_virtual_dataset_whose_name_has_a_percent_sign_is_written(tmp_path):
+def test_a_virtual_dataset_in_a_file_and_of_a_name_with_percent_signs_is_written(tmp_path):
     node = {"shape": [1, 4], "type": "<f8", "seed": 3449, "layout": "virtual", "written": 1, "path": "o/k%20/x1"}
-    described = {"name": "a.h5", "libver": ["earliest", "latest"], "userblock": 0, "track": False, "nodes": [node]}
+    described = {"name": "f0%20.h5", "libver": ["earliest", "latest"], "userblock": 0, "track": False, "nodes": [node]}
     write({"files": [described]}, tmp_path)
-    with h5py.File(tmp_path / "a.h5") as file:
+    with h5py.File(tmp_path / "f0%20.h5") as file:
         assert file["o/k%20/x1"].is_virtual
         assert file["o/k%20/x1"][()].all()
+
+
+def test_attributes_of_datasets_that_are_left_out_are_left_out_too():
+    (file,) = case_of(41000208, "objects")["files"]
+    owners = {node["path"] for node in file["nodes"] if "attr" not in node}
+    attributes = [node["path"] for node in file["nodes"] if "attr" in node]
+    assert attributes == ["o/0/x1", "o/1/x1"]
+    assert owners >= {*attributes}
+
+
+@pytest.mark.parametrize("stored", [{"layout": "contiguous"}, {"chunks": [2, 2], "filters": ["shuffle", "gzip"]}])
+@pytest.mark.parametrize("kind", VARYING)
+def test_members_beside_those_of_variable_length_are_read_where_h5py_reads_none(tmp_path, kind, stored):
+    kind = {"members": [*kind["members"], ["text", "S3"]]}
+    node = {"path": "x", "shape": [5, 2], "type": kind, "seed": 3, **stored}
+    described = {"name": "a.h5", "libver": ["earliest", "latest"], "userblock": 512, "nodes": [node]}
+    write({"files": [described]}, tmp_path)
+    with h5py.File(tmp_path / "a.h5") as file:
+        values, fixed = file["x"][()], without_references(file["x"])
+    for name in ("b", "c", "text"):
+        assert fixed[name].tolist() == values[name].tolist()
+    assert fixed["a"].dtype == "V16"
 
 
 def test_a_damaged_case_is_read_in_one_way_alone():

@@ -188,11 +188,10 @@ def add_dataset(file, node, folder):
         if node.get("power"):  # tiny or huge numbers
             values = (values * 10.0 ** node["power"]).astype(base)
     if layout == "virtual":
-        name = path.replace("/", "_").replace("%", "percent")  # libhdf5 takes a % for the number of a block
-        source = file.create_dataset(f"behind_{name}", shape, dtype=dtype)
-        source[...] = values
+        name = f"behind_{path.replace('/', '_')}"
+        file.create_dataset(name, shape, dtype=dtype)[...] = values
         where = h5py.VirtualLayout(shape, dtype)
-        where[...] = h5py.VirtualSource(source)
+        where[...] = h5py.VirtualSource(".", name.replace("%", "%%"), shape, dtype)
         return file.create_virtual_dataset(path, where, fillvalue=node.get("fill"))
     dataset = h5py.Dataset(h5d.create(file.id, path.encode(), kind, space, dcpl=creation, lcpl=links))
     if node.get("first"):

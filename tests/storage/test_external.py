@@ -72,6 +72,56 @@ def test_virtual_sources_among_the_opened_files_need_no_leave(path, tmp_path):
     assert H5Dataset([path, tmp_path / "secret.h5"], "virtual")[:].tolist() == [*VALUES.tolist(), *VALUES.tolist()]
 
 
+def add_virtual(file, name, *source):
+    """Add a dataset of six, of the virtual source whose name is written so."""
+    layout, space = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5s.create_simple((6,))
+    layout.set_virtual(space, *source, space)
+    h5py.h5d.create(file.id, name, h5py.h5t.IEEE_F32LE, space, layout)
+
+
+@pytest.mark.parametrize("source", ["k%", "k%%", "k%b", "k%%b", "g%20/y", "g%b/y", "%/y"])
+def test_a_percent_sign_in_the_name_of_a_virtual_source_is_what_hdf5_has_it_mean(tmp_path, source):
+    asked = source.replace("%", "%%").encode()
+    write_datasets(tmp_path / "secret.h5", x=VALUES)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file[source] = VALUES
+        file["number/y"] = file["k"] = VALUES + 1
+        add_virtual(file, b"x", b".", asked)
+    dataset = H5Dataset(tmp_path / "a.h5", "x")
+    assert dataset[:].numpy().tobytes() == read_with_h5py(tmp_path / "a.h5").tobytes() == VALUES.tobytes()
+    dataset.close()
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file[source]
+        file[source] = h5py.ExternalLink("secret.h5", "/x")
+    with pytest.raises(ExternalDataError, match=r"is an external link to 'secret\.h5'"):
+        H5Dataset(tmp_path / "a.h5", "x")
+
+
+@pytest.mark.parametrize("name", ["s%.h5", "s%%.h5", "s%b.h5", "s%%b.h5", "s%20.h5"])
+def test_a_percent_sign_in_the_name_of_the_file_of_a_virtual_source_is_what_hdf5_has_it_mean(tmp_path, name):
+    asked = name.replace("%", "%%")
+    for one, values in ((name, VALUES), (asked, VALUES + 1)):
+        write_datasets(tmp_path / one, x=values, own=values)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["own"] = VALUES
+        add_virtual(file, b"x", asked.encode(), b"x")
+    assert [item.target for item in references(tmp_path / "a.h5")] == [name]
+    dataset = H5Dataset([tmp_path / "a.h5", tmp_path / name], "x")
+    assert dataset[:6].numpy().tobytes() == read_with_h5py(tmp_path / "a.h5").tobytes() == VALUES.tobytes()
+    dataset.close()
+    with pytest.raises(ExternalDataError, match="the virtual source"):
+        H5Dataset([tmp_path / "a.h5", tmp_path / asked], "x")
+
+
+def test_a_file_that_is_called_as_a_pattern_is_not_what_the_pattern_reads(tmp_path):
+    for name in ("s%b.h5", "s0.h5"):
+        write_datasets(tmp_path / name, x=VALUES)
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        add_pattern(file, b"s%b.h5", b"x")
+    with pytest.raises(ExternalDataError, match=r"the virtual source 's%b\.h5'"):
+        H5Dataset([tmp_path / "a.h5", tmp_path / "s%b.h5"], "x")
+
+
 def add_pattern(file, *source, blocks=1):
     """Add a dataset ``x`` of blocks of six, each of the virtual source whose name has its number."""
     unlimited = (h5py.h5s.UNLIMITED,)
@@ -82,12 +132,13 @@ def add_pattern(file, *source, blocks=1):
     h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, whole, layout)
 
 
-def test_a_pattern_of_virtual_sources_is_followed_to_each_of_them(tmp_path):
+@pytest.mark.parametrize(("group", "part"), [("", "part-"), ("", "part%"), ("g%20/", "part%b")])
+def test_a_pattern_of_virtual_sources_is_followed_to_each_of_them(tmp_path, group, part):
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
-        file["part-0"] = VALUES
-        file["part-1"] = h5py.ExternalLink("secret.h5", "/x")
-        add_pattern(file, b".", b"part-%b")
-    with pytest.raises(ExternalDataError, match="'part-1' is an external link"):
+        file[f"{group}{part}0"] = VALUES
+        file[f"{group}{part}1"] = h5py.ExternalLink("secret.h5", "/x")
+        add_pattern(file, b".", f"{group}{part}".replace("%", "%%").encode() + b"%b")
+    with pytest.raises(ExternalDataError, match=f"{part}1' is an external link"):
         H5Dataset(tmp_path / "a.h5", "x")
 
 

@@ -233,7 +233,7 @@ def behind(group: Any, name: str | bytes, path: str, way_out: str = "name other 
         said = what_libhdf5_said(error)
         if kind != h5l.TYPE_HARD and re.search(_NOT_THERE, said):
             return None
-        shown = name if isinstance(name, str) else repr(name)
+        shown = posixpath.join(group.name, name).strip("/") if isinstance(name, str) else f"{name!r} of {group.name}"
         why = f"{shown!r} is there, but libhdf5 cannot open it: {said}. It is damaged: copy the file again from its"
         raise SourceError(f"{path!r}: {why} source, or {way_out}", file=path) from error
 

@@ -69,7 +69,8 @@ class Guard:
             return
         seen = set() if seen is None else seen
         for kind, target, source in _leads(dataset.id.get_create_plist()):
-            inside = self._opened_path(target, path) if kind == VIRTUAL else None
+            is_one = kind == VIRTUAL and not _is_pattern(target)  # others may be of any number of files
+            inside = self._opened_path(_filled(target), path) if is_one else None
             if inside is None:
                 what = "virtual source" if kind == VIRTUAL else "external file"
                 _refuse(path, name, f"field {name!r} has the {what}", target)
@@ -88,7 +89,7 @@ class Guard:
         return there if there == here or there in self.opened else None
 
     def _check_source(self, file: Any, path: str, name: str, seen: set[tuple[str, str]]) -> None:
-        for one in _names_meant(file, name):
+        for one in _names_meant(file, name, lambda group: self.check_links(file, group, path)):
             self.check_links(file, one, path)
             with _damage_ignored():
                 source = file[one]
@@ -154,16 +155,35 @@ def _refuse(path: str, name: str, what: str, target: str) -> NoReturn:
     raise ExternalDataError(said, file=path, field=name, target=target)
 
 
-def _names_meant(file: Any, name: str) -> list[str]:
-    """Return the datasets that a virtual source's name stands for: ``%b`` in it counts blocks."""
-    if "%" not in name:
-        return [name]
-    folder, leaf = posixpath.split(name)
-    pattern = re.compile(re.escape(leaf).replace("%b", r"\d+").replace("%%", "%"))
-    meant: list[str] = []
-    with _damage_ignored():
-        meant += [posixpath.join(folder, one) for one in file[folder or "/"] if pattern.fullmatch(one)]
-    return meant
+_SPECIFIER = re.compile("%[%b]")
+"""In names of virtual sources ``%b`` counts blocks, and ``%%`` is one ``%``, as H5Pset_virtual has it."""
+
+
+def _is_pattern(name: str) -> bool:
+    """Tell whether the name of a virtual source stands for several, by numbers of blocks."""
+    return "%b" in _SPECIFIER.findall(name)
+
+
+def _filled(name: str, block: int = 0) -> str:
+    """Return the name of a virtual source's file, or of its dataset, for a block."""
+    return _SPECIFIER.sub(lambda mark: "%" if mark[0] == "%%" else str(block), name)
+
+
+def _names_meant(file: Any, name: str, check: Callable[[str], None]) -> list[str]:
+    """Return the datasets that a virtual source's name stands for, level by level; groups are checked, then opened."""
+    meant = [""]
+    for part in name.split("/"):
+        if not _is_pattern(part):
+            meant = [posixpath.join(above, _filled(part)) for above in meant]
+            continue
+        expression = _SPECIFIER.sub(lambda mark: "%" if mark[0] == "%%" else "[0-9]+", re.escape(part))
+        pattern, every = re.compile(expression), list[str]()
+        for above in meant:
+            check(above or "/")
+            with _damage_ignored():
+                every += [posixpath.join(above, one) for one in file[above or "/"] if pattern.fullmatch(one)]
+        meant = every
+    return [one or "/" for one in meant]
 
 
 # --- The files that an HDF5 file needs: external links, sources of virtual datasets, external storage.
@@ -173,7 +193,6 @@ def _names_meant(file: Any, name: str) -> list[str]:
 
 # A pattern that names millions of files is not followed for ever.
 _MOST_BLOCKS = 100_000
-_BLOCK_NUMBER = re.compile(r"%(0?\d*)b")
 
 
 LINK, VIRTUAL, STORAGE = "external link", "virtual dataset source", "external storage"
@@ -245,7 +264,7 @@ def files_behind(dataset: h5py.Dataset, path: str, seen: dict[str, None] | None 
             names = {source.dset_name for source in dataset.virtual_sources()}
             # Sources may be virtual themselves; what cannot be followed leads nowhere.
             with contextlib.suppress(OSError, RuntimeError, ValueError), open_file(str(found)) as opened:
-                for name in names:
+                for name in itertools.chain(*(_names_meant(opened, one, lambda _: None) for one in names)):
                     source = opened.get(name)
                     if isinstance(source, h5py.Dataset) and source.is_virtual:
                         files_behind(source, str(found), seen)
@@ -273,12 +292,8 @@ def _leads(creation: h5py.h5p.PropDCID) -> Iterator[tuple[str, str, str]]:
 
 
 def _fill_in(pattern: str, file: Path) -> Iterable[str]:
-    """Return the names that a pattern stands for: ``%b`` counts blocks from 0 until a file is missing."""
-    if not _BLOCK_NUMBER.search(pattern):
-        return [pattern.replace("%%", "%")]
-
-    def name_of(block: int) -> str:
-        return _BLOCK_NUMBER.sub(lambda match: f"{block:{match[1]}d}", pattern).replace("%%", "%")
-
-    names = map(name_of, range(_MOST_BLOCKS))
+    """Return the names that a pattern stands for: those of blocks, from 0 until a file is missing."""
+    if not _is_pattern(pattern):
+        return [_filled(pattern)]
+    names = (_filled(pattern, block) for block in range(_MOST_BLOCKS))
     return itertools.takewhile(lambda name: Reference(VIRTUAL, file, "", name).resolve(), names)

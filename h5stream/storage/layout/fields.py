@@ -903,7 +903,10 @@ _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "objects": ("whole objects with ragged=", ("dtype=", "normalise=", "missing=", "columns=", _NAMED, *_RAGGED)),
     "attributes": ("an attribute with ragged=", ("dtype=", "normalise=", *_RAGGED)),
-    "once": ("an attribute, a single value or texts of an object", ("dtype=", "normalise=", "missing=", "take='all'")),
+    "once": (
+        "an attribute, a single value, or texts or values of variable length of an object",
+        ("dtype=", "normalise=", "missing=", "take='all'"),
+    ),
 }
 """Kinds of field: what each is called, and the options that it takes; all others are refused."""
 

@@ -109,6 +109,11 @@ class _Found:
         samples = self.samples
         return isinstance(samples, Sequences) and samples.lengths == "shortest" and self.extents is None
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many samples datasets name a row for, one each."""
+        return {self.looked_up[key].name: count for key, count in self.chosen.items() if self.extents is None}
+
     def add(self, *field: Any, **layout: Any) -> int:
         """Add a field that comes from no dataset; return its number."""
         self.fields.append(_field(*field, **layout))
@@ -136,7 +141,7 @@ def read_fields(
     along = found.extents.elements if found.extents else {}
     places = along[0][0] if len(along) == 1 else rows  # or along the axis that samples lie along
     for known in found.looked_up.values():
-        known.is_alone = not found.lengths
+        known.is_alone = not (found.lengths or found.counts or (found.stretches and not found.is_doubtful))
     for known, said, values, first in found.stretches:
         known.add_stretches(said, values, places, first, repr(found.path))
     for key, count in found.chosen.items():
@@ -161,7 +166,8 @@ def read_fields(
 
 def _rows(found: _Found, shape: SampleShape) -> int:
     """Return the rows that fields agree in, or what is looked up says of them where no field has rows."""
-    lengths = found.lengths or found.named or ({"the object": 1} if found.are_objects and found.once else {})
+    lengths = found.lengths or found.counts or found.named
+    lengths = lengths or ({"the object": 1} if found.are_objects and found.once else {})
     if not lengths:
         said = f"none of the fields {', '.join(map(repr, shape.keys))} says how many samples there are"
         raise OptionError(
@@ -612,6 +618,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
         among = sum(len(one) for one, *_ in known.tables) if indptr else known.rows
         known.add_chosen(values, before, among - before, found.path)
         found.chosen[key] = len(known.chosen[-1])
+        _stand_for_rows(found, known, said)
     elif said is not None and is_named:
         which, values = _stretches(found, known, asked) if lists is None else (lists, [])
         is_plain = isinstance(which, Bounds) and not which.holds  # others say without doubt how many samples there are
@@ -620,12 +627,20 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
             found.named = {known.name: samples_bounded(which, count) if isinstance(which, Bounds) else count}
             found.is_doubtful = is_plain
         found.stretches.append((known, which, values, before))
-        found.said_in = found.said_in or (found.opened, said if isinstance(said, str) else said.names[0])
+        _stand_for_rows(found, known, said if isinstance(said, str) else said.names[0])
     elif said is not None and not callable(said) and is_first:
         # Of more files than one they do not say which has how many samples.
         found.named = found.named or {known.name: known.count}
         found.bearers.append((1, known.parts[0]))
     return known.entry
+
+
+def _stand_for_rows(found: _Found, known: LookedUp, name: str) -> None:
+    """Note what says the rows of samples: a dataset; of an attribute, the dataset that it looks rows up in."""
+    if found.opened.is_attribute(name):
+        found.bearers.append((1, known.parts[-1]))
+    else:
+        found.said_in = found.said_in or (found.opened, name)
 
 
 def _of_one_row(found: _Found, asked: Field) -> H5StreamError:
