@@ -320,9 +320,8 @@ def _leave_out(draft: Draft) -> None:
         return not is_one or draft.rng.random() > 0.15
 
     for file in draft.files:
-        left = [*filter(stays, file["nodes"])]
-        gone = {node["path"] for node in file["nodes"]} - {node["path"] for node in left if "attr" not in node}
-        file["nodes"] = [node for node in left if "attr" not in node or node["path"] not in gone]
+        gone = {node["path"] for node in file["nodes"] if not stays(node)}  # with the attributes of what goes
+        file["nodes"] = [node for node in file["nodes"] if node["path"] not in gone]
 
 
 def boxes(draft: Draft) -> None:
