@@ -249,7 +249,7 @@ def test_every_option_of_the_training_script_in_the_guide_exists():
 
 
 def test_every_page_is_in_the_navigation():
-    listed = re.findall(r"[:-] ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    listed = re.findall(r"(?:[:-]|^ ) ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
     assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
 
 
