@@ -89,9 +89,7 @@ Window = Annotated[str, typer.Option("--window", metavar="ROWS", help="Rows shuf
 MemoryBudget = Annotated[int | None, nbytes("--memory-budget", "Memory that the loader may take, such as 4GiB.")]
 Anonymous = Annotated[
     bool,
-    typer.Option(
-        "--anonymous", callback=_without_credentials, help="Use no credentials: for public buckets."
-    ),
+    typer.Option("--anonymous", callback=_without_credentials, help="Use no credentials: for public buckets."),
 ]
 AsJson = Annotated[bool, flag("--json", "Print the figures as JSON.")]
 
