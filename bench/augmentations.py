@@ -21,7 +21,7 @@ CROP_SECONDS_SAMPLES = 16_000
 
 
 def augmented(sample: tuple[Any, Any]) -> tuple[torch.Tensor, Any]:
-    """Crop, resize, flip, jitter and normalise an image with Pillow, as torchvision's transforms do."""
+    """Crop, resize, flip, jitter and normalize an image with Pillow, as torchvision's transforms do."""
     image, label = Image.fromarray(np.asarray(sample[0])), sample[1]
     side = image.width
     size = int(side * (0.6 + 0.4 * random.random()))

@@ -6,7 +6,7 @@ frames, the same under gzip, and the JPEG of the Lance copy in HDF5, so that bot
 frames, 5 rows apart, and the 20 actions. They are compared with one another before anything is timed.
 
     pip install --no-deps stable-worldmodel
-    pip install lancedb pylance loguru tqdm pillow hdf5plugin s3fs 'h5stream[remote]'
+    pip install lancedb pylance loguru tqdm pillow hdf5plugin s3fs obstore
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
 def augment(sample):
-    """Crop, flip, jitter and normalise one image; what is drawn here depends on seed, epoch and sample alone."""
+    """Crop, flip, jitter and normalize one image; what is drawn here depends on seed, epoch and sample alone."""
     image = Image.fromarray(sample["image"].numpy())
     side = min(image.size)
     size = random.randint(side * 2 // 3, side)

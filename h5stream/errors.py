@@ -281,7 +281,7 @@ class DeviceMemoryError(H5StreamError, MemoryError):
 
 
 class MissingExtraError(H5StreamError, ImportError):
-    """An optional dependency is not installed; the message says which extra brings it."""
+    """An optional dependency is not installed; the message says what installs it."""
 
 
 class SlowSamplerWarning(UserWarning):

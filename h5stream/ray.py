@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from h5stream.base.texts import missing_extra
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.dataset.statistics import read_through
 from h5stream.engine.assemble import Assembler
-from h5stream.errors import MissingExtraError, OptionError, UnsupportedFieldError
+from h5stream.errors import OptionError, UnsupportedFieldError
 from h5stream.order.blocks import Stretch, stretches
 from h5stream.storage.layout.fields import Fields
 from h5stream.storage.layout.layout import SampleLayout, SparseEntry
@@ -70,9 +71,7 @@ def read_hdf5(
     try:
         import ray.data
     except ImportError:
-        raise MissingExtraError(
-            "read_hdf5 makes a dataset of Ray Data, which is not installed: python -m pip install 'h5stream[ray]'"
-        ) from None
+        raise missing_extra("read_hdf5 makes a dataset of Ray Data", "ray") from None
     if "storage_options" in options:
         raise OptionError(
             "storage_options= stay in the process that they are given to, and Ray's tasks are others: credentials go "

@@ -117,16 +117,16 @@ def test_the_message_about_unlike_lengths_names_ragged(paths, kind, name):
         opened(paths, kind, v=name)
 
 
-def test_padding_crops_casts_and_normalisation_apply_to_attributes(paths):
+def test_padding_crops_casts_and_normalization_apply_to_attributes(paths):
     form = Ragged("pad", crop=Crop(2, at="start"), pad_value=-1)
     dataset, _ = opened(paths, "groups", v=Field("@picks", ragged=form, dtype=torch.float32))
     values, lengths = dataset[:4]["v"]
     assert values.dtype == torch.float32
     assert values.tolist() == [[-1, -1], [0, -1], [0, 10], [0, 10]]
     assert lengths.tolist() == [0, 1, 2, 2]
-    normalised, _ = opened(paths, "groups", v=Field("@picks", ragged="pad", normalise={"mean": 10, "std": 2}))
-    assert normalised[1:4]["v"].values.tolist() == [[-5, 0, 0], [-5, 0, 0], [-5, 0, 5]]
-    assert normalised.statistics()["v"].count == sum(len(one) for one in VALUES["picks"])
+    normalized, _ = opened(paths, "groups", v=Field("@picks", ragged="pad", normalize={"mean": 10, "std": 2}))
+    assert normalized[1:4]["v"].values.tolist() == [[-5, 0, 0], [-5, 0, 0], [-5, 0, 5]]
+    assert normalized.statistics()["v"].count == sum(len(one) for one in VALUES["picks"])
     joined = H5Dataset([dataset, dataset])
     assert joined[COUNT + 2]["v"].tolist() == [0, 10]
 

@@ -19,7 +19,7 @@ from tests.device.fake_backend import FakeBackend
 ROWS, BATCH = 1000, 64
 ALL_SEEDS = range(25)
 SEEDS = ALL_SEEDS[:9]
-X = Field("x", normalise={"mean": [1.0, 2, 3, 4, 5], "std": 2.0})
+X = Field("x", normalize={"mean": [1.0, 2, 3, 4, 5], "std": 2.0})
 FIELDS = {"x": X, "y": "y", "b": Field("b", dtype=torch.float32), "s": "s"}
 
 
@@ -78,7 +78,7 @@ def test_packed_numbers_of_several_files_are_right_on_a_late_device(tmp_path, mo
     packed = {"missing": "netcdf"}
     fields = {
         "t": Field("t", **packed),
-        "n": Field("t", **packed, normalise={"mean": 1, "nan": 0}),
+        "n": Field("t", **packed, normalize={"mean": 1, "nan": 0}),
         "y": SampleNumber(),
     }
     expected, backend = list(loader_of(paths, fields=fields)), FakeBackend(seed)

@@ -152,12 +152,17 @@ def test_the_api_pages_have_everything_public_and_nothing_else():
         assert attribute in importlib.import_module(door).__all__
 
 
-def test_its_defaults_are_values_and_not_names_of_constants():
+def test_its_signatures_have_types_and_values_and_no_old_names():
     griffe = pytest.importorskip("griffe", reason="the extra 'docs' is not installed; CI builds the site")
     package = griffe.load(
         "h5stream", search_paths=[ROOT], extensions=griffe.load_extensions(ROOT / "tools/true_defaults.py")
     )
-    assert str(package["loader.loader.H5StreamLoader.__init__"].parameters["batch_size"].default) == "8192"
+    parameters = package["loader.loader.H5StreamLoader.__init__"].parameters
+    assert str(parameters["batch_size"].default) == "8192"
+    assert str(parameters["batch_size"].annotation) == "int | None"
+    assert "old" not in parameters
+    assert "old" not in package["storage.layout.fields.Field.__init__"].parameters
+    assert "show_signature_annotations: true" in (ROOT / "mkdocs.yml").read_text()
 
 
 @for_each([*PAGES, *sorted((ROOT / "examples").glob("*.py")), ROOT / "README.md"])
@@ -249,7 +254,7 @@ def test_every_option_of_the_training_script_in_the_guide_exists():
 
 
 def test_every_page_is_in_the_navigation():
-    listed = re.findall(r"[:-] ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    listed = re.findall(r"(?:[:-]|^ ) ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
     assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
 
 

@@ -241,3 +241,10 @@ def test_threads_share_the_cache(blocky):
     reading = [in_thread(read, np.random.default_rng(seed)) for seed in range(4)]
     assert [one.result(60) for one in reading] == [[]] * 4
     assert held_nbytes() <= indexing.LIMIT_NBYTES
+
+
+def test_a_loader_refuses_numpy_and_says_what_to_write(path):
+    with pytest.raises(TypeError, match=r"numpy= belongs to H5Dataset; a loader gives tensors, and x.numpy\(\)"):
+        H5StreamLoader(path, fields="flat", numpy=True)
+    with H5StreamLoader(H5Dataset(path, "flat", numpy=True)) as loader:
+        assert isinstance(next(iter(loader)), torch.Tensor)

@@ -269,7 +269,7 @@ def test_rows_that_are_listed_are_changed_and_cropped_as_others(listed):
         "start": Field("packed", lookup="lists", ragged=Ragged(crop=Crop(2, at="start"))),
         "random": Field("packed", lookup=lists["lists"], ragged=Ragged(crop=Crop(2))),
         "columns": Field("packed", lookup="even", columns=[2, 0], dtype=torch.float64),
-        "normalised": Field("plain", lookup=lists["lists"], normalise={"mean": 0.5, "std": 2}),
+        "normalized": Field("plain", lookup=lists["lists"], normalize={"mean": 0.5, "std": 2}),
         "missing": Field("plain", lookup="even", missing=float(rows[lists["even"][4, 1], 2])),
     }
     for one in H5Dataset(path, fields):
@@ -278,7 +278,7 @@ def test_rows_that_are_listed_are_changed_and_cropped_as_others(listed):
         np.testing.assert_array_equal(one["start"], some[:2])
         assert any(np.array_equal(one["random"], some[k : k + 2]) for k in range(max(1, len(some) - 1)))
         np.testing.assert_array_equal(one["columns"], even[:, [2, 0]].astype("f8"))
-        np.testing.assert_allclose(one["normalised"], (some - 0.5) / 2)
+        np.testing.assert_allclose(one["normalized"], (some - 0.5) / 2)
         np.testing.assert_array_equal(
             one["missing"], np.where(even == rows[lists["even"][4, 1], 2], np.float32(np.nan), even)
         )

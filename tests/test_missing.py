@@ -292,7 +292,7 @@ def test_numbers_and_fill_values_become_nan_of_float32(tmp_path):
     want = np.where(np.isin(raw, [2, 5]), np.nan, raw).astype("f8")
     same(wide[:], want)
     normal = {"mean": 1, "std": 2, "factor": 0.5, "nan": -7}
-    got = H5Dataset(tmp_path / "a.h5", Field("x", missing=("fill", 2), normalise=normal))[:]
+    got = H5Dataset(tmp_path / "a.h5", Field("x", missing=("fill", 2), normalize=normal))[:]
     np.testing.assert_allclose(got.numpy(), np.nan_to_num((want * 0.5 - 1) / 2, nan=-7).astype("f4"))
     assert got.dtype == torch.float32
     by = H5Dataset(tmp_path / "a.h5", Field("x", missing=2)).statistics()["x"]

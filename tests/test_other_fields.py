@@ -37,7 +37,7 @@ def test_the_samples_are_the_same(path, kind):
     rows = torch.cat(list(H5StreamLoader(source, 8))).numpy()
     with h5py.File(path) as file:
         x = file["x"][:][rows]
-    with H5StreamLoader(source, 8, fields=[Field("x", normalise={"mean": 1.0, "std": 2.0}), "y"]) as loader:
+    with H5StreamLoader(source, 8, fields=[Field("x", normalize={"mean": 1.0, "std": 2.0}), "y"]) as loader:
         batches = list(loader)
     assert np.array_equal(torch.cat([y for _, y in batches]).numpy(), rows)
     assert np.allclose(torch.cat([batch for batch, _ in batches]).numpy(), (x - 1) / 2)

@@ -4,11 +4,13 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import h5stream
+from h5stream.base.texts import missing_extra
 from h5stream.loader.arguments import OLD
 from h5stream.storage.layout.fields import OldField
 
@@ -139,7 +141,10 @@ def test_a_name_that_is_not_offered_is_an_attribute_error():
 
 def test_without_ray_its_reader_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(h5stream.errors.MissingExtraError, match=r"pip install 'h5stream\[ray\]'"):
+    with pytest.raises(
+        h5stream.errors.MissingExtraError,
+        match=r"pip install 'ray\[data\]', or, in a clone of h5stream, .* '\.\[ray\]'",
+    ):
         importlib.import_module("h5stream.ray").read_hdf5("a.h5", "x")
 
 
@@ -166,3 +171,12 @@ def test_it_gives_the_very_test_command_that_ci_runs():
     command = "python -m pip install -c constraints.txt '.[test]' && python -m pytest"
     assert command in README
     assert command in (ROOT / ".ci" / "run").read_text()
+
+
+def test_what_an_error_says_to_install_is_what_the_extra_brings():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra in ("remote", "ray", "plot", "prometheus", "tensorboard"):
+        package = re.search(r"pip install '?([\w-]+)", str(missing_extra("this needs it", extra))).group(1)
+        assert [re.match(r"[\w-]+", one).group() for one in extras[extra]] == [package]
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "h5stream").rglob("*.py"), ROOT / "README.md"]
+    assert [page for page in pages if "h5stream[" in page.read_text()] == []

@@ -132,8 +132,8 @@ def test_captions_of_each_image_come_as_lists(data):
 def test_texts_come_in_no_other_form(data, form):
     with pytest.raises(errors.UnsupportedFieldError, match="ragged='list' of texts"):
         H5Dataset(data[0], Field("text", lookup=Lengths("counts"), ragged=form))
-    with pytest.raises(errors.OptionError, match="normalise= is for"):
-        H5Dataset(data[0], Field("text", lookup=Lengths("counts"), ragged="list", normalise={"mean": 1}))
+    with pytest.raises(errors.OptionError, match="normalize= is for"):
+        H5Dataset(data[0], Field("text", lookup=Lengths("counts"), ragged="list", normalize={"mean": 1}))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -17,6 +17,7 @@ from torch.utils.data import RandomSampler
 
 from h5stream import Boxes, ChunkBatchSampler, H5Dataset, H5StreamLoader, Rows, Sequences, Table
 from h5stream.errors import OptionError, StateError
+from h5stream.training import track
 
 ROWS, BATCH = 1000, 48
 FIELDS = ["x", "y"]
@@ -276,6 +277,31 @@ def test_more_batches_than_an_epoch_has_are_refused(sample):
     state = {**make(sample).state_dict(), "taken": [[1, 22]]}
     with pytest.raises(OptionError, match="22 batches were taken, but there are 21"):
         make(sample).load_state_dict(state)
+
+
+@pytest.mark.parametrize("batches", [0, 1, 21])
+def test_a_resumed_iterator_has_the_length_of_what_is_left_and_the_loader_that_of_an_epoch(sample, batches):
+    with make(sample) as first, make(sample) as later, make(sample, rank=1, world_size=2) as other:
+        _, state = stopped_after(first, batches)
+        for loader in (later, other):
+            whole = len(loader)
+            loader.load_state_dict(state)
+            if batches < 21:
+                iterator = iter(loader)
+                left = len(iterator)
+                assert left == len(rows(iterator)) == len(iterator)
+                assert left == (21 - batches if loader is later else -(-(1000 - 48 * batches) // 96))
+            following = iter(loader)
+            assert len(following) == len(loader) == whole == len(rows(following))
+
+
+def test_track_counts_what_a_resume_left(sample):
+    with make(sample) as first, make(sample) as later:
+        _, state = stopped_after(first, 6)
+        later.load_state_dict(state)
+        epoch = track(later, monitor=False)
+        assert [sum(1 for _ in epoch), epoch.summary.batches, epoch.summary.expected_batches] == [15, 15, 15]
+        assert [sum(1 for _ in epoch), epoch.summary.expected_batches] == [21, 21]
 
 
 # --- orders of somebody else's ------------------------------------------------------------------------------

@@ -396,8 +396,8 @@ def test_numbers_are_converted_from_and_to_them(tmp_path, dtype):
     assert same(H5Dataset(path, Field("f", dtype=dtype))[:], dtype, bits)
     assert H5Dataset(path, Field("i", dtype=dtype))[:].float().tolist() == torch.arange(8.0).view(2, 4).tolist()
     normal = {"mean": 1.0, "std": 2.0}
-    assert torch.allclose(H5Dataset(path, Field("x", normalise=normal))[:], (exact - 1) / 2)
-    cast = H5Dataset(path, Field("x", normalise=normal, dtype=dtype))[:]
+    assert torch.allclose(H5Dataset(path, Field("x", normalize=normal))[:], (exact - 1) / 2)
+    cast = H5Dataset(path, Field("x", normalize=normal, dtype=dtype))[:]
     assert cast.dtype == dtype
     assert torch.equal(cast.float(), ((exact - 1) / 2).to(dtype).float())
     missing = H5Dataset(path, Field("x", missing=0.1))[:]

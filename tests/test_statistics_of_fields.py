@@ -232,7 +232,7 @@ def test_texts_are_counted_and_complex_numbers_left_out(path):
     assert math.isnan(found["name"].mean)
     assert found["name"].to_dict()["mean"] is None
     with pytest.raises(OptionError, match="'name' is text"):
-        found["name"].normalise()
+        found["name"].normalize()
 
 
 def test_a_second_call_reads_nothing_and_says_the_same(path, monkeypatch):
@@ -306,13 +306,15 @@ def test_tiny_and_huge_numbers_have_statistics_in_every_way_of_asking(tmp_path, 
             assert np.allclose(known.std, std, rtol=1e-12, atol=0)
 
 
-def test_normalising_what_never_varies_divides_by_one(path):
+def test_normalizing_what_never_varies_divides_by_one(path):
     with h5py.File(path, "a") as f:
         f["flat"], f["none"] = np.full((500, 2), 3.0), np.full(500, np.nan)
     found = H5Dataset(path, ["flat", "none", "image"]).statistics(axis={"flat": -1, "image": 0})
-    assert found["flat"].normalise()["std"].tolist() == [1, 1]
-    assert found["none"].normalise() == {"mean": 0, "std": 1}
-    assert found["image"].normalise()["mean"].shape == (3, 1, 1)
+    assert found["flat"].normalize()["std"].tolist() == [1, 1]
+    assert found["none"].normalize() == {"mean": 0, "std": 1}
+    assert found["image"].normalize()["mean"].shape == (3, 1, 1)
+    with pytest.warns(DeprecationWarning, match=r"write normalize\(\)"):
+        assert found["flat"].normalise()["std"].tolist() == [1, 1]
     assert isinstance(H5Dataset(path, "image").statistics(axis=())["image"].mean, float)
 
 

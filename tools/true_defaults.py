@@ -1,4 +1,4 @@
-"""For the documentation: a default that is written as a constant's name is shown as the constant's value."""
+"""For the documentation: signatures with the values of constants, and without names of earlier versions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import griffe
 
 
 class TrueDefaults(griffe.Extension):
-    """Resolves constants in signatures, those imported from another module as well."""
+    """Resolves constants in signatures, those imported from another module as well, and leaves ``**old`` out."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Replace the defaults of all functions, once every module is known."""
+        """Change the parameters of all functions, once every module is known."""
         for function in _functions(pkg):
+            if "old" in function.parameters and str(function.parameters["old"].kind) == "variadic keyword":
+                del function.parameters["old"]
             for parameter in function.parameters:
                 if (name := str(parameter.default)).isupper() and name in function.module.members:
                     constant: Any = function.module.members[name]

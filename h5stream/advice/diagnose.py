@@ -581,6 +581,8 @@ class Trial:
         """Yield the batches of an epoch; `arrived` is called when one was counted."""
         self._asked_s = clock()
         iterator = iter(loader)
+        if (left := length_of(iterator)) is not None and left < (self.epoch_batches or 0):  # of a resumed epoch
+            self.epoch_batches = left
         try:
             while (batch := next(iterator, _END)) is not _END:
                 waited_s = self._waited()

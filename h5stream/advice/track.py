@@ -33,7 +33,8 @@ class EpochSummary(ShownAsText):
     description : str
         What the epoch was called.
     batches, expected_batches : int
-        Batches taken, fewer where the loop ended early, and ``len(loader)``, None if it has none.
+        Batches taken, fewer where the loop ended early, and ``len(loader)``, or what a resume left of it; None if it
+        has none.
     samples : int or None
         Rows taken; None if no batch told how many it has.
     epoch_s : float

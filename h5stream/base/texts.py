@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from h5stream.errors import OptionError
+from h5stream.errors import MissingExtraError, OptionError
 
 _NAMED = 3  # names that a sentence lists before it counts
 
@@ -25,6 +25,24 @@ _BYTES_OF = {"": 1, "b": 1} | {
 }
 
 _TEXT = re.compile(r"\s*(\d[\d_]*(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+_BROUGHT = {
+    "remote": "obstore",
+    "ray": "'ray[data]'",
+    "plot": "matplotlib",
+    "prometheus": "prometheus-client",
+    "tensorboard": "tensorboard",
+}
+"""What each extra brings, as pip calls it; h5stream itself is not on PyPI."""
+
+
+def missing_extra(needs: str, extra: str) -> MissingExtraError:
+    """Return the error for a package that is not installed, with what installs it."""
+    return MissingExtraError(
+        f"{needs}, which is not installed: python -m pip install {_BROUGHT[extra]}, or, in a clone of h5stream, "
+        f"python -m pip install -c constraints.txt '.[{extra}]'"
+    )
 
 
 def as_bytes(value: int | str, *, name: str) -> int:

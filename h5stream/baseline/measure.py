@@ -152,8 +152,8 @@ def not_checked(layout: SampleLayout) -> dict[int, str]:
         lookup = None if dataset is None else lookups.get(dataset)
         if dataset is None:
             found[place] = "comes from no dataset of rows"
-        elif field.normalise is not None or field.packings:
-            how = "normalised" if field.normalise is not None else "of floats with NaN for what is missing"
+        elif field.normalize is not None or field.packings:
+            how = "normalized" if field.normalize is not None else "of floats with NaN for what is missing"
             found[place] = f"is {how}, h5py has its numbers as they are stored"
         elif any(len(part.objects) or part.along for part in layout.datasets[dataset]):
             found[place] = "is made of many objects, of which each is a row or several"

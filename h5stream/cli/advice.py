@@ -42,7 +42,9 @@ def diagnose_command(
     window: options.Window = "auto",
     memory_budget: options.MemoryBudget = None,
     samples: options.Samples = "",
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time of each of the three runs.")] = 5.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", min=0.1, help="Time of each of the three runs.")
+    ] = 5.0,
     anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -162,10 +164,16 @@ def tune_command(
     samples: options.Samples = "",
     batch_size: options.BatchSize = None,
     memory_budget: options.MemoryBudget = None,
-    device: Annotated[str | None, typer.Option("--device", help="Feed this device.")] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help="Time of each trial; there are about 30.")] = 1.5,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curve into this image.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write the best setting into this TOML profile.")] = None,
+    device: Annotated[str | None, typer.Option("--device", metavar="DEVICE", help="Feed this device.")] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="S", help="Time of each trial; there are about 30.")
+    ] = 1.5,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="IMAGE", help="Draw the curve into this image.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the best setting into this TOML profile.")
+    ] = None,
     anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -302,7 +310,9 @@ def suggest_command(
     ] = None,
     prefetch: Annotated[int | None, options.number("--prefetch", "Prefetch factor of that DataLoader.")] = None,
     memory_budget: options.MemoryBudget = None,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="The GPU's name, as the driver or you write it.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="NAME", help="The GPU's name, as the driver or you write it.")
+    ] = None,
     gpu_memory: Annotated[
         float | None, options.nbytes("--gpu-memory", "The GPU's memory, such as 24GiB; 24GB is the same here.", _gib)
     ] = None,
@@ -314,19 +324,21 @@ def suggest_command(
         int, options.nbytes("--activation-bytes", "Activations of a row (measure_activations).", options.size)
     ] = 0,
     optimizer: Annotated[
-        str, typer.Option("--optimizer", help="sgd, momentum, adamw, adamw8bit, adafactor ...")
+        str, typer.Option("--optimizer", metavar="NAME", help="sgd, momentum, adamw, adamw8bit, adafactor ...")
     ] = "adamw",
     target_batch: Annotated[
         int | None, options.number("--target-batch", "Rows that an optimizer step should see.", "ROWS")
     ] = None,
-    lr: Annotated[float | None, typer.Option("--lr", help="A learning rate that works ...")] = None,
+    lr: Annotated[float | None, typer.Option("--lr", metavar="RATE", help="A learning rate that works ...")] = None,
     lr_batch: Annotated[int | None, options.number("--lr-batch", "... with this batch.", "ROWS")] = None,
-    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32, fp16 or bf16.")] = "fp32",
+    precision: Annotated[str, typer.Option("--precision", metavar="TYPE", help="fp32, tf32, fp16 or bf16.")] = "fp32",
     waiting: Annotated[
-        float | None, typer.Option("--waiting", help="Measured share of the step that waits for data, 0 to 1.")
+        float | None,
+        typer.Option("--waiting", metavar="SHARE", help="Measured share of the step that waits for data, 0 to 1."),
     ] = None,
     validation: Annotated[
-        Literal["half", "twice"], typer.Option("--validation", help="Rule for the validation batch.")
+        Literal["half", "twice"],
+        typer.Option("--validation", metavar="half|twice", help="Rule for the validation batch."),
     ] = "half",
     anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,

@@ -16,6 +16,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
 from h5stream._version import __version__
 from h5stream.base.filesystem import ended_by_signals
@@ -28,7 +29,27 @@ from h5stream.cli.showing import SafeConsole, never_unprintable, noted
 from h5stream.cli.stage import repack_command, stage_command
 from h5stream.errors import H5StreamError, OptionError
 
+
+def _without_types(parameters: Any) -> Any:
+    """Let help show no type of Python where nothing is typed, as for flags, or a name says it, as for arguments."""
+    for parameter in parameters:
+        if parameter.param_type_name == "argument" or parameter.is_flag:
+            parameter.display_type_rich = lambda ctx: None
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types(super().get_params(ctx))
+
+
 app = typer.Typer(
+    cls=_Group,
     name="h5stream",
     help="Train from plain HDF5 files at the speed of the hardware.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,7 +67,7 @@ def _print_version(wanted: bool) -> None:
 def _root(
     context: typer.Context,
     version: bool = typer.Option(
-        False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version.", metavar=""
+        False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     """Train from plain HDF5 files at the speed of the hardware."""
@@ -82,7 +103,7 @@ _WORKFLOW: dict[str, dict[str, tuple[Callable[..., None], str, str]]] = {
 _COMMANDS = {name: command for panel in _WORKFLOW.values() for name, command in panel.items()}
 for _panel, _commands in _WORKFLOW.items():
     for _name, (_command, _, _short) in _commands.items():
-        app.command(_name, short_help=_short, rich_help_panel=_panel)(_command)
+        app.command(_name, cls=_Command, short_help=_short, rich_help_panel=_panel)(_command)
 
 
 def _start() -> str:

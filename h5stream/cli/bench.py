@@ -120,12 +120,16 @@ def bench_command(
     memory_budget: options.MemoryBudget = None,
     workers: Annotated[int, options.number("--workers", "Worker processes of the naive DataLoader.", least=0)] = 2,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, help="Longest time of each loader, and of the comparison.")
+        float,
+        typer.Option("--seconds", metavar="S", min=0.1, help="Longest time of each loader, and of the comparison."),
     ] = 10.0,
     busy_ms: Annotated[
         float,
         typer.Option(
-            "--busy-ms", min=0.0, help="Milliseconds of Python a batch in a loop that is busy; 0: no such loop."
+            "--busy-ms",
+            metavar="MS",
+            min=0.0,
+            help="Milliseconds of Python a batch in a loop that is busy; 0: no such loop.",
         ),
     ] = 5.0,
     check: Annotated[bool, options.flag("", "Compare the rows with h5py.")] = True,

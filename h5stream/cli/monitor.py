@@ -23,16 +23,20 @@ _KEPT_SAMPLES = 86_400  # A day at the default interval, about 70 MB.
 
 
 def monitor_command(
-    pid: Annotated[int | None, typer.Option(help="Watch this process and its children.")] = None,
-    interval: Annotated[float, typer.Option(help="Seconds between samples, at least 0.1.")] = 1.0,
-    duration: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
+    pid: Annotated[int | None, typer.Option(metavar="PID", help="Watch this process and its children.")] = None,
+    interval: Annotated[float, typer.Option(metavar="S", help="Seconds between samples, at least 0.1.")] = 1.0,
+    duration: Annotated[float | None, typer.Option(metavar="S", help="Stop after this many seconds.")] = None,
     device: Annotated[
-        list[str] | None, typer.Option(help="Only this GPU, by CUDA's number or UUID; repeatable.")
+        list[str] | None, typer.Option(metavar="GPU", help="Only this GPU, by CUDA's number or UUID; repeatable.")
     ] = None,
     once: Annotated[bool, flag("--once", "Print one sample and end.")] = False,
     as_json: Annotated[bool, flag("--json", "Print samples as JSON, one a line.")] = False,
-    log: Annotated[Path | None, typer.Option(help="Write samples to this .jsonl or .csv file as well.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot the samples into this image at the end.")] = None,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write samples to this .jsonl or .csv file as well.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="IMAGE", help="Plot the samples into this image at the end.")
+    ] = None,
 ) -> None:
     """Show what GPU, processors, memory and disks do, until Ctrl-C or until the process ends."""
     from h5stream.errors import OptionError

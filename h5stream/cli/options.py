@@ -34,8 +34,8 @@ def some_size(text: str | int) -> int:
 
 
 def flag(name: str, text: str) -> Any:
-    """Return an option that takes no value; help would show a type, and that reads as a value to give."""
-    return typer.Option(*[name] * bool(name), help=text, metavar="")
+    """Return an option that takes no value."""
+    return typer.Option(*[name] * bool(name), help=text)
 
 
 def number(name: str, text: str, metavar: str = "N", least: float | None = 1) -> Any:
@@ -89,9 +89,7 @@ Window = Annotated[str, typer.Option("--window", metavar="ROWS", help="Rows shuf
 MemoryBudget = Annotated[int | None, nbytes("--memory-budget", "Memory that the loader may take, such as 4GiB.")]
 Anonymous = Annotated[
     bool,
-    typer.Option(
-        "--anonymous", callback=_without_credentials, help="Use no credentials: for public buckets.", metavar=""
-    ),
+    typer.Option("--anonymous", callback=_without_credentials, help="Use no credentials: for public buckets."),
 ]
 AsJson = Annotated[bool, flag("--json", "Print the figures as JSON.")]
 

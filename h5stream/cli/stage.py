@@ -29,7 +29,9 @@ DEFAULT = Recipe()
 ChunkBytes = Annotated[
     int, options.nbytes("--chunk-bytes", "Decoded size of a chunk; else 1MiB.", options.size, show_default=False)
 ]
-Compress = Annotated[str, typer.Option("--compress", help="none (also of what is compressed now), lz4, zstd or gzip.")]
+Compress = Annotated[
+    str, typer.Option("--compress", metavar="FILTER", help="none (also of what is compressed now), lz4, zstd or gzip.")
+]
 Contiguous = Annotated[bool, options.flag("--contiguous", "No chunks: cannot grow or be compressed.")]
 ShuffleRows = Annotated[
     int | None,
@@ -39,6 +41,7 @@ RepackFields = Annotated[
     str,
     typer.Option(
         "--fields",
+        metavar="NAMES",
         help="Rewrite only these datasets, with commas between. Others are copied; --shuffle-rows also shuffles those "
         "of the same length.",
     ),
@@ -148,7 +151,7 @@ def stage_command(
     remove: Annotated[Path | None, options.words("--remove", "Delete the copies in DIR, all or FILES.", "DIR")] = None,
     follow: Annotated[bool, options.flag("--follow", "Also copy the files that FILES need.")] = False,
     force: Annotated[bool, options.flag("--force", "With --remove: also copies in use.")] = False,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads that copy or verify.")] = None,
+    threads: Annotated[int | None, options.number("--threads", "Threads that copy or verify.")] = None,
     margin_bytes: Annotated[
         int | None, options.nbytes("--margin-bytes", "Memory, and space in DIR, to leave free: 2GiB.", options.size)
     ] = None,

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -66,7 +67,7 @@ KeptAxes = Sequence[tuple[int, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldStatistics:
-    """What is known of all values of a field: as the file has them, before ``dtype=`` and normalisation.
+    """What is known of all values of a field: as the file has them, before ``dtype=`` and normalization.
 
     With ``missing=`` they are the numbers that come of it: what is missing counts as NaN.
 
@@ -99,7 +100,7 @@ class FieldStatistics:
     >>> known = H5Dataset(path, ["x", "y"]).statistics(axis={"x": -1})
     >>> known["x"].mean, known["x"].std, known["y"].counts
     (array([2., 5.]), array([1., 0.]), {0: 1, 1: 1})
-    >>> H5Dataset(path, Field("x", normalise=known["x"].normalise()))[:]
+    >>> H5Dataset(path, Field("x", normalize=known["x"].normalize()))[:]
     tensor([[-1.,  0.],
             [ 1.,  0.]])
     """
@@ -116,7 +117,7 @@ class FieldStatistics:
     counts: dict[Any, int] | None
     shape: tuple[int, ...]
 
-    def normalise(self) -> dict[str, Any]:
+    def normalize(self) -> dict[str, Any]:
         """Return what `Field` takes to bring this field to a mean of 0 and a standard deviation of 1.
 
         Returns
@@ -131,10 +132,22 @@ class FieldStatistics:
             Of text.
         """
         if self.counts and isinstance(next(iter(self.counts)), str | bytes):
-            raise OptionError(f"{self.name!r} is text, which has no mean; normalise() is for numbers")
+            raise OptionError(f"{self.name!r} is text, which has no mean; normalize() is for numbers")
         mean, std = (np.array(each, dtype=np.float64) for each in (self.mean, self.std))
         mean, std = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(std) & (std > 0), std, 1.0)
         return {"mean": mean.reshape(self.shape), "std": std.reshape(self.shape)}
+
+    def normalise(self) -> dict[str, Any]:
+        """Return what `normalize` does, under its name of 0.3.
+
+        Returns
+        -------
+        dict
+            ``mean`` and ``std``.
+        """
+        said = "FieldStatistics.normalise() will be removed in 0.4: write normalize()"
+        warnings.warn(said, DeprecationWarning, stacklevel=2)
+        return self.normalize()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and texts.
@@ -239,7 +252,7 @@ def _as_stored(layout: SampleLayout) -> SampleLayout:
     for field in layout.fields:
         form = field.ragged.form if field.ragged and field.ragged.form in (DENSE, ARRAYS) else "packed"
         fields.append(
-            replace(field, cast=None, normalise=None, ragged=field.ragged and changed(field.ragged, form=form))
+            replace(field, cast=None, normalize=None, ragged=field.ragged and changed(field.ragged, form=form))
         )
     return replace(layout, fields=tuple(fields))
 

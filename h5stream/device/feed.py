@@ -109,7 +109,7 @@ class DeviceFeed:
         self._copying.append((ready.slot, began, copied))
 
         def changed(change: Change, raw: torch.Tensor, which: torch.Tensor | None) -> torch.Tensor:
-            """Unpack, normalise and cast on the device, after the raw bytes have crossed: they are fewer, as a rule."""
+            """Unpack, normalize and cast on the device, after the raw bytes have crossed: they are fewer, as a rule."""
             nbytes = raw.numel() * change.dtype.itemsize
             held.append(self._allocate(nbytes).view(change.dtype).view(raw.shape))
             self._backend.launch(self._side, change.into, held[-1], raw, *([] if which is None else [which]))

@@ -14,7 +14,7 @@ from h5stream.engine.ragged import RaggedRows, rows_of_values
 from h5stream.engine.slots import Memory, SlotFormat
 from h5stream.engine.unpacking import Unpacking
 from h5stream.errors import OptionError
-from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Normalisation
+from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Normalization
 from h5stream.storage.decode.small_floats import FLOATS, name_of
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.structure import in_form, with_tensors
@@ -41,24 +41,24 @@ NARROW = (torch.float32, torch.float16, *(_SMALL[name] for name in FLOATS), *_WH
 
 
 class Change:
-    """Makes floats of stored numbers, normalises them and casts them, as far as that is asked for.
+    """Makes floats of stored numbers, normalizes them and casts them, as far as that is asked for.
 
     # Guarantees: any thread may call; constants are made once for each device, and stay.
     """
 
     def __init__(
-        self, dtype: torch.dtype, normalisation: Normalisation | None = None, unpacking: Unpacking | None = None
+        self, dtype: torch.dtype, normalization: Normalization | None = None, unpacking: Unpacking | None = None
     ) -> None:
-        self.dtype, self.normalisation, self.unpacking = dtype, normalisation, unpacking
+        self.dtype, self.normalization, self.unpacking = dtype, normalization, unpacking
         self._constants: dict[tuple[Any, torch.dtype], tuple[Any, Any]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Change, (self.dtype, self.normalisation, self.unpacking)
+        return Change, (self.dtype, self.normalization, self.unpacking)
 
     @property
     def casts_alone(self) -> bool:
         """Whether numbers stay what they are, in another type."""
-        return self.normalisation is None and self.unpacking is None
+        return self.normalization is None and self.unpacking is None
 
     def on_host(self, raw: torch.Tensor, which: torch.Tensor | None = None) -> torch.Tensor:
         """Return the numbers changed; in place where their type stays, for a batch owns its memory."""
@@ -78,7 +78,7 @@ class Change:
             work = out if out.dtype == unpacked else torch.empty_like(out, dtype=unpacked)
             self.unpacking.into(work, raw, which)
             raw = work
-        asked = self.normalisation
+        asked = self.normalization
         if asked is None:
             if raw is not out:
                 out.copy_(raw)
@@ -102,10 +102,10 @@ class Change:
 
     def _constants_on(self, work: torch.Tensor) -> tuple[Any, Any]:
         """Give mean and deviation where the numbers are; single ones as they are."""
-        assert self.normalisation is not None
+        assert self.normalization is not None
         key = work.device, work.dtype
         if key not in self._constants:
-            arrays = self.normalisation.arrays
+            arrays = self.normalization.arrays
             mean, std = (a.item() if a.ndim == 0 else torch.from_numpy(a).to(work) for a in arrays)
             self._constants[key] = mean, std
         return self._constants[key]
@@ -287,17 +287,17 @@ def unpacking_of(field: FieldLayout) -> Unpacking | None:
 def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
     """Return what is done to a field's numbers; None for nothing."""
     unpacking = unpacking_of(field)
-    if field.normalise is None and unpacking is None:
+    if field.normalize is None and unpacking is None:
         return None if field.cast is None or field.cast == dtype else Change(field.cast)
     wanted = field.cast
     if wanted is None:
-        wanted = torch.float32 if field.normalise is not None or unpacking is None else unpacking.dtype
+        wanted = torch.float32 if field.normalize is not None or unpacking is None else unpacking.dtype
     if not wanted.is_floating_point:
-        option = "missing=" if field.normalise is None else "normalise="
+        option = "missing=" if field.normalize is None else "normalize="
         raise OptionError(
             f"field {field.name!r}: {option} gives floating point numbers, so dtype= takes such a type, not {wanted}"
         )
-    return Change(wanted, field.normalise, unpacking)
+    return Change(wanted, field.normalize, unpacking)
 
 
 def _apart(memory: Memory, start: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> torch.Tensor:

@@ -44,7 +44,7 @@ class OldNames(TypedDict, total=False):
 
 OLD = {name: hint.__metadata__ for name, hint in get_type_hints(OldNames, include_extras=True).items()}
 
-_OF_DATASETS = ("cache", "cache_size", "rows", "numpy")
+_OF_DATASETS = ("cache", "cache_size", "rows")
 _OF_SAMPLES = ("torchvision.transforms", "albumentations")
 _OF_BATCHES = ("MixUp", "CutMix")
 """What torchvision makes for batches."""
@@ -57,6 +57,8 @@ def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
     """
     others = given.get("old", {})
     for name in others.keys() - OLD.keys():
+        if name == "numpy":
+            raise TypeError("numpy= belongs to H5Dataset; a loader gives tensors, and x.numpy() copies nothing")
         if name in _OF_DATASETS:
             raise TypeError(f"{name}= belongs to the dataset: H5StreamLoader(H5Dataset(..., {name}=...), ...)")
         raise TypeError(f"there is no argument {name}=.{did_you_mean(name, given)}")

@@ -191,7 +191,11 @@ class LoaderIterator:
         return self
 
     def __len__(self) -> int:
-        return self._iterations.cursor.batches(self._epoch)
+        """Return the batches from the first that it gives on: fewer than an epoch has, if it began with a resume."""
+        batches = self._progress.order.batches
+        if batches is None:
+            batches = self._iterations.cursor.batches(self._epoch)
+        return batches - self._progress.first_batch
 
     @property
     def is_closed(self) -> bool:

@@ -273,7 +273,7 @@ class H5StreamLoader:
         return remade, (type(self), self._settings.travelling(self._cursor.seed), self._cursor.position[0].epoch)
 
     def __len__(self) -> int:
-        """Batches of an epoch; the same on every rank."""
+        """Batches of a whole epoch; the same on every rank. ``len(iter(loader))`` is what a resume left of it."""
         return self._cursor.batches()
 
     @property

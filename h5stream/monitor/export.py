@@ -19,8 +19,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.base.texts import NA, counted, percent, told
-from h5stream.errors import MissingExtraError, OptionError
+from h5stream.base.texts import NA, counted, missing_extra, percent, told
+from h5stream.errors import OptionError
 from h5stream.monitor import (
     FIGURES,
     GpuSample,
@@ -46,7 +46,7 @@ def of_extra(module: str, needs: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(f"{needs}, which is not installed: pip install 'h5stream[{extra}]'") from error
+        raise missing_extra(needs, extra) from error
 
 
 def flatten(sample: SystemSample) -> Iterator[tuple[str, float | str | None]]:

@@ -1,4 +1,4 @@
-"""How fields come in a batch: those that have another number of rows in each sample, and those that are normalised."""
+"""How fields come in a batch: those that have another number of rows in each sample, and those that are normalized."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STACKED: Literal["stacked"] = "stacked"
 
 Place = Literal["random", "start", "center"]
 
-_NORMALISED_BY = {"mean", "std", "factor", "nan"}
+_NORMALIZED_BY = {"mean", "std", "factor", "nan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +134,11 @@ def changed(one: Option, **values: Any) -> Option:
     return other
 
 
-# --- normalisation: what is done to the numbers of a field before a batch has them -----------------------
+# --- normalization: what is done to the numbers of a field before a batch has them -----------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Normalisation:
+class Normalization:
     """Numbers become ``(x * factor - mean) / std``, and what is NaN then becomes `nan`."""
 
     factor: float = 1.0  # what they are multiplied by first
@@ -161,21 +161,21 @@ class Normalisation:
             if not fits:
                 first = shape[:1] == array.shape and len(shape) > 1
                 hint = f"; numpy.reshape({name}, {(*shape[:1], *[1] * (len(shape) - 1))}) does" if first else ""
-                said = f"{name!r} of normalise=, of the shape {array.shape}, does not fit a sample of {shape}"
+                said = f"{name!r} of normalize=, of the shape {array.shape}, does not fit a sample of {shape}"
                 return f"{said} as NumPy broadcasts{hint}"
         return ""
 
 
-def normalisation(name: str, given: Any) -> Normalisation | None:
+def normalization(name: str, given: Any) -> Normalization | None:
     """Read what a user gave; None where nothing is to be done."""
     if given is None or given == {}:
         return None
-    wrong = sorted(given.keys() - _NORMALISED_BY) if isinstance(given, Mapping) else [given]
+    wrong = sorted(given.keys() - _NORMALIZED_BY) if isinstance(given, Mapping) else [given]
     if wrong:
         raise OptionError(
-            f"Field({name!r}): normalise= takes {{'mean': ..., 'std': ...}}, also 'factor' and 'nan', not {wrong[0]!r}"
+            f"Field({name!r}): normalize= takes {{'mean': ..., 'std': ...}}, also 'factor' and 'nan', not {wrong[0]!r}"
         )
-    return Normalisation(**{key: _numbers(name, key, one) for key, one in given.items() if one is not None})
+    return Normalization(**{key: _numbers(name, key, one) for key, one in given.items() if one is not None})
 
 
 def _numbers(name: str, key: str, given: Any) -> Any:
@@ -188,14 +188,14 @@ def _numbers(name: str, key: str, given: Any) -> Any:
         found = found.astype(np.float64)
     except (TypeError, ValueError):
         raise OptionError(
-            f"Field({name!r}): {key!r} of normalise= takes a number{'' if is_one else ' or an array of them'}, not "
+            f"Field({name!r}): {key!r} of normalize= takes a number{'' if is_one else ' or an array of them'}, not "
             f"{given!r}"
         ) from None
     if key != "nan" and not np.isfinite(found).all():
-        raise OptionError(f"Field({name!r}): {key!r} of normalise= is to be finite everywhere, and is not: {given!r}")
+        raise OptionError(f"Field({name!r}): {key!r} of normalize= is to be finite everywhere, and is not: {given!r}")
     if (key == "std" and not (found > 0).all()) or (key == "factor" and found == 0):
         raise OptionError(
-            f"Field({name!r}): 'std' of normalise= is above 0 everywhere, and 'factor' is other than 0, not {given!r}"
+            f"Field({name!r}): 'std' of normalize= is above 0 everywhere, and 'factor' is other than 0, not {given!r}"
         )
     return _tuples(found.tolist())
 

@@ -325,7 +325,7 @@ def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | Non
     if last_step is not None and last_step != target:
         caveats.append(f"an epoch's last optimizer step has {last_step} rows: weigh by those, or drop it")
     if steps > 1:
-        caveats.append("batch normalisation and in-batch contrastive losses still see one batch at a time")
+        caveats.append("batch normalization and in-batch contrastive losses still see one batch at a time")
     weights = tuple(count / target for count in microbatches)
     figures = {"target_batch_size": target, "batch_size": batch_size, "steps": steps, "microbatch_rows": microbatches}
     sizes = {"even_batch_size": even, "effective_batch_size": steps * batch_size, "last_step_rows": last_step}

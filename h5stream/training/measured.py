@@ -22,7 +22,7 @@ from h5stream.device.cuda import release_cached_memory
 from h5stream.errors import OptionError
 from h5stream.structure import first_rows, tensors_of
 
-_LEAST_ROWS = 4  # two points make a line, and batch normalisation needs two rows in the smaller
+_LEAST_ROWS = 4  # two points make a line, and batch normalization needs two rows in the smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

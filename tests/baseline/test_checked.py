@@ -33,7 +33,7 @@ COMPARED = [
     *(Field("long", lookup="pick"), Field("i", lookup=np.arange(12)[::-1], decode="auto")),
 ]
 NAMED = ["x@scale", Field("once", take="all"), Values(range(12)), SampleNumber(), Field("frame_{}")]
-NAMED += [Field("x", normalise={"mean": 1.0}), Field("x", lookup=lambda samples, epoch, seed: samples)]
+NAMED += [Field("x", normalize={"mean": 1.0}), Field("x", lookup=lambda samples, epoch, seed: samples)]
 NAMED += [Field("long", lookup=BOUNDS, ragged=Ragged("list", crop=Crop(2)))]
 
 

@@ -32,7 +32,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 def fields(labels: torch.Tensor) -> hs.H5Dataset:
     named = {
-        "image": hs.Field("image", decode="jpeg", dtype=torch.float32, normalise={"mean": 0.5, "std": 0.25}),
+        "image": hs.Field("image", decode="jpeg", dtype=torch.float32, normalize={"mean": 0.5, "std": 0.25}),
         "tokens": hs.Field("tokens", lookup=hs.Bounds("offsets"), ragged=hs.Ragged("pad", crop=hs.Crop(128))),
         "boxes": hs.Field("boxes", lookup=hs.Lengths("counts"), ragged="packed"),
         "words": hs.Field("words", lookup=hs.Between("first", "last"), ragged="list", file="words.h5"),
@@ -42,7 +42,7 @@ def fields(labels: torch.Tensor) -> hs.H5Dataset:
     dataset = dataset.with_fields({"k": hs.SampleNumber(), "source": hs.SourceNumber(), "y": hs.Values(labels)})
     dataset = dataset.with_fields(["x", hs.Padding(range(4))])
     part, rest = dataset.split(0.8, 0.2, seed=1)
-    show(dataset.statistics()["image"].normalise(), len(part), rest[0], dataset[[1, 2]], dataset.subset(range(10)))
+    show(dataset.statistics()["image"].normalize(), len(part), rest[0], dataset[[1, 2]], dataset.subset(range(10)))
     return dataset.with_fields("image")
 
 

@@ -103,6 +103,16 @@ def test_a_screen_fits_and_no_number_is_cut(name, width, screens):
     assert long == []
 
 
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=str)
+def test_help_names_what_is_typed_and_no_type_of_python(words, h5stream):
+    assert (
+        re.findall(
+            r"<.*>|\b(?:TEXT|INTEGER|FLOAT|BOOLEAN|PATH)\b(?! +What a sample)", h5stream(*words, "-h", width=100).out
+        )
+        == []
+    )
+
+
 def test_the_start_screen_fits_a_small_terminal(h5stream):
     lines = h5stream().out.splitlines()
     assert len(lines) <= 23

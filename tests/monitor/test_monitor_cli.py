@@ -124,7 +124,7 @@ def test_bad_options_are_refused_before_anything_is_sampled(fake, monkeypatch):
         with pytest.raises(OptionError, match=message):
             run(*arguments)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'h5stream\[plot\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install matplotlib, or"):
         run("--plot", "x.png")
     assert not fake.calls
 

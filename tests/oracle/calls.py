@@ -71,7 +71,7 @@ def in_words(tree: dict[str, Tree]) -> dict[str, Tree]:
     if ragged:
         options["ragged"] = call("Ragged", *([options["ragged"]] if "ragged" in options else []), **ragged)
     if scaled:
-        options["normalise"] = scaled
+        options["normalize"] = scaled
     return {**tree, "options": options}
 
 

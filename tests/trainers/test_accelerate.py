@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from h5stream import ChunkBatchSampler, H5Dataset, collate
 
-accelerate = pytest.importorskip("accelerate", reason="needs accelerate: pip install h5stream[trainers]")
+accelerate = pytest.importorskip("accelerate", reason="needs accelerate: pip install '.[trainers]'")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 

@@ -3,7 +3,7 @@
 import pytest
 from recorded import Noted, assert_two_epochs, loaders_of
 
-engine = pytest.importorskip("ignite.engine", reason="needs pytorch-ignite: pip install h5stream[trainers]")
+engine = pytest.importorskip("ignite.engine", reason="needs pytorch-ignite: pip install '.[trainers]'")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 

@@ -12,7 +12,7 @@ import torch
 from making import write_datasets
 from recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
 
-lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install h5stream[trainers]")
+lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install '.[trainers]'")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 

@@ -8,9 +8,7 @@ from recorded import BATCH, ROWS, assert_each_row_once_an_epoch
 from h5stream import ChunkBatchSampler, H5Dataset, collate
 from h5stream.dataset.dataset import Samples
 
-stateful = pytest.importorskip(
-    "torchdata.stateful_dataloader", reason="needs torchdata: pip install h5stream[trainers]"
-)
+stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata: pip install '.[trainers]'")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 

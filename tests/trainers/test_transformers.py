@@ -8,8 +8,8 @@ from recorded import BATCH, ROWS, Noted, assert_each_row_once_an_epoch, assert_t
 
 from h5stream.errors import OptionError
 
-pytest.importorskip("accelerate", reason="needs accelerate: pip install h5stream[trainers]")
-transformers = pytest.importorskip("transformers", reason="needs transformers: pip install h5stream[trainers]")
+pytest.importorskip("accelerate", reason="needs accelerate: pip install '.[trainers]'")
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install '.[trainers]'")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 

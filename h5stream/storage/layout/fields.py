@@ -38,10 +38,10 @@ from h5stream.samples.ragged import (
     STACKED,
     Crop,
     Form,
-    Normalisation,
+    Normalization,
     Ragged,
     changed,
-    normalisation,
+    normalization,
 )
 from h5stream.samples.segments import RowLists, Stretches, as_array, in_memory, renamed, row_lists
 from h5stream.samples.space import fraction_of
@@ -69,13 +69,15 @@ class OldField(TypedDict, total=False):
     crop: Annotated[Crop | None, "ragged=Ragged(FORM, crop=Crop(...))"]
     pad_value: Annotated[float, "ragged=Ragged('pad', pad_value=...)"]
     length: Annotated[str, "decode=(FORMAT, LENGTH)"]
-    mean: Annotated[Any, "normalise={'mean': ...}"]
-    std: Annotated[Any, "normalise={'std': ...}"]
-    factor: Annotated[float | None, "normalise={'factor': ...}"]
-    nan: Annotated[float | None, "normalise={'nan': ...}"]
+    mean: Annotated[Any, "normalize={'mean': ...}"]
+    std: Annotated[Any, "normalize={'std': ...}"]
+    factor: Annotated[float | None, "normalize={'factor': ...}"]
+    nan: Annotated[float | None, "normalize={'nan': ...}"]
+    normalise: Annotated[Mapping[str, Any] | None, "normalize=..."]
 
 
 _TOOK = ("steps", "at", "axis", "scale", "pad")
+_SCALED = ("mean", "std", "factor", "nan")
 
 
 def _scales(scale: Any) -> tuple[Fraction, ...]:
@@ -216,20 +218,20 @@ class Field:
         comes as the numbers of its colours, (height, width), as PIL gives it; ``"png-rgb"`` and ``"auto-rgb"`` give the
         palette's colours, (height, width, 3), without transparency. For rows that are filled up to one length, pass a
         pair: the format, and the dataset that says how many bytes of each row are the image. Not with `dtype` or
-        `columns`; `normalise` makes numbers of pixels.
-    normalise : dict, optional, keyword-only
+        `columns`; `normalize` makes numbers of pixels.
+    normalize : dict, optional, keyword-only
         ``mean`` and ``std``, numbers or arrays, and the numbers ``factor`` and ``nan``: the batch becomes
         ``(x * factor - mean) / std``, as float32 unless `dtype` says otherwise, on the device if there is one, and then
         ``nan`` replaces NaN. Arrays must broadcast to one sample: one number per column of a table, or the shape (3, 1,
         1) for images of (3, height, width). With a factor of ``1 / 255`` for pixels, ``mean`` and ``std`` are on the
-        scale of 0 to 1. `FieldStatistics.normalise` gives both.
+        scale of 0 to 1. `FieldStatistics.normalize` gives both.
     missing : "netcdf", "fill", number or several, optional, keyword-only
         Stored numbers that become NaN; the batch is float32 unless `dtype` says otherwise. A number is compared as the
         dataset's type holds it, ``"fill"`` is the dataset's fill value, and ``"netcdf"`` follows the attributes of each
         dataset: ``_FillValue``, ``missing_value``, ``valid_min``, ``valid_max``, ``valid_range`` and ``_Unsigned`` say
         which numbers are valid, and these are multiplied by ``scale_factor`` before ``add_offset`` is added. The type
-        is then the one that xarray decodes to, float32 or float64, unless `dtype` or `normalise` are given.
-        `normalise` gets the numbers that come of this. Objects that lack the dataset are NaN with
+        is then the one that xarray decodes to, float32 or float64, unless `dtype` or `normalize` are given.
+        `normalize` gets the numbers that come of this. Objects that lack the dataset are NaN with
         ``Objects(..., missing="fill")``.
     **old
         Arguments of earlier versions, which warn and say what to write.
@@ -245,7 +247,7 @@ class Field:
     --------
     >>> Field("x", columns=slice(0, 4)).name
     'x'
-    >>> Field("action", take=range(2), normalise={"mean": 0.5}).take
+    >>> Field("action", take=range(2), normalize={"mean": 0.5}).take
     Take(steps=(0, 1), at='', axis=None, scale=(), pad=None)
     """
 
@@ -261,7 +263,7 @@ class Field:
     ragged: Ragged | None = None
     decode: str = ""
     length: str = ""
-    normalise: Normalisation | None = None
+    normalize: Normalization | None = None
     missing: tuple[str | int | float, ...] = ()
     _file: str = ""
     """The file of the dataset that was given in place of a name; empty for a name."""
@@ -279,14 +281,14 @@ class Field:
         lookup: Any = None,
         ragged: Form | Ragged | None = None,
         decode: Format | tuple[Format, str] | Literal[""] | None = "",
-        normalise: Mapping[str, Any] | None = None,
+        normalize: Mapping[str, Any] | None = None,
         missing: Missing | None = None,
         **old: Unpack[OldField],
     ) -> None:
         if old:
             named_anew = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode}
-            named_anew |= {"normalise": normalise, "columns": columns}
-            take, lookup, ragged, decode, normalise, columns = _with_new_names(named_anew, old).values()
+            named_anew |= {"normalize": normalize, "columns": columns}
+            take, lookup, ragged, decode, normalize, columns = _with_new_names(named_anew, old).values()
         named, of = named_by(name), ""
         if named is not None and named[2]:
             of, name, _ = named
@@ -310,7 +312,7 @@ class Field:
             "lookup": _lookup(name, lookup),
             "decode": _decode(name, format_, length, ragged),
             "length": length,
-            "normalise": normalisation(name, normalise),
+            "normalize": normalization(name, normalize),
             "missing": () if missing is None else missing_of(name, missing),
         }
         for key, value in values.items():
@@ -331,7 +333,7 @@ class Field:
             "lookup": self.lookup,
             "ragged": self.ragged,
             "decode": (self.decode, self.length) if self.length else self.decode or None,
-            "normalise": self.normalise,
+            "normalize": self.normalize,
             "missing": self.missing or None,
         }
         return f"Field({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in said.items() if v is not None)])})"
@@ -518,17 +520,18 @@ def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, 
         said = f"Field({name}=) will be removed in 0.4: write {known[name]}"
         warnings.warn(said, DeprecationWarning, stacklevel=3)
     used = {name: value for name, value in old.items() if is_given(value)}
-    for name, others in (("repeat", _TOOK), ("rows", ("names",)), ("max_length", ("crop",))):
+    clashes = (("repeat", _TOOK), ("rows", ("names",)), ("max_length", ("crop",)), ("normalise", _SCALED))
+    for name, others in clashes:
         if name in used and (clash := used.keys() & others):
             raise OptionError(f"Field: {name}= and {min(clash)}= do not go together; give one of them")
-    took = {key: used[key] for key in _TOOK if key in used}
+    took, scaled = ({key: used[key] for key in keys if key in used} for keys in (_TOOK, _SCALED))
     form = {key: used[key] for key in ("crop", "pad_value") if used.get(key)}
     if "max_length" in used:
         form["crop"] = Crop(used["max_length"], at="start")
     meant = {
         "take": "all" if "repeat" in used else Take(**took) if took else None,
         "lookup": used.get("rows", used.get("names")),
-        "normalise": {key: used[key] for key in ("mean", "std", "factor", "nan") if key in used} or None,
+        "normalize": used.get("normalise", scaled or None),
         "columns": _members(used["members"]) if "members" in used else None,
     }
     if wrong := [key for key, value in meant.items() if value is not None and given[key] is not None]:
@@ -895,17 +898,17 @@ _EACH = (_ARRAYS, "a part of an axis", "lookup= of rows", "lookup= of several ro
 """What says more of another option than that it is given."""
 
 _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sparse": ("rows of a sparse matrix", ("dtype=", "normalise=", "columns=", "ragged=", "file=", "lookup=")),
-    "values": ("values of variable length with ragged=", ("dtype=", "normalise=", "missing=", *_RAGGED)),
+    "sparse": ("rows of a sparse matrix", ("dtype=", "normalize=", "columns=", "ragged=", "file=", "lookup=")),
+    "values": ("values of variable length with ragged=", ("dtype=", "normalize=", "missing=", *_RAGGED)),
     "images": (
         "encoded images",
-        ("normalise=", "decode=", "ragged=", "file=", "lookup=", "Take(steps=)", "Take(at=)", "Take(pad=)"),
+        ("normalize=", "decode=", "ragged=", "file=", "lookup=", "Take(steps=)", "Take(at=)", "Take(pad=)"),
     ),
-    "objects": ("whole objects with ragged=", ("dtype=", "normalise=", "missing=", "columns=", _NAMED, *_RAGGED)),
-    "attributes": ("an attribute with ragged=", ("dtype=", "normalise=", *_RAGGED)),
+    "objects": ("whole objects with ragged=", ("dtype=", "normalize=", "missing=", "columns=", _NAMED, *_RAGGED)),
+    "attributes": ("an attribute with ragged=", ("dtype=", "normalize=", *_RAGGED)),
     "once": (
         "an attribute, a single value, or texts or values of variable length of an object",
-        ("dtype=", "normalise=", "missing=", "take='all'"),
+        ("dtype=", "normalize=", "missing=", "take='all'"),
     ),
 }
 """Kinds of field: what each is called, and the options that it takes; all others are refused."""
@@ -945,7 +948,7 @@ def given_to(field: Field) -> set[str]:
     ragged, columns = field.ragged, field.columns
     given = {f"{name}=": getattr(field, name) for name in ("columns", "dtype", "file", "lookup", "ragged", "missing")}
     given |= {_NAMED: field.members}
-    given |= {"decode=": field.decode, "normalise=": field.normalise, "take='all'": field.repeat}
+    given |= {"decode=": field.decode, "normalize=": field.normalize, "take='all'": field.repeat}
     given |= {f"Take({name}=)": getattr(field.take, name) for name in _TOOK}
     given |= {
         "a part of an axis": any(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from h5stream.samples.columns import Column, DrawnRows
 from h5stream.samples.kinds import Draws
 from h5stream.samples.packing import Packing
-from h5stream.samples.ragged import Normalisation, Ragged
+from h5stream.samples.ragged import Normalization, Ragged
 from h5stream.samples.space import Along, Space
 from h5stream.storage.decode.columns import ColumnPiece, Columns
 from h5stream.storage.decode.elements import Leaf, Meanings, as_complex
@@ -85,7 +85,7 @@ class FieldLayout:
     meanings: Meanings = ()  # of an enum, what its numbers stand for, in any of the files
     unit: str = ""  # of dates and times, which come as whole numbers, the NumPy type that says since when and of what
     images: Images | None = None  # where its bytes are encoded images, what is known of these
-    normalise: Normalisation | None = None  # what is done to its numbers in a batch
+    normalize: Normalization | None = None  # what is done to its numbers in a batch
     # where each sample has a shape of its own, the number of the field that says which; `row_shape` holds any then
     shapes: int | None = None
     # how its stored numbers become floats before that; where datasets differ in it, `packed_by` is the number of the
@@ -114,7 +114,7 @@ class FieldLayout:
     @property
     def is_as_stored(self) -> bool:
         """Whether its numbers come in a batch as they are stored."""
-        return self.cast is None and self.normalise is None and not self.packings
+        return self.cast is None and self.normalize is None and not self.packings
 
     @property
     def row_nbytes(self) -> int:

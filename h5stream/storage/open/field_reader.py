@@ -516,7 +516,7 @@ def _add_matrix(found: _Found, key: Key, asked: Field, group: Any, where: str) -
         width = len(places)
     if not (isinstance(asked.columns, ColumnNames) and asked.columns.by_place):
         axes = _axes_of_matrix(found, key, asked, sources, where)
-    plain = changed(asked, columns=None, normalise=None)
+    plain = changed(asked, columns=None, normalize=None)
     of_values = changed(Ragged(form or "packed"), places=places if is_dense else None)
     before = counted(found.looked_up).get((key[0], "indices"), (0,))[0]
     number = _add_looked_up(found, (key[0], "data"), changed(plain, name=data, ragged=of_values), indptr)

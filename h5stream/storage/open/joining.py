@@ -100,7 +100,7 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_on
     is_like = a.ragged == b.ragged and np.array_equal(mine, others)
     agreed = (
         ("takes other rows of a sample", "take=", (a.steps, a.at, a.pad) == (b.steps, b.at, b.pad)),
-        ("is normalised otherwise", "normalise=", a.normalise == b.normalise),
+        ("is normalized otherwise", "normalize=", a.normalize == b.normalize),
         ("takes other columns, or comes in another form", "columns= and ragged=", is_like),
     )
     for what, option, is_same in agreed:

@@ -112,16 +112,16 @@ def open_layout(
     layout = with_rows_of_values(with_named_shapes(layout, looked_up.values()))
     _check_padding(layout)
     may_lack = isinstance(samples, Objects) and samples.missing == "fill"
-    layout = with_packings(_normalised(_with_image_sizes(layout)), [file.packed for file in files], may_lack=may_lack)
+    layout = with_packings(_normalized(_with_image_sizes(layout)), [file.packed for file in files], may_lack=may_lack)
     warn_of_meanings(layout)
     return layout
 
 
-def _normalised(layout: SampleLayout) -> SampleLayout:
+def _normalized(layout: SampleLayout) -> SampleLayout:
     """Note what is done to the numbers of fields, where that fits them."""
     fields = list(layout.fields)
     for asked, entry in zip(layout.shape.fields, layout.entries, strict=True):
-        wanted = asked.normalise if isinstance(asked, Field) else None
+        wanted = asked.normalize if isinstance(asked, Field) else None
         for _, leaf in leaves_of("", entry) if wanted is not None else ():
             assert wanted is not None
             number = numbers_of(leaf)[0]
@@ -130,12 +130,12 @@ def _normalised(layout: SampleLayout) -> SampleLayout:
             shape = (field.ragged.wanted,) if is_dense and field.ragged is not None else field.row_shape
             why = "" if is_image and field.kind == "object" else wanted.misfit(shape)
             if (field.is_listed and not is_image) or field.dtype.kind == "c":
-                why = "normalise= is for real numbers; of variable length with ragged='list'"
+                why = "normalize= is for real numbers; of variable length with ragged='list'"
             if isinstance(entry, SparseEntry) and not is_dense and wanted.mean != 0:
-                why = "normalise= would make values of the zeros that are not stored; ragged='dense' has them"
+                why = "normalize= would make values of the zeros that are not stored; ragged='dense' has them"
             if why:
                 raise OptionError(f"field {field.name!r}: {why}")
-            fields[number] = replace(field, normalise=wanted)
+            fields[number] = replace(field, normalize=wanted)
     return replace(layout, fields=tuple(fields))
 
 

@@ -28,7 +28,8 @@ from urllib.parse import unquote
 
 from h5py._objects import phil
 
-from h5stream.errors import MissingExtraError, OptionError, SourceChangedError, SourceError, SourceNotFoundError
+from h5stream.base.texts import missing_extra
+from h5stream.errors import OptionError, SourceChangedError, SourceError, SourceNotFoundError
 
 T = TypeVar("T")
 
@@ -226,9 +227,7 @@ def the_library() -> Any:
         import obstore
         import obstore.store
     except ImportError:
-        raise MissingExtraError(
-            "files in stores are read with obstore, which is not installed: python -m pip install 'h5stream[remote]'"
-        ) from None
+        raise missing_extra("files in stores are read with obstore", "remote") from None
     return obstore
 
 

@@ -1,4 +1,4 @@
-"""`Field(normalise=)`: a batch is what NumPy makes of the stored numbers, however it is asked for."""
+"""`Field(normalize=)`: a batch is what NumPy makes of the stored numbers, however it is asked for."""
 
 import io
 
@@ -12,18 +12,18 @@ from making import vlen
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.engine.assemble import Change
 from h5stream.errors import FieldLengthError, OptionError
-from h5stream.samples.ragged import normalisation
+from h5stream.samples.ragged import normalization
 
 
 def test_large_offsets_are_taken_away_before_they_cost_digits():
     values = np.array([1e8 + 0.25, 1e8 + 0.5])
-    found = Change(torch.float32, normalisation("x", {"mean": 1e8, "std": 0.25})).on_host(torch.from_numpy(values))
+    found = Change(torch.float32, normalization("x", {"mean": 1e8, "std": 0.25})).on_host(torch.from_numpy(values))
     assert found.tolist() == [1, 2]
 
 
 def test_nan_is_replaced_last_and_infinity_stays():
     values = torch.tensor([np.nan, np.inf, -np.inf, 3.0])
-    found = Change(torch.float32, normalisation("x", {"mean": 1, "std": 2, "nan": 0})).on_host(values)
+    found = Change(torch.float32, normalization("x", {"mean": 1, "std": 2, "nan": 0})).on_host(values)
     assert found.tolist() == [0, np.inf, -np.inf, 1]
 
 
@@ -39,7 +39,7 @@ def path(tmp_path):
     return str(tmp_path / "a.h5")
 
 
-def test_objects_compounds_lists_and_images_are_normalised(tmp_path, path):
+def test_objects_compounds_lists_and_images_are_normalized(tmp_path, path):
     with h5py.File(tmp_path / "o.h5", "w") as f:
         for k in range(9):
             f[f"data/{k}"] = np.full((2, 3), k)
@@ -49,29 +49,29 @@ def test_objects_compounds_lists_and_images_are_normalised(tmp_path, path):
     source = tmp_path / "o.h5"
     objects = H5Dataset(
         source,
-        {"x": Field(".", normalise={"mean": 1, "std": 2}), "l": Field("@level", normalise={"factor": 2})},
+        {"x": Field(".", normalize={"mean": 1, "std": 2}), "l": Field("@level", normalize={"factor": 2})},
         samples=Objects("data/*"),
     )
     assert objects[:]["x"][:, 0, 0].tolist() == [(k - 1) / 2 for k in range(9)]
     assert objects[4]["l"] == 8
-    pictures = H5Dataset(source, Field("jpeg", decode="png", normalise={"mean": [0.1, 0.2, 0.3], "factor": 1 / 255}))
+    pictures = H5Dataset(source, Field("jpeg", decode="png", normalize={"mean": [0.1, 0.2, 0.3], "factor": 1 / 255}))
     assert pictures[1].shape == (5, 5, 3)
     assert torch.allclose(pictures[:][0][0, 0], torch.tensor([0.1, 0.0, -0.1]), atol=1e-6)
-    both = H5Dataset(path, Field("all", normalise={"factor": 3}))[:]
+    both = H5Dataset(path, Field("all", normalize={"factor": 3}))[:]
     assert both["a"].tolist() == both["b"].tolist() == [3] * 300
-    lists = H5Dataset(path, Field("vlen", ragged="list", normalise={"mean": 1}))
+    lists = H5Dataset(path, Field("vlen", ragged="list", normalize={"mean": 1}))
     assert lists[2].tolist() == [1, 1]
 
 
 def test_what_statistics_found_brings_a_field_to_mean_0_and_deviation_1(path):
     known = H5Dataset(path, ["x", "image"]).statistics(axis={"x": -1, "image": 0})
-    fields = [Field("x", normalise=known["x"].normalise()), Field("image", normalise=known["image"].normalise())]
+    fields = [Field("x", normalize=known["x"].normalize()), Field("image", normalize=known["image"].normalize())]
     again = H5Dataset(path, fields)
     x, image = again[:]
     assert np.allclose(x.double().mean(0), 0, atol=1e-6)
     assert np.allclose(x.double().std(0, correction=0), 1, atol=1e-6)
     assert np.allclose(image.double().std((0, 2, 3), correction=0), 1, atol=1e-5)
-    # Of normalised fields they are those of what the file has.
+    # Of normalized fields they are those of what the file has.
     assert again.statistics(axis={"x": -1})["x"].mean.tolist() == known["x"].mean.tolist()
     saved = io.BytesIO()
     torch.save(H5StreamLoader(again, 32), saved)
@@ -96,15 +96,15 @@ def test_what_statistics_found_brings_a_field_to_mean_0_and_deviation_1(path):
 )
 def test_what_makes_no_sense_is_refused(path, name, given, rule):
     with pytest.raises(OptionError, match=rule):
-        H5Dataset(path, Field(name, normalise=given, dtype=torch.int32 if rule == "floating point" else None))
+        H5Dataset(path, Field(name, normalize=given, dtype=torch.int32 if rule == "floating point" else None))
 
 
-def test_datasets_that_are_joined_are_normalised_alike(path):
-    with pytest.raises(FieldLengthError, match="normalised otherwise"):
+def test_datasets_that_are_joined_are_normalized_alike(path):
+    with pytest.raises(FieldLengthError, match="normalized otherwise"):
         H5Dataset(
-            [H5Dataset(path, Field("x", normalise={"mean": 1})), H5Dataset(path, Field("x", normalise={"mean": 2}))]
+            [H5Dataset(path, Field("x", normalize={"mean": 1})), H5Dataset(path, Field("x", normalize={"mean": 2}))]
         )
     both = H5Dataset(
-        [H5Dataset(path, Field("x", normalise={"mean": 1})), H5Dataset(path, Field("x", normalise={"mean": 1}))]
+        [H5Dataset(path, Field("x", normalize={"mean": 1})), H5Dataset(path, Field("x", normalize={"mean": 1}))]
     )
     assert torch.equal(both[0], both[300])
