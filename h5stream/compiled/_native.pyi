@@ -83,7 +83,7 @@ class Pipeline:
 
 @final
 class Pool:
-    """Threads that carry plans out, those of the earliest pass first.
+    """Threads that carry plans out: of passes that a loop waits for in turn, else of the earliest pass first.
 
     # Guarantees: any thread may call any method.
 

@@ -297,7 +297,8 @@ NEWEST_WAITS = 4096
 class Tally:
     """One thread's counters.
 
-    # Guarantees: written by one thread; any other may read, and sees whole numbers, though not all of one moment.
+    # Guarantees: written by one thread, or `native` by the pool while that is locked; any other may read, and sees
+    # whole numbers, though not all of one moment.
     """
 
     rows: int = 0
@@ -380,8 +381,8 @@ _COUNTED_BY_KERNELS = {
 class RunCounters:
     """The counters of one pass over an order.
 
-    # Guarantees: `asked`, `gave`, `waited` and `finished` are called by the consumer alone, `tally` by each
-    # reader once; `snapshot` by anyone at any time. Nothing here takes a lock.
+    # Guarantees: `asked`, `gave`, `waited` and `finished` are called by the consumer alone, `tally` by
+    # whoever counts, once; `snapshot` by anyone at any time. Nothing here takes a lock.
     """
 
     def __init__(self, *, threads: int, ready_limit: int, row_nbytes: int, from_stores: bool = False) -> None:
