@@ -70,7 +70,7 @@ REASONS = [
     Reason("an array alone says how many", r"lookup= has [\d,]+ numbers, and needs one for each", ("'args': [[",)),
     Reason("rows that are objects", "rows that are objects are of", ("frame",)),
     Reason("unlike objects", UNLIKE, ("Objects", "'o/", "arrays", "unlike", "'external'")),
-    Reason("lacking", "has no dataset|there is no dataset|lacks|matches no group", LACKING),
+    Reason("lacking", "has no (dataset|attribute)|there is no dataset|lacks|matches no group", LACKING),
     Reason("unlike lengths of what is there once", "What is there once is of one shape in all", VARIES),
     Reason("arrays of nothing", "without elements", ("'arrays'", "[0, ", ", 0]", "[0]")),
     Reason("ragged compounds", "each member of a ragged one is a field of its own", ("'members'",)),
