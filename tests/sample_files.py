@@ -82,11 +82,15 @@ def carry_out_in_python(monkeypatch):
 
 @contextlib.contextmanager
 def gate(monkeypatch):
-    """Make every read of a file wait until `open` is called, or the end; `reached` is the event that one waits."""
-    reached, opened = threading.Event(), threading.Event()
+    """Make every read of a file wait until `open` is called, or the end; `reached` is the event that one waits.
+
+    `held` has an entry for each read that has waited so far.
+    """
+    reached, opened, held = threading.Event(), threading.Event(), []
 
     def behind(read):
         def read_behind_gate(*arguments):
+            held.append(read)
             reached.set()
             assert opened.wait(60), "the gate was never opened"
             return read(*arguments)
@@ -97,6 +101,6 @@ def gate(monkeypatch):
     for owner, name in ((FileBytes, "read_into"), (kernels, "land")):
         monkeypatch.setattr(owner, name, behind(getattr(owner, name)))
     try:
-        yield SimpleNamespace(reached=reached, open=opened.set)
+        yield SimpleNamespace(reached=reached, held=held, open=opened.set)
     finally:
         opened.set()

@@ -324,7 +324,7 @@ def read_through(
     slot_format = SlotFormat.for_rows(layout.fields, batch_rows)
     slots = functools.partial(SlotRing, slot_format.nbytes, most_slots=size.max_open_batches)
     engine = Engine(RowReader(layout, {}, size.kept), slot_format, slots, threads=size.threads)
-    order = size.engine_order(EpochOrder(blocks, settings))
+    order = EpochOrder(blocks, settings).as_filled(size.batches_at_once)
     run = engine.begin(order, 0, max_open_batches=size.max_open_batches)
     try:
         while (batch := run.next_batch()) is not None:

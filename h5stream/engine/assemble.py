@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,19 @@ Changing = Callable[[Change, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
 """Changes numbers; the last argument is that of `Change.into`."""
 
 
+@dataclass(slots=True)
+class _Filled:
+    """A filled slot, and what its tensors are made of."""
+
+    memory: Memory  # the slot here
+    place: Memory | torch.Tensor  # the slot here, or as pinned memory, or its copy on a device
+    slot_format: SlotFormat
+    rows: int
+    objects: dict[int, Any]  # by field number, values outside of slots
+    device: torch.device | None  # that of `place`, if it is a tensor
+    changed: Changing
+
+
 class Assembler:
     """Makes batches out of slots.
 
@@ -145,6 +158,7 @@ class Assembler:
         self._row_nbytes = tuple(f.row_nbytes for f in layout.fields)
         self._own_shapes = [(n, f.shapes) for n, f in enumerate(layout.fields) if f.shapes is not None]
         self._changes = tuple(map(_change_of, layout.fields, self._dtypes))
+        self._makers = [(_maker_of(f), number, f) for number, f in enumerate(layout.fields)]
 
     @property
     def dtypes(self) -> list[tuple[FieldLayout, torch.dtype]]:
@@ -169,43 +183,33 @@ class Assembler:
         their own. Not so where torch's allocators must know the memory again: tensors are views of `within` then, which
         is the slot as pinned memory, or its copy on a device.
         """
-
-        def which(f: FieldLayout, packed: Memory | torch.Tensor) -> torch.Tensor | None:
-            if f.packed_by is None:
-                return None
-            by = self.layout.fields[f.packed_by]
-            return self._tensor(f.packed_by, by, packed, slot_format, rows, changed)
-
-        place = memory if within is None else within
-        values = [
-            self._of_values(number, f, objects[number], changed, None if within is None else within.device)
-            if f.is_of_values
-            else objects_of(objects[number], f, self._changes[number])
-            if f.kind == "object"
-            else self._ragged(
-                number, f, objects[number], changed, None if within is None else within.device, which(f, memory)
-            )
-            if f.kind == "ragged"
-            else self._strings(number, f, memory, slot_format, rows)
-            if f.kind == "bytes"
-            else self._tensor(number, f, place, slot_format, rows, changed, which(f, place))
-            for number, f in enumerate(self.layout.fields)
-        ]
+        place, device = (memory, None) if within is None else (within, within.device)
+        filled = _Filled(memory, place, slot_format, rows, objects, device, changed)
+        values = [make(self, number, f, filled) for make, number, f in self._makers]
         for number, shapes in self._own_shapes:
-            f = self.layout.fields[shapes]
-            sizes = self._tensor(shapes, f, memory, slot_format, rows, changed).tolist()
+            sizes = self._numbers(shapes, filled, memory).tolist()
             values[number] = [one[tuple(map(slice, size))] for one, size in zip(values[number], sizes, strict=True)]
         batch = self.layout.assemble(values)
         return list(batch) if self._gives_lists else batch
 
+    def tensor(self, number: int, f: FieldLayout, filled: _Filled) -> torch.Tensor:
+        """Return the numbers of a field that lives in slots."""
+        return self._numbers(number, filled, filled.place, self._packing(f, filled, filled.place))
+
+    def _packing(self, f: FieldLayout, filled: _Filled, packed: Memory | torch.Tensor) -> torch.Tensor | None:
+        """Return by which packing each sample's numbers are stored, where there are several."""
+        return None if f.packed_by is None else self._numbers(f.packed_by, filled, packed)
+
+    def objects(self, number: int, f: FieldLayout, filled: _Filled) -> list[Any]:
+        """Return values that live in no slot."""
+        return objects_of(filled.objects[number], f, self._changes[number])
+
+    def ragged(self, number: int, f: FieldLayout, filled: _Filled) -> Any:
+        """Return ragged rows in the form that the field asks for."""
+        return self._ragged(number, f, filled.objects[number], filled, self._packing(f, filled, filled.memory))
+
     def _ragged(
-        self,
-        number: int,
-        f: FieldLayout,
-        rows: RaggedRows,
-        changed: Changing,
-        device: torch.device | None,
-        which: torch.Tensor | None = None,
+        self, number: int, f: FieldLayout, rows: RaggedRows, filled: _Filled, which: torch.Tensor | None = None
     ) -> Any:
         dtype = self._dtypes[number]
         if f.is_listed:
@@ -229,54 +233,59 @@ class Assembler:
             if which is not None and f.ragged.form not in ("pad", STACKED):
                 which = which.repeat_interleave(torch.from_numpy(np.asarray(counts.lengths, dtype=np.int64)))
             # Changed here also for a device, but for a cast: padding must stay what it is.
-            values = changed(change, values, None) if change.casts_alone else change.on_host(values, which)
+            values = filled.changed(change, values, None) if change.casts_alone else change.on_host(values, which)
             if not change.casts_alone and f.ragged.form == "pad":
                 outside = torch.from_numpy(np.arange(counts.longest) >= counts.lengths[:, None])
                 _fill(values, outside, f.ragged.pad_value)
-        found = in_form(values, counts.lengths, counts.offsets, f.ragged.form)
-        return (
-            found if device is None or device.type == "cpu" else with_tensors(found, lambda tensor: tensor.to(device))
-        )
+        batch, device = in_form(values, counts.lengths, counts.offsets, f.ragged.form), filled.device
+        if device is None or device.type == "cpu":
+            return batch
+        return with_tensors(batch, lambda tensor: tensor.to(device))
 
-    def _of_values(
-        self, number: int, f: FieldLayout, values: list[Any], changed: Changing, device: torch.device | None
-    ) -> Any:
+    def arrays(self, number: int, f: FieldLayout, filled: _Filled) -> Any:
+        """Return values in memory, an array for each sample, in the form that the field asks for."""
         assert f.ragged is not None
+        values: list[Any] = filled.objects[number]
         if f.ragged.form != ARRAYS:
-            return self._ragged(number, f, rows_of_values(values, f), changed, device)
+            return self._ragged(number, f, rows_of_values(values, f), filled)
         tensors, change = (tensor_of(value.copy()) for value in values), self._changes[number]
-        moved = [one if device is None else one.to(device) for one in tensors]
-        return moved if change is None else [changed(change, one, None) for one in moved]
+        moved = [one if filled.device is None else one.to(filled.device) for one in tensors]
+        return moved if change is None else [filled.changed(change, one, None) for one in moved]
 
-    def _strings(self, number: int, f: FieldLayout, memory: Memory, slot_format: SlotFormat, rows: int) -> Any:
-        start = slot_format.offsets[number]
-        nbytes = rows * f.row_nbytes
-        strings = memory[start : start + nbytes].view(f.dtype) if nbytes else np.zeros(0, f.dtype)
-        return strings_to_lists(strings.reshape(rows, *f.row_shape), cut_at_nul=f.cut_at_nul)
+    def strings(self, number: int, f: FieldLayout, filled: _Filled) -> list[Any]:
+        """Return strings of a fixed length as lists of bytes."""
+        start, nbytes = filled.slot_format.offsets[number], filled.rows * f.row_nbytes
+        strings = filled.memory[start : start + nbytes].view(f.dtype) if nbytes else np.zeros(0, f.dtype)
+        return strings_to_lists(strings.reshape(filled.rows, *f.row_shape), cut_at_nul=f.cut_at_nul)
 
-    def _tensor(
-        self,
-        number: int,
-        f: FieldLayout,
-        packed: Memory | torch.Tensor,
-        slot_format: SlotFormat,
-        rows: int,
-        changed: Changing,
-        which: torch.Tensor | None = None,
+    def _numbers(
+        self, number: int, filled: _Filled, packed: Memory | torch.Tensor, which: torch.Tensor | None = None
     ) -> torch.Tensor:
-        start = slot_format.offsets[number]
-        nbytes = rows * self._row_nbytes[number]
-        dtype = self._dtypes[number]
+        """Return a field's numbers, changed as far as that is asked for."""
+        f, dtype, start = self.layout.fields[number], self._dtypes[number], filled.slot_format.offsets[number]
+        nbytes, shape = filled.rows * self._row_nbytes[number], (filled.rows, *f.row_shape)
         assert dtype is not None
-        shape = (rows, *f.row_shape)
         if not nbytes:
             tensor = torch.empty(shape, dtype=dtype, device=packed.device)
         elif isinstance(packed, torch.Tensor):
             tensor = packed[start : start + nbytes].view(dtype).view(shape)
         else:
-            tensor = _apart(packed, start, nbytes, f.dtype, shape)
+            tensor = torch.from_numpy(_apart(packed, start, nbytes, f.dtype, shape))
+            if tensor.dtype is not dtype:  # it has the bits of small floats
+                tensor = tensor.view(dtype)
         change = self._changes[number]
-        return tensor if change is None else changed(change, tensor, which)
+        return tensor if change is None else filled.changed(change, tensor, which)
+
+
+_Maker = Callable[[Assembler, int, FieldLayout, _Filled], Any]
+
+
+def _maker_of(field: FieldLayout) -> _Maker:
+    """Return what makes the values of a field."""
+    if field.is_of_values:
+        return Assembler.arrays
+    makers: dict[str, _Maker] = {"object": Assembler.objects, "ragged": Assembler.ragged, "bytes": Assembler.strings}
+    return makers.get(field.kind, Assembler.tensor)
 
 
 def unpacking_of(field: FieldLayout) -> Unpacking | None:
@@ -300,17 +309,15 @@ def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
     return Change(wanted, field.normalize, unpacking)
 
 
-def _apart(memory: Memory, start: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a field with a storage of its own: over the slot, or a copy."""
-    values: NDArray[Any] = np.ndarray(shape, dtype, memory, start)
+def _apart(memory: Memory, start: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return a field with memory of its own: over the slot, or a copy."""
     keeps = memory.nbytes / nbytes
-    if keeps >= COPIED_SHARE or (nbytes <= COPIED_NBYTES and keeps >= 4):
-        # NumPy would let Python's lock go for the copy, and wait for it while a reader runs Python.
-        own = (
-            values.copy() if nbytes > UNINTERRUPTED_NBYTES else np.ndarray(shape, dtype, _copied(memory, start, nbytes))
-        )
-        return tensor_of(own)
-    return tensor_of(values)
+    if keeps < COPIED_SHARE and (nbytes > COPIED_NBYTES or keeps < 4):
+        return np.ndarray(shape, dtype, memory, start)
+    if nbytes > UNINTERRUPTED_NBYTES:
+        return np.ndarray(shape, dtype, memory, start).copy()
+    # NumPy would let Python's lock go for the copy, and wait for it while a reader runs Python.
+    return np.ndarray(shape, dtype, bytearray(memory.data[start : start + nbytes]))
 
 
 def _fill(values: torch.Tensor, where: torch.Tensor, number: float) -> None:
@@ -319,10 +326,6 @@ def _fill(values: torch.Tensor, where: torch.Tensor, number: float) -> None:
         values[where] = number
     else:
         values.view(torch.uint8)[where] = torch.tensor(number).to(values.dtype).view(torch.uint8)
-
-
-def _copied(memory: Memory, start: int, nbytes: int) -> bytearray:
-    return bytearray(memory.data[start : start + nbytes])
 
 
 def strings_to_lists(strings: Any, *, cut_at_nul: bool) -> list[Any]:

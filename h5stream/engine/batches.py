@@ -301,7 +301,7 @@ class OpenBatches:
             format=self._format,
             row_nbytes=self._placed_nbytes,
             objects=every,
-            ragged=lend(shares, every, self._placed_nbytes, self._take),
+            ragged=lend(shares, every, self._placed_nbytes, self._take) if self._has_ragged else {},
         )
 
     def complete(self, window: PlannedWindow) -> None:

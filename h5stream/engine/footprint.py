@@ -26,7 +26,6 @@ from h5stream.engine.ragged import PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import PAGE_NBYTES, packed
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.blocks import block_rows, longest_block, most_blocks
-from h5stream.order.epoch import EpochOrder, Order, RegroupedOrder
 from h5stream.order.line import POOL_BATCHES, BatchLimit, OrderSettings
 from h5stream.order.places import place_nbytes
 from h5stream.order.weights import PlannedDraws
@@ -288,12 +287,6 @@ class Footprint:
             f"{smaller}and their plans fit memory_budget={self.memory_budget:,} bytes. Rows come in another order "
             f"than with {enough}; pass that, or window={self.window_rows} for this order with any budget"
         )
-
-    def engine_order(self, order: EpochOrder) -> Order:
-        """Return the order in which the engine fills slots."""
-        if order.first_row is None and not self.batches_at_once:
-            return order
-        return RegroupedOrder(order, self.batches_at_once or None)
 
     def gathering(self, nbytes: int) -> Footprint:
         """Return the same with batches of so many bytes gathered at a time, in place of whole windows."""

@@ -129,7 +129,7 @@ class RowReader:
         self._small: Kept | None = None
         self._loading = threading.Lock()
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
-        self._h5py, self.is_far = H5pyReader(layout), layout.is_far
+        self._h5py, self.is_far, self.row_nbytes = H5pyReader(layout), layout.is_far, layout.row_nbytes
         # Rows without elements need no task.
         self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
         # Datasets of which samples take rows in one way are planned together.

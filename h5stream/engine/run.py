@@ -67,7 +67,7 @@ class Run:
 
     def __init__(self, engine: Engine, order: Order, first_batch: int, max_open_batches: int, world_size: int) -> None:
         reader, threads = engine.reader, engine.readers
-        self._reader, self.order, self._row_nbytes = reader, order, reader.layout.row_nbytes
+        self._reader, self.order, self._row_nbytes = reader, order, reader.row_nbytes
         self._max_open, self._passed_on, self._world_size = max_open_batches, 0, world_size
         self._skip_corrupt = engine.skip_corrupt
         # Nothing ends a job in silence: the consumer would wait for ever.

@@ -84,7 +84,9 @@ class Iterations:
     def _begun(self, start: Place, max_open_batches: int) -> tuple[Run, Progress]:
         order, first_batch = self.cursor.order_of(start)
         # What the user's code decides is read as it comes.
-        filled: Order = self.cursor.footprint.engine_order(order) if isinstance(order, EpochOrder) else order
+        filled: Order = (
+            order.as_filled(self.cursor.footprint.batches_at_once) if isinstance(order, EpochOrder) else order
+        )
         run = self.engine.begin(
             filled, first_batch, max_open_batches=max_open_batches, world_size=start.ranks.world_size
         )

@@ -230,6 +230,12 @@ class EpochOrder:
         for number in range(int(np.searchsorted(edges, begin, side="right")) - 1, len(edges) - 1):
             yield number, max(begin, int(edges[number])), int(edges[number + 1])
 
+    def as_filled(self, batches_at_once: int) -> Order:
+        """Return the order in which an engine fills slots: whole windows if `batches_at_once` is 0."""
+        if self.first_row is None and not batches_at_once:
+            return self
+        return RegroupedOrder(self, batches_at_once or None)
+
     def _window(self, number: int, begin: int) -> Window:
         rows, output = self.outputs(number)
         if self.window_edges[number] < begin:

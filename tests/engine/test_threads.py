@@ -1,5 +1,6 @@
 """Reader threads, which stay while one pass follows another."""
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -22,6 +23,18 @@ def sample(tmp_path, monkeypatch):
 def loader_of(sample, **options):
     given = {"batch_size": 50, "shuffle": True, "fields": ["x", "y"], "num_workers": 3, "window": 100, "seed": 0}
     return H5StreamLoader(sample.path, **{**given, **options})
+
+
+@contextlib.contextmanager
+def all_threads_held_up(sample, monkeypatch):
+    """Give a loader, and a pass of it in which each of its threads hangs until the end of this."""
+    loader = loader_of(sample)
+    with gate(monkeypatch) as blocked:
+        hanging = iter(loader)
+        eventually(lambda: len(blocked.held) == 3)
+        yield loader, hanging
+    loader.close()
+    eventually(lambda: reader_threads() == [])
 
 
 def interrupted(*_, **__):
@@ -74,40 +87,25 @@ def test_a_pass_that_is_closed_ends_no_thread_that_another_needs(sample):
 
 
 def test_threads_that_hang_in_a_pass_that_is_closed_are_not_missed_by_the_next(sample, monkeypatch):
-    loader = loader_of(sample)
-    with gate(monkeypatch) as blocked:
-        hanging = iter(loader)
-        eventually(lambda: run_of(hanging)._queue.serving == 3)
+    with all_threads_held_up(sample, monkeypatch) as (loader, hanging):
         monkeypatch.undo()
         hanging.close()
         assert samples_of(loader_of(sample)) == list(range(4000))
         assert samples_of(loader) == list(range(4000))  # with all of its own still held up
-        blocked.open()
-    loader.close()
-    eventually(lambda: reader_threads() == [])
 
 
 def test_passes_that_are_under_way_get_other_threads_for_those_that_hang(sample, monkeypatch):
-    loader = loader_of(sample)
-    with gate(monkeypatch) as blocked:
-        hanging = iter(loader)
-        eventually(lambda: run_of(hanging)._queue.serving == 3)
+    with all_threads_held_up(sample, monkeypatch) as (loader, hanging):
         waiting = iter(loader)
         monkeypatch.undo()
         run_of(hanging).stop()
         taken = in_thread(lambda: samples_of(waiting))
         assert taken.result(60) == list(range(4000))
-        blocked.open()
-    loader.close()
-    eventually(lambda: reader_threads() == [])
 
 
 @pytest.mark.parametrize("why", [KeyboardInterrupt, RuntimeError])
 def test_passes_that_get_no_threads_for_those_that_hang_are_told_so(sample, monkeypatch, why):
-    loader = loader_of(sample)
-    with gate(monkeypatch) as blocked:
-        hanging = iter(loader)
-        eventually(lambda: run_of(hanging)._queue.serving == 3)
+    with all_threads_held_up(sample, monkeypatch) as (loader, hanging):
         waiting = iter(loader)
         monkeypatch.undo()
         with monkeypatch.context() as patch:
@@ -116,16 +114,10 @@ def test_passes_that_get_no_threads_for_those_that_hang_are_told_so(sample, monk
                 run_of(hanging).stop()
         with pytest.raises(why):
             list(waiting)
-        blocked.open()
-    loader.close()
-    eventually(lambda: reader_threads() == [])
 
 
 def test_ctrl_c_while_a_pass_that_hangs_is_closed_takes_no_threads_from_another(sample, monkeypatch):
-    loader = loader_of(sample)
-    with gate(monkeypatch) as blocked:
-        hanging = iter(loader)
-        eventually(lambda: run_of(hanging)._queue.serving == 3)
+    with all_threads_held_up(sample, monkeypatch) as (loader, hanging):
         waiting = iter(loader)
         monkeypatch.undo()
         with monkeypatch.context() as patch:
@@ -133,9 +125,6 @@ def test_ctrl_c_while_a_pass_that_hangs_is_closed_takes_no_threads_from_another(
             with pytest.raises(KeyboardInterrupt):
                 run_of(hanging).stop()
         assert in_thread(lambda: samples_of(waiting)).result(60) == list(range(4000))
-        blocked.open()
-    loader.close()
-    eventually(lambda: reader_threads() == [])
 
 
 def test_ctrl_c_before_the_threads_of_a_pass_begin_takes_none_from_the_next(sample, monkeypatch):

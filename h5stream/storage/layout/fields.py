@@ -669,14 +669,6 @@ class SampleShape:
         )
         return replace(self, fields=tuple(named))
 
-    def assemble(self, values: Sequence[Any]) -> Any:
-        """Put one value for each entry into the user's structure."""
-        if self.kind == "one":
-            return values[0]
-        if self.kind == "tuple":
-            return tuple(values)
-        return dict(zip(self.keys, values, strict=True))
-
 
 def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike]) -> SampleShape:
     """Read what the user gave as ``fields``."""

@@ -28,7 +28,6 @@ from h5stream.storage.layout.fields import Field, SampleShape
 from h5stream.storage.layout.heap import HeapValues
 from h5stream.storage.layout.index import ChunkIndex
 from h5stream.storage.source.identity import SourceIdentity
-from h5stream.storage.source.stores import is_address
 from h5stream.structure import SparseRows, renumbered
 
 DIRECT = "direct"
@@ -444,7 +443,7 @@ class SampleLayout:
     @property
     def is_far(self) -> bool:
         """Whether any of the files is an object in a store."""
-        return any(is_address(identity.path) for identity in self.files)
+        return any(identity.is_far for identity in self.files)
 
     def files_of(self, samples: NDArray[Any]) -> tuple[int, ...]:
         """Return the files that samples lie in, whatever their order, with those that links lead to from there."""
@@ -527,7 +526,10 @@ class SampleLayout:
 
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each field into the user's structure."""
-        return self.shape.assemble([_pick(entry, values) for entry in self.entries])
+        entries = [_pick(entry, values) for entry in self.entries]
+        if self.shape.kind == "one":
+            return entries[0]
+        return tuple(entries) if self.shape.kind == "tuple" else dict(zip(self.shape.keys, entries, strict=True))
 
 
 def leaves_of(key: str, entry: Any) -> Iterator[tuple[str, int | SparseEntry]]:

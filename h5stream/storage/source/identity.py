@@ -26,6 +26,11 @@ class SourceIdentity:
         return (self.size,)
 
     @property
+    def is_far(self) -> bool:
+        """Whether any of it is an object in a store."""
+        return False
+
+    @property
     def is_watched(self) -> bool:
         """Whether anything but its size tells that other bytes took its place."""
         return True

@@ -285,6 +285,11 @@ class FilesIdentity(SourceIdentity):
         return tuple(self.sizes.tolist())
 
     @property
+    def is_far(self) -> bool:
+        """Whether one of them is an object in a store."""
+        return bool(self.far)
+
+    @property
     def is_watched(self) -> bool:
         """Whether anything but its size tells of each of them that other bytes took its place."""
         return all(one.is_watched for one in self.far.values())

@@ -194,6 +194,11 @@ class ObjectIdentity(SourceIdentity):
         return ", and ".join(said)
 
     @property
+    def is_far(self) -> bool:
+        """Always: it is in one."""
+        return True
+
+    @property
     def is_watched(self) -> bool:
         """Whether its store gives its ETag or its date."""
         return bool(self.etag)
