@@ -204,8 +204,13 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
+        from h5stream.errors import BudgetError  # here, since importing takes memory
+
         path, *rest = json.loads(given.child)
-        print(json.dumps(measure_here(Path(path), *rest)))
+        try:
+            print(json.dumps(measure_here(Path(path), *rest)))
+        except BudgetError as error:
+            print(json.dumps({"refused": error.needed}))
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
@@ -219,6 +224,9 @@ def main() -> None:
                 path = make_file(folder, kind, compression=bool(case.get("compression")))
                 result = measure(path, case, batch_size=batch_size_of(kind, case), budget=given.budget * MIB)
                 found.append({"rows": kind, "case": name, **result})
+                if refused := result.get("refused"):
+                    print(f"{kind:>6} {name:<20} refused: it needs {refused / MIB:,.0f} MiB", flush=True)
+                    continue
                 figures = "".join(
                     f" {result[key] / MIB:7.0f}" for key in ("budget", "says", "grew", "resident", "after")
                 )

@@ -24,7 +24,7 @@ _SMALL = {str(one).removeprefix("torch."): one for one in vars(torch).values() i
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return the torch dtype of a NumPy dtype, or of what a dtype has the bits of."""
+    """Return the torch dtype for a NumPy dtype, or for the small floats whose bits a dtype holds."""
     return tensor_of(np.empty(0, dtype=dtype)).dtype
 
 
@@ -57,7 +57,7 @@ class Change:
 
     @property
     def casts_alone(self) -> bool:
-        """Whether numbers stay what they are, in another type."""
+        """Whether it changes the type of the numbers alone."""
         return self.normalization is None and self.unpacking is None
 
     def on_host(self, raw: torch.Tensor, which: torch.Tensor | None = None) -> torch.Tensor:
@@ -69,7 +69,7 @@ class Change:
         return out
 
     def into(self, out: torch.Tensor, raw: torch.Tensor, which: torch.Tensor | None = None) -> None:
-        """Write the numbers, changed; what it launches goes to the current stream.
+        """Write the changed numbers; kernels are launched on the current stream.
 
         `which` says for each index of the first axis by which packing it is stored, where there are several.
         """
@@ -78,8 +78,8 @@ class Change:
             work = out if out.dtype == unpacked else torch.empty_like(out, dtype=unpacked)
             self.unpacking.into(work, raw, which)
             raw = work
-        asked = self.normalization
-        if asked is None:
+        normalization = self.normalization
+        if normalization is None:
             if raw is not out:
                 out.copy_(raw)
             return
@@ -89,14 +89,14 @@ class Change:
         if work.data_ptr() != raw.data_ptr():
             work.copy_(raw)
         mean, std = self._constants_on(work)
-        if asked.factor != 1:
-            work.mul_(asked.factor)
-        if asked.mean != 0:
+        if normalization.factor != 1:
+            work.mul_(normalization.factor)
+        if normalization.mean != 0:
             work.sub_(mean)
-        if asked.std != 1:
+        if normalization.std != 1:
             work.div_(std)
-        if asked.nan is not None:
-            work.nan_to_num_(nan=asked.nan, posinf=float("inf"), neginf=-float("inf"))
+        if normalization.nan is not None:
+            work.nan_to_num_(nan=normalization.nan, posinf=float("inf"), neginf=-float("inf"))
         if work is not out:
             out.copy_(work)
 
@@ -197,7 +197,7 @@ class Assembler:
         return self._numbers(number, filled, filled.place, self._packing(f, filled, filled.place))
 
     def _packing(self, f: FieldLayout, filled: _Filled, packed: Memory | torch.Tensor) -> torch.Tensor | None:
-        """Return by which packing each sample's numbers are stored, where there are several."""
+        """Return the number of each sample's packing, or None if all samples share one."""
         return None if f.packed_by is None else self._numbers(f.packed_by, filled, packed)
 
     def objects(self, number: int, f: FieldLayout, filled: _Filled) -> list[Any]:
@@ -294,7 +294,7 @@ def unpacking_of(field: FieldLayout) -> Unpacking | None:
 
 
 def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
-    """Return what is done to a field's numbers; None for nothing."""
+    """Return the change to a field's numbers, or None if they stay the same."""
     unpacking = unpacking_of(field)
     if field.normalize is None and unpacking is None:
         return None if field.cast is None or field.cast == dtype else Change(field.cast)
@@ -339,14 +339,14 @@ def _cut(strings: list[Any]) -> list[Any]:
 
 
 def objects_of(values: list[Any], f: FieldLayout, change: Change | None = None) -> list[Any]:
-    """Return what a batch has of values that live in no slot, one a sample; of several steps a list of each one's."""
+    """Convert values that live outside of slots, one a sample, or a list of each sample's steps."""
     if 0 in f.row_shape:  # no chunk holds anything of such rows, so nothing was read
         empty: list[Any] = np.empty((len(values) // f.places, *f.row_shape), dtype=object).tolist()
         return empty
-    found = [object_value(value) for value in values]
+    converted = [object_value(value) for value in values]
     if f.steps is not None:
-        return [found[first : first + f.places] for first in range(0, len(found), f.places)]
-    return found if change is None else [change.on_host(value) for value in found]
+        return [converted[first : first + f.places] for first in range(0, len(converted), f.places)]
+    return converted if change is None else [change.on_host(value) for value in converted]
 
 
 def object_value(value: Any) -> Any:

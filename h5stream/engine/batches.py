@@ -1,4 +1,4 @@
-"""Batches under way: what a window brings to them, what of it cannot be had, and when they are complete."""
+"""Batches in progress: the rows that windows bring, the rows that cannot be read, and their completion."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ ARRANGED_AHEAD = 3
 
 
 def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = None) -> dict[int, Any]:
-    """Return what does not live in a slot of a batch of so many rows, by field number, still empty."""
+    """Return empty containers, by field number, for a batch's values that do not live in its slot."""
     take = RaggedMemory().take if take is None else take
-    found = {
+    objects = {
         number: RaggedRows(field=one, of=RaggedCounts(rows), take=take)
         if one.kind == "ragged"
         else [None] * (rows * one.places)
         for number, one in enumerate(fields)
         if one.kind in ("object", "ragged")
     }
-    _join(found)
-    return found
+    _join(objects)
+    return objects
 
 
 def _join(objects: dict[int, Any]) -> None:
@@ -78,14 +78,14 @@ class ReadyBatch:
     arranging_takes: int = 0  # for how many batches it counts besides because of that
 
     def arrange(self) -> None:
-        """Lay its ragged rows as it is handed over."""
+        """Arrange its ragged rows, before it is handed over."""
         for rows in self.objects.values():
             if isinstance(rows, RaggedRows):
                 rows.arrange()
 
     @property
     def arranging_costs(self) -> int:
-        """How many times the bytes of its ragged rows arranging them takes; 0 where nothing has to be copied."""
+        """The memory for arranging its ragged rows, in multiples of their bytes; 0 if nothing has to be copied."""
         ragged = [rows for rows in self.objects.values() if isinstance(rows, RaggedRows)]
         shared = max(1, sum(rows.shared_nbytes for rows in ragged))
         return -(-sum(rows.copied_nbytes for rows in ragged) // shared)
@@ -94,18 +94,18 @@ class ReadyBatch:
         """Move the rows over the places that stayed empty, and give how many those were."""
         if not self.dropped:
             return 0
-        there = np.ones(self.rows, dtype=bool)
+        present = np.ones(self.rows, dtype=bool)
         for places in self.dropped:
-            there[places] = False
-        rows = int(there.sum())
+            present[places] = False
+        rows = int(present.sum())
         for offset, nbytes in zip(slot_format.offsets, row_nbytes, strict=True):
             column = self.slot.memory[offset : offset + self.rows * nbytes].reshape(self.rows, nbytes)
-            column[:rows] = column[there]
+            column[:rows] = column[present]
         for number, values in self.objects.items():
             self.objects[number] = (
-                values.without(there)
+                values.without(present)
                 if isinstance(values, RaggedRows)
-                else [*itertools.compress(values, there.repeat(len(values) // self.rows).tolist())]
+                else [*itertools.compress(values, present.repeat(len(values) // self.rows).tolist())]
             )
         _join(self.objects)
         gone, self.rows = self.rows - rows, rows
@@ -158,7 +158,7 @@ class PlannedWindow:
             (self.native if is_native else self.tasks).append(task)
 
     def note_kept(self) -> None:
-        """Say that what the pool decoded is in memory, if it stays there."""
+        """Mark chunks that the pool decoded as present in the cache."""
         for number, task in enumerate(self.native):
             if task.kept is not None and number not in self.in_part:
                 task.kept(None)
@@ -182,7 +182,7 @@ class PlannedWindow:
             following = parts[number + 1] if number + 1 < len(parts) else None
             if following is not None and following.plan is part.plan and following.first == part.last:
                 continue
-            edges = np.array([each.first for each in parts[begin : number + 1]] + [part.last], dtype=np.int64)
+            edges = np.array([one.first for one in parts[begin : number + 1]] + [part.last], dtype=np.int64)
             descriptor = -1 if part.file is None else self.descriptors[part.file].number
             where = self.destination.of_fields(part.fields)
             shares.append((part.plan, edges, begin, descriptor, *where))
@@ -192,7 +192,7 @@ class PlannedWindow:
     def first_failure(
         self, task: Task, error: H5StreamError, tools: Tools, skipping: RunCounters | None
     ) -> tuple[int, H5StreamError] | None:
-        """Return the earliest batch that a failed task spoils, and why, after filling what it can of the others.
+        """Return the earliest batch that a failed task spoils, and the error, after filling the other batches.
 
         A task holds many chunks, and a corrupt one must not take along the batches that never needed it. Where corrupt
         chunks are left out, `skipping` counts them; None if all that failed is one of these.
@@ -237,7 +237,7 @@ class PlannedWindow:
         self.dropped.append((rows.batch, rows.samples, error))
 
     def changed_file(self, identities: Sequence[SourceIdentity]) -> SourceError | None:
-        """Look whether one of its files changed since it was opened; what was read of it cannot be trusted then."""
+        """Return an error if one of its files has changed since it was opened: its bytes cannot be trusted then."""
         try:
             for number in self.files:
                 identities[number].check_unchanged()
@@ -305,7 +305,7 @@ class OpenBatches:
         )
 
     def complete(self, window: PlannedWindow) -> None:
-        """Count what a window has brought, and tell its batches which of their places stay empty."""
+        """Count the rows that a window has brought, and note the places that stay empty in its batches."""
         for numbers, within, error in window.dropped:
             for number in np.unique(numbers).tolist():
                 batch = window.batches[number]
@@ -318,7 +318,7 @@ class OpenBatches:
         window.destination, window.descriptors = None, {}
 
     def first_full(self, counters: RunCounters) -> ReadyBatch | None:
-        """Return the next batch if all of it is there, without gaps; it is removed later. Raises what is in its way."""
+        """Return the next batch if it is complete, without gaps, and keep it among the open ones. Raises its error."""
         if self.next in self._error_at:
             raise self._error_at[self.next]
         batch = self._open.get(self.next)

@@ -114,7 +114,7 @@ edges cut, and that is decoded twice so."""
 
 
 def check_window(window: object) -> None:
-    """Refuse what is no size of a window."""
+    """Raise `OptionError` if a value is no window size."""
     number = isinstance(window, int) and not isinstance(window, bool) and window > 0
     if not number and window not in ("auto", "all"):
         raise OptionError(f"window= takes a positive number of rows, 'auto' or 'all', not {window!r}")
@@ -123,10 +123,10 @@ def check_window(window: object) -> None:
 def rows_of_two(*, window_rows: int, first_window_rows: int, rows: int) -> int:
     """Return the rows of two windows that follow one another, at most: of an epoch, and of its end and the next one."""
     sizes: list[int] = []
-    left, size = rows, first_window_rows
-    while left and sizes[-2:] != [window_rows] * 2:  # once they have grown, what is left are such windows, and a rest
-        sizes.append(min(size, left))
-        left, size = left - sizes[-1], min(2 * size, window_rows)
+    rest, size = rows, first_window_rows
+    while rest and sizes[-2:] != [window_rows] * 2:  # once they have grown, what is left are such windows, and a rest
+        sizes.append(min(size, rest))
+        rest, size = rest - sizes[-1], min(2 * size, window_rows)
     return max(map(sum, itertools.pairwise([*sizes, min(first_window_rows, rows)])), default=rows)
 
 
@@ -150,8 +150,8 @@ class RaggedBytes:
 
     def largest(self, samples: int, batches: int) -> int:
         """Return the bytes that the largest of so many batches takes."""
-        some = self.longest[: batches.bit_length() + 1]
-        return max(self.of(samples), min(math.ceil(samples * some[-1]), self.limit) if some else 0)
+        longest = self.longest[: batches.bit_length() + 1]
+        return max(self.of(samples), min(math.ceil(samples * longest[-1]), self.limit) if longest else 0)
 
     def padded(self, samples: int) -> int:
         """Return the bytes that they take once they are filled up, or dense."""
@@ -164,7 +164,7 @@ class RaggedBytes:
 
 
 class Scratch(NamedTuple):
-    """What reader threads read into and decode with."""
+    """The scratch memory of reader threads."""
 
     nbytes: int  # of one thread
     decoding_nbytes: int = 0  # what of that is lent to those that decode
@@ -183,7 +183,7 @@ class Scratch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What of the data decides how much memory an epoch takes."""
+    """The properties of the data that decide how much memory an epoch takes."""
 
     rows: int  # of an epoch
     field_nbytes: tuple[int, ...]  # for each field, of a row in a slot
@@ -227,20 +227,20 @@ class Shape:
         return math.ceil(min(2 * window_rows, self.rows) * self.plan_row_nbytes)
 
     def batch_nbytes(self, batch_size: int) -> int:
-        """Return the bytes of a batch: of its slot, and of what does not lie in one."""
+        """Return the bytes of a batch, in its slot and outside of it."""
         # Slots are used again: sooner or later each has held as many samples as it has room for.
         _, nbytes = packed(each * max(batch_size, self.room) for each in self.field_nbytes)
         outside = self.objects_nbytes * batch_size + sum(each.of(batch_size) for each in self.ragged)
         return -(-nbytes // PAGE_NBYTES) * PAGE_NBYTES + outside
 
     def held_nbytes(self, batch_size: int, window_rows: int) -> int:
-        """Return the bytes of what the training loop holds: the largest batch of a window, and the next one, padded."""
+        """Return the bytes that the training loop holds: the largest batch of a window and the next one, padded."""
         largest = sum(one.largest(batch_size, window_rows // batch_size) - one.of(batch_size) for one in self.ragged)
         largest += sum(one.padded(batch_size) for one in self.ragged)
         return 2 * (self.batch_nbytes(batch_size) + largest)
 
     def batches_of(self, window_rows: int, batch_size: int) -> int:
-        """Return the batches that a window of so many rows may touch: no more than an epoch has, if they are alike."""
+        """Return the batches that a window may touch, at most those of an epoch if all have one size."""
         touched = math.ceil(min(window_rows, self.rows) / batch_size) + 1
         return touched if self.room else min(touched, math.ceil(self.rows / batch_size))
 
@@ -252,7 +252,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """How much is read together, what stays in memory, and what that takes: a candidate, or the one that was chosen."""
+    """The rows of a window, the datasets that are cached, and the memory for both: a candidate, or the choice."""
 
     window_rows: int
     first_window_rows: int  # of an epoch's first window
@@ -278,7 +278,7 @@ class Footprint:
 
     @property
     def notice(self) -> str:
-        """What to warn of where there was no room for the wished window; else empty."""
+        """The warning if the wished window did not fit; otherwise empty."""
         if self.window_rows >= self.wished_rows:
             return ""
         smaller = f"window: {self.window_rows:,} rows instead of {self.wished_rows:,}, so that two windows "
@@ -331,7 +331,7 @@ def first_that_fits(sizes: Iterable[Footprint]) -> Footprint:
 
 
 def least_that_fits(sized: Callable[[int], Footprint], budget: int, most: int = sys.maxsize) -> Footprint:
-    """Return what a budget has room for, or the least one that would do; what needs more than `most` as it is."""
+    """Return the largest footprint that fits a budget, or the smallest if none does; one beyond `most` stays."""
     while not (size := sized(budget)).fits and size.needed_nbytes <= most:
         budget = size.needed_nbytes
     return size
@@ -389,16 +389,16 @@ def _ways(
 
 
 def _fitted(shape: Shape, windows: _Windows, batch_size: int, memory_budget: int, threads: int) -> Footprint:
-    """Return what is taken by as many slots and threads as the budget has room for; the least where it has none."""
+    """Return the footprint with as many slots and threads as fit the budget, or the smallest one."""
     scratch, slot = shape.scratch, shape.batch_nbytes(batch_size) + OPEN_NBYTES
     held, (least, most) = windows.held, windows.slots
     plan = math.ceil(held * 3 * shape.place_nbytes) if windows.gathers else shape.plan_nbytes(held)
     fixed = shape.fixed_nbytes + shape.held_nbytes(batch_size, held) + plan
-    left = max(0, memory_budget - fixed - least * slot - scratch.nbytes)
-    threads = min(threads, scratch.threads_in(left + scratch.nbytes))
+    spare = max(0, memory_budget - fixed - least * slot - scratch.nbytes)
+    threads = min(threads, scratch.threads_in(spare + scratch.nbytes))
     threads = min(threads, scratch.threads_in(memory_budget // SCRATCH_SHARE)) if windows.is_auto else threads
     all_scratch = scratch.of(max(1, threads))
-    batches = min(least + (left - all_scratch + scratch.nbytes) // slot, most)
+    batches = min(least + (spare - all_scratch + scratch.nbytes) // slot, most)
     at_once = batches // 2 if windows.gathers else 0
     return Footprint(
         window_rows=windows.rows,
@@ -417,7 +417,7 @@ def _fitted(shape: Shape, windows: _Windows, batch_size: int, memory_budget: int
 
 
 def _most_rows(shape: Shape, wished: int, batch_size: int, room: int) -> int:
-    """Return the rows of a window of which two fit, in whole blocks, because a window ends at a block's edge."""
+    """Return the rows of a window, in whole blocks, such that two windows fit."""
     sizes = range(batch_size, wished + 1, batch_size)
     rows = max(1, bisect.bisect_right(sizes, room, key=lambda rows: shape.two_nbytes(rows, batch_size))) * batch_size
     return wished if rows >= wished else max(min(shape.block_rows, wished), rows // shape.block_rows * shape.block_rows)
@@ -438,7 +438,7 @@ def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: boo
 
 
 def scratch_of(layout: SampleLayout) -> Scratch:
-    """Return the scratch of a reader thread: a read, the last chunk of which may be large, and three decoded chunks."""
+    """Return the scratch of a reader thread: a read, whose last chunk may be large, and three decoded chunks."""
     largest_stored = largest_chunk = largest_dataset = through_h5py = 0
     for parts in layout.datasets:
         for part in parts:
@@ -515,17 +515,17 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
         if field.dtype.kind == "O":
             row_nbytes = math.ceil(layout.datasets[one.dataset][0].stored_row_nbytes)
             nbytes += one.counts * (_object_nbytes(field) + row_nbytes)
-        found = _bytes_of(nbytes, field)
+        size = _bytes_of(nbytes, field)
         if one.draw is not None:
             drawn = nbytes[one.draw.of(np.linspace(0, layout.samples - 1, DRAWN_SAMPLES).astype(np.int64), 0, 0)]
-            found = replace(found, mean=float(drawn.mean()), deviation=float(drawn.std()))
+            size = replace(size, mean=float(drawn.mean()), deviation=float(drawn.std()))
         if limited is not None and limited.limit.bucketed:
             ascending = np.sort(nbytes)  # as many of the longest as are sorted with one another
-            some = [-(-len(nbytes) >> power) for power in range(POOL_BATCHES.bit_length())]
-            found = replace(found, longest=tuple(float(ascending[len(nbytes) - few :].mean()) for few in some))
+            sizes = [-(-len(nbytes) >> power) for power in range(POOL_BATCHES.bit_length())]
+            size = replace(size, longest=tuple(float(ascending[len(nbytes) - few :].mean()) for few in sizes))
         if limited is not None and limited.limit.rows and one.counts is layout.ragged[limited.number].counts:
-            found = replace(found, limit=limited.limit.rows * field.placed_nbytes)
-        yield found
+            size = replace(size, limit=limited.limit.rows * field.placed_nbytes)
+        yield size
     for field in layout.fields:
         if field.kind == "object" and field.images is not None:
             mean, most = field.images.mean_nbytes, field.images.most_nbytes
@@ -549,7 +549,7 @@ def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout) -> RaggedBytes:
 
 
 def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> float:
-    """Return what the plan takes of a sample's spans while it is made: of each kind of steps, and each dataset."""
+    """Return the bytes that planning takes for a sample's spans, for each kind of steps and each dataset."""
     spans = (one.mean_rows if one.listed is not None else 1.0 for one in layout.lookups if one.counts is not None)
     nbytes = 2.0 * SPAN_PLAN_NBYTES * sum(spans)
     if layout.segments is None:
@@ -584,7 +584,7 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
     index += sum(part.heap.nbytes for parts in layout.datasets for part in parts if part.heap is not None)
     index += 0 if layout.space is None else layout.space.nbytes
     names = {part.objects for parts in layout.datasets for part in parts if isinstance(part.objects, Names)}
-    index += sum(each.nbytes for each in names)
+    index += sum(text.nbytes for text in names)
     return index + blocks * BLOCK_NBYTES + (0 if selected is None else selected.nbytes)
 
 
@@ -619,7 +619,7 @@ def _rows_anywhere(datasets: Iterable[tuple[DatasetPart, ...]]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """What the size of windows depends on; an automatic one is that of the default budget, unless this has no room."""
+    """The settings that decide the window size; an automatic one is that of the default budget if it fits."""
 
     layout: SampleLayout
     batch_rows: int  # of most batches, where they are cut by `limited`
@@ -648,7 +648,7 @@ class Sizing:
         return max(self.batch_rows, 0 if self.limited is None else self.limited.samples)
 
     def choose(self, window: int | str) -> Footprint:
-        """Return windows as `fitting` does, and log what came out unlike what was asked for."""
+        """Return the windows that `fitting` returns, and log how they differ from the requested ones."""
         size = self.fitting(window)
         notices = [size.notice] if size.notice else []
         if self.threads_asked and size.threads < self.threads:
@@ -687,7 +687,7 @@ class Sizing:
         return 0
 
     def _checked(self, size: Footprint, window: int | str) -> Footprint:
-        """Refuse what does not fit."""
+        """Raise `BudgetError` if a footprint does not fit."""
         if size.fits:
             return size
         raise BudgetError(
@@ -700,7 +700,7 @@ class Sizing:
         )
 
     def with_room(self, window: int | str) -> Sizing:
-        """Return the sizing for the largest batches that there is room for: what is not written to takes no memory."""
+        """Return the sizing for the largest batches that fit: pages that nobody writes to take no memory."""
         sizing = replace(self, most_budget=self.memory_budget)
         while sizing.batch_rows > 1:
             with contextlib.suppress(BudgetError):
@@ -712,7 +712,7 @@ class Sizing:
         return sizing
 
     def taken_over(self, size: Footprint, settings: OrderSettings) -> Footprint:
-        """Return the size of windows for settings that a state brought, where they are not those of `size`."""
+        """Return the window size for settings from a state that differ from those of `size`."""
         rows, first_rows = settings.window_rows, settings.first_window_rows
         if (rows, first_rows) == (size.window_rows, size.first_window_rows):
             return size
@@ -729,7 +729,7 @@ class Sizing:
         )
 
     def _sized(self, kept: tuple[int, ...], window: int | str, budget: int, most_rows: int | None = None) -> Footprint:
-        """Size windows beside datasets that are kept; where those are all, batches are gathered: rows cost the same."""
+        """Size windows beside cached datasets; if all are cached, batches are gathered row by row instead."""
         if kept not in self.shapes:
             self.shapes[kept] = shape_of(self.layout, kept, self.selected, self.limited, self.draws)
         size = size_window(
@@ -745,7 +745,7 @@ class Sizing:
         return replace(size.gathering(GATHERED_NBYTES) if is_whole and size.fits else size, kept=kept)
 
     def _within(self, budget: int, window: int | str) -> Footprint:
-        """Return what a budget has room for, of windows as asked for or like those of the default budget."""
+        """Return the footprint that fits a budget, for the requested windows or those of the default budget."""
         if window != "auto" or not self.shuffle or self.whole_windows:
             return self._first(window, budget)
         if is_plain := self.plain is None or self.plain is self.layout:
@@ -770,7 +770,7 @@ class Sizing:
         return replace(size, wished_rows=wished, wished_nbytes=default.memory_budget)
 
     def _first(self, window: int | str, budget: int, most_rows: int | None = None) -> Footprint:
-        """Return the first that a budget has room for of windows, and of what is kept in memory beside them."""
+        """Return the first candidate of windows and cached datasets that fits the budget."""
 
         def ways() -> Iterator[Footprint]:
             # Keeping is only worth memory that nothing else needs.
@@ -799,7 +799,7 @@ class Sizing:
         yield size
 
     def _gathered(self, size: Footprint) -> Iterator[Footprint]:
-        """Yield the same with all data in memory, of which a few batches are gathered at a time, if that can be."""
+        """Yield the footprint with all data in memory and a few batches gathered at a time, if that is possible."""
         layout, rows = self.layout, rows_to_keep(self.layout, size.kept, sys.maxsize)
         decoded = all(is_decoded(part) or part.rows == 0 for number in rows for part in layout.datasets[number])
         if not rows or not decoded or layout.ragged or len(size.kept) + len(rows) < len(layout.datasets):

@@ -1,4 +1,4 @@
-"""Rows of which each sample has another number: where they go in a batch, and the memory that they lie in.
+"""Ragged rows: their places in a batch, and their memory.
 
 A window brings a share of a batch, and each share lies in memory of its own, its samples one behind the other: how many
 rows the other shares have is known only when they are planned. Most batches have one share, which is then handed over
@@ -50,7 +50,7 @@ POOLED_NBYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Share:
-    """What a window brings of a ragged dataset: samples by batch and place, each with its rows."""
+    """A window's share of a ragged dataset: samples by batch and place, each with its rows."""
 
     fields: tuple[int, ...]  # the fields that the dataset fills
     edges: Ints  # (batches + 1,): where the samples of each batch begin, and where the last end
@@ -95,17 +95,17 @@ class Share:
 
     @property
     def begins(self) -> Ints:
-        """Where the rows of each batch begin among all, and where the last end."""
+        """Offsets of each batch's rows among all, and their end."""
         return self.starts[self.edges]
 
     def places_of(self, batch: Places, row: Places) -> Places:
         """Return the places of the samples that rows belong to, by their batch and their number in its share."""
-        found = np.searchsorted(self.starts[:-1], self.begins[batch] + row, side="right") - 1
-        return self.within[found]
+        samples = np.searchsorted(self.starts[:-1], self.begins[batch] + row, side="right") - 1
+        return self.within[samples]
 
 
 def order_of_places(batch: Places, within: Places) -> Places:
-    """Return the order by batch and place, of which no two samples have the same."""
+    """Return the order by batch and place, which are unique."""
     order = np.empty(len(batch), dtype=np.int32)
     if len(batch) and not kernels.order_by_place(batch, within, order):
         return np.argsort(batch * (int(within.max()) + np.int64(1)) + within)
@@ -113,11 +113,11 @@ def order_of_places(batch: Places, within: Places) -> Places:
 
 
 def _padded_starts(edges: Ints, counts: Ints, starts: Ints) -> Ints:
-    """Return the starts of samples that are padded where they are read to, in batches where that takes little more."""
+    """Return the starts of samples that are read to padded memory, in batches that grow little by it."""
     samples, begins = np.diff(edges), starts[edges]
     batch = np.repeat(np.arange(len(samples)), samples)
-    some, longest = np.flatnonzero(samples), np.zeros_like(samples)
-    longest[some] = np.maximum.reduceat(counts, edges[some])
+    nonempty, longest = np.flatnonzero(samples), np.zeros_like(samples)
+    longest[nonempty] = np.maximum.reduceat(counts, edges[nonempty])
     rows = np.diff(begins)
     apart = samples * longest <= rows + rows // PADDING_SHARE
     placed = np.append(0, np.cumsum(np.where(apart, samples * longest, rows)))
@@ -156,7 +156,7 @@ class RaggedCounts:
 
     @functools.cached_property
     def offsets(self) -> Ints:
-        """Where the rows of each sample begin, and where the last end."""
+        """Offsets of each sample's rows, and their end."""
         return np.append(0, np.cumsum(self.lengths))
 
 
@@ -182,7 +182,7 @@ class RaggedRows:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of a row; of what has no fixed length the shares are arrays of objects, of which it is one."""
+        """Bytes of a row; values of variable length are objects, of one byte each here."""
         return 1 if self.field.dtype.kind == "O" else self.field.placed_nbytes
 
     @property
@@ -192,7 +192,7 @@ class RaggedRows:
 
     @property
     def copied_nbytes(self) -> int:
-        """Bytes of the rows as the batch has them, where they have to be copied for that; else 0."""
+        """Bytes that are copied to arrange the rows for the batch; 0 if they are in place."""
         if self._is_sparse:
             return self.of.samples * self.how.wanted * self.row_nbytes
         return 0 if self._is_together or self.field.is_listed else self._filled_nbytes
@@ -206,16 +206,16 @@ class RaggedRows:
     def _is_together(self) -> bool:
         return len(self.shares) == 1 and self.shares[0].nbytes == self._filled_nbytes
 
-    def without(self, there: NDArray[np.bool_]) -> RaggedRows:
+    def without(self, present: NDArray[np.bool_]) -> RaggedRows:
         """Leave out samples whose rows cannot be had."""
-        number = np.cumsum(there) - 1
-        left = replace(self, of=RaggedCounts(int(there.sum())), shares=())
+        number = np.cumsum(present) - 1
+        remaining = replace(self, of=RaggedCounts(int(present.sum())), shares=())
         for (places, counts), memory in zip(self.of.shares, self.shares, strict=True):
             begins = self._begins(counts, memory)
-            for k in np.flatnonzero(there[places]).tolist():
-                left.of.shares += ((number[places[k : k + 1]], counts[k : k + 1]),)
-                left.shares += (memory[begins[k] * self.row_nbytes : (begins[k] + counts[k]) * self.row_nbytes],)
-        return left
+            for k in np.flatnonzero(present[places]).tolist():
+                remaining.of.shares += ((number[places[k : k + 1]], counts[k : k + 1]),)
+                remaining.shares += (memory[begins[k] * self.row_nbytes : (begins[k] + counts[k]) * self.row_nbytes],)
+        return remaining
 
     def arrange(self) -> Any:
         """Return the bytes of the rows as the batch has them, or the rows of each sample as lists; done once."""
@@ -225,14 +225,14 @@ class RaggedRows:
         return self.memory
 
     def _lists(self) -> list[Any]:
-        found: list[Any] = [[] for _ in range(self.of.samples)]
+        lists: list[Any] = [[] for _ in range(self.of.samples)]
         is_plain, row_shape = self.field.dtype.kind != "O", self.field.row_shape
         for (places, counts), share in zip(self.of.shares, self.shares, strict=True):
             edges = np.append(0, np.cumsum(counts)).tolist()
             rows = share.view(self.field.dtype).reshape(edges[-1], *row_shape) if is_plain else share
             for place, (low, high) in zip(places.tolist(), itertools.pairwise(edges), strict=True):
-                found[place] = rows[low:high].tolist()
-        return found
+                lists[place] = rows[low:high].tolist()
+        return lists
 
     def _laid(self) -> Memory:
         memory = self._together()
@@ -268,8 +268,8 @@ class RaggedRows:
         step = max(1, WIDENED_ITEMS // max(1, self.how.wanted) if is_small else self.of.samples)
         for low in range(0, self.of.samples, step):
             edges, rows = self.of.offsets[low : low + step + 1], out[low : low + step]
-            some, laid = slice(edges[0], edges[-1]), np.empty(rows.shape, np.float32) if is_small else rows
-            added = widened(values[some]), columns[some], edges - edges[0]
+            stretch, laid = slice(edges[0], edges[-1]), np.empty(rows.shape, np.float32) if is_small else rows
+            added = widened(values[stretch]), columns[stretch], edges - edges[0]
             wrong = kernels.add_sparse(*added, self.how.places, self.of.longest, laid)
             if wrong != kernels.NONE_WRONG:
                 refuse_column(wrong, beside.how.width, repr(beside.field.name))
@@ -344,9 +344,9 @@ def lend(
     take: Callable[[int], Memory],
 ) -> dict[int, Any]:
     """Return the memory of the shares that tasks of a window bring, and add it to its batches."""
-    found: dict[int, Any] = {}
+    memory_of: dict[int, Any] = {}
     if not any(isinstance(one, RaggedRows) for each in objects[:1] for one in each.values()):
-        return found
+        return memory_of
     for share in dict.fromkeys(every):
         if share is None:
             continue
@@ -355,8 +355,8 @@ def lend(
             of[k].add(share.within[low:high], share.counts[low:high], share.offsets[low + k : high + k + 1])
         if first.field.dtype.kind == "O":
             for number in share.fields:
-                found[number] = [np.empty(rows, dtype=object) for rows in np.diff(share.begins).tolist()]
-                for k, values in enumerate(found[number]):
+                memory_of[number] = [np.empty(rows, dtype=object) for rows in np.diff(share.begins).tolist()]
+                for k, values in enumerate(memory_of[number]):
                     objects[k][number].of = of[k]
                     objects[k][number].shares += (values,)
             continue
@@ -366,8 +366,8 @@ def lend(
             ragged = objects[k][share.fields[number]]
             ragged.of = of[k]
             ragged.shares += (memory,)
-        found.update(zip(share.fields, np.ascontiguousarray(addresses.T), strict=True))
-    return found
+        memory_of.update(zip(share.fields, np.ascontiguousarray(addresses.T), strict=True))
+    return memory_of
 
 
 def _pieces(sizes: Ints, take: Callable[[int], Memory], addresses: Ints) -> Iterator[tuple[int, int, Memory]]:
@@ -379,11 +379,11 @@ def _pieces(sizes: Ints, take: Callable[[int], Memory], addresses: Ints) -> Iter
         before = int(begins[first, 0])
         after = max(first + 1, int(np.searchsorted(ends[:, -1], before + SHARES_NBYTES, side="right")))
         memory = take(max(1, int(ends[after - 1, -1]) - before))
-        ours = begins[first:after] - before
-        addresses[first:after] = address_of(memory) + ours
+        starts = begins[first:after] - before
+        addresses[first:after] = address_of(memory) + starts
         # Not slices of the array, which would refer to what that stands on: it would be used again at once.
         shared = memory.data
-        for k, (each, places) in enumerate(zip(sizes[first:after].tolist(), ours.tolist(), strict=True), first):
+        for k, (each, places) in enumerate(zip(sizes[first:after].tolist(), starts.tolist(), strict=True), first):
             for number, (nbytes, at) in enumerate(zip(each, places, strict=True)):
                 yield k, number, np.frombuffer(shared, np.uint8, nbytes, at)
         first = after
@@ -426,7 +426,7 @@ class RaggedMemory:
         return view
 
     def trim(self) -> None:
-        """Let go of what is free."""
+        """Release free memory."""
         with self._lock:
             self._take_back()
             self._let_go(0)

@@ -1,4 +1,4 @@
-"""Reads rows of a layout: chooses for each part how its rows land, plans windows, and holds what is open."""
+"""Reads rows of a layout: chooses how each part is read, plans windows, and holds open files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def default_threads(layout: SampleLayout) -> int:
 
 
 def decoders_of(layout: SampleLayout) -> LifoQueue[DecodeScratch] | None:
-    """Return what is lent to those that decode, where most threads wait for a store; else None: each has its own.
+    """Return scratch to be shared by decoding threads if most threads wait for a store; otherwise None.
 
     The last one that came back goes first: few threads fill few of them.
     """
@@ -91,16 +91,16 @@ def bringing_of(
 
 def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[tuple[list[Lookup], bool, bool]]:
     """Return ragged datasets by samples with the same rows; whether those are values; whether they are padded."""
-    found: dict[tuple[int, bool, bool, bool], list[Lookup]] = {}
+    datasets: dict[tuple[int, bool, bool, bool], list[Lookup]] = {}
     for one in lookups:
         if one.counts is not None:
             part = layout.datasets[one.dataset][0]
             filled = [layout.fields[target.field].ragged for target in part.targets]
             has_objects = any(layout.fields[target.field].dtype.kind == "O" for target in part.targets)
-            is_padded = all(each is not None and each.form == "pad" for each in filled)
+            is_padded = all(one is not None and one.form == "pad" for one in filled)
             how = part.heap is not None and not has_objects, is_padded, has_objects
-            found.setdefault((id(one.counts), *how), []).append(one)
-    return [(alike, are_values, is_padded) for (_, are_values, is_padded, _), alike in found.items()]
+            datasets.setdefault((id(one.counts), *how), []).append(one)
+    return [(of_one, are_values, is_padded) for (_, are_values, is_padded, _), of_one in datasets.items()]
 
 
 class _OwnScratch(threading.local):
@@ -111,7 +111,7 @@ class _OwnScratch(threading.local):
 
 
 class RowReader:
-    """Plans tasks over a layout's datasets, and gives threads what they carry them out with.
+    """Plans tasks over a layout's datasets, and provides threads with the tools for them.
 
     # Guarantees: any number of threads may plan and carry tasks out. The layout is immutable; how a part lands may be
     worked out twice, with the same result; scratch belongs to the calling thread. Pickling carries the layout only.
@@ -240,23 +240,23 @@ class RowReader:
                 self._boxes[dataset] = boxes_of(self.layout.datasets[dataset], boxes_like)
             for volumes, boxes in self._boxes[dataset]:
                 place = np.minimum(np.searchsorted(volumes, of), len(volumes) - 1)
-                ours = np.flatnonzero(volumes[place] == of)
-                if len(ours):
-                    yield from boxes.plan(placement[ours], place[ours], origins[ours], task_nbytes)
+                inside = np.flatnonzero(volumes[place] == of)
+                if len(inside):
+                    yield from boxes.plan(placement[inside], place[inside], origins[inside], task_nbytes)
 
     def plan_rows(self, placement: Placement, task_nbytes: int, datasets: Sequence[int]) -> Iterator[Task]:
         """Plan the reads of rows of some datasets, where each row or span has its own place."""
         datasets = [n for n in datasets if n in self._datasets]
         for kept in (self._small, self._keeping):
-            there = [n for n in datasets if kept is not None and kept.has(n, placement)]
-            if kept is not None and there:
-                yield from kept.gathered(there, placement, task_nbytes)
-                datasets = [n for n in datasets if n not in there]
+            cached = [n for n in datasets if kept is not None and kept.has(n, placement)]
+            if kept is not None and cached:
+                yield from kept.gathered(cached, placement, task_nbytes)
+                datasets = [n for n in datasets if n not in cached]
         if datasets:
             placement = placement.ascending()
         for dataset in datasets:
-            for part, ours in placement.of_parts(self.layout.datasets[dataset]):
-                yield from self._way(dataset, part)(ours, task_nbytes)
+            for part, rows in placement.of_parts(self.layout.datasets[dataset]):
+                yield from self._way(dataset, part)(rows, task_nbytes)
 
     def _way(self, dataset: int, part: int) -> Way:
         keeping, ways = self._kept
@@ -318,7 +318,7 @@ class RowReader:
 
     @property
     def plans_ahead(self) -> bool:
-        """Whether a plan does not depend on what is still being read: on which rows stay in memory by then."""
+        """Whether plans are independent of rows that are still to be cached."""
         return not self.kept_rows or (self._keeping is not None and self._keeping.is_filled)
 
     @property
@@ -327,19 +327,19 @@ class RowReader:
         return 0 if self._keeping is None else self._keeping.nbytes
 
     def keep(self) -> None:
-        """Keep rows from now on, if any are to be kept; called where nothing is planned."""
+        """Begin to cache rows, if any are to be cached; called while nothing is planned."""
         if self.kept_rows is not None and self._keeping is None:
             self._kept = keeping_of(self.layout, self.kept_rows), {}
 
     def trim(self, *, decoded: bool = True) -> None:
-        """Let go of memory that is for later use, with `decoded` rows; what is planned goes on with what it has."""
+        """Release memory for later use, and with `decoded` cached rows; planned tasks keep theirs."""
         self.ragged_memory.trim()
         self._decoders = decoders_of(self.layout)
         if decoded and self._keeping is not None:
             self._kept = None, {}
 
     def tools(self, tally: Tally | None = None, stop: NDArray[np.int32] = GOING_ON) -> Tools:
-        """Return what the calling thread carries tasks out with until they are stopped, and counts them in."""
+        """Return the calling thread's tools: its scratch, counters and flag to stop."""
         # The main thread, which Ctrl-C may interrupt wherever it is, borrows nothing.
         is_main = threading.current_thread() is threading.main_thread()
         decoders = None if is_main else self._decoders
@@ -359,8 +359,8 @@ class RowReader:
     def _in_turn(self, placement: Placement) -> Iterator[Task]:
         """Return one task for each part: one thread alone has nothing of smaller ones."""
         for dataset in self._datasets:
-            for part, ours in placement.of_parts(self.layout.datasets[dataset]):
-                yield cast(UnfilteredRows, self._way(dataset, part)).task(ours)
+            for part, rows in placement.of_parts(self.layout.datasets[dataset]):
+                yield cast(UnfilteredRows, self._way(dataset, part)).task(rows)
 
     def _carry_out(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
         if self._ragged or self._dense:
@@ -383,7 +383,7 @@ class RowReader:
             task.land(destination, tools)
 
     def _land_together(self, tasks: Sequence[Task], destination: Destination, tally: Tally | None) -> None:
-        """Carry tasks out in threads, all of which end with the first error."""
+        """Carry tasks out in threads, which all end with the first error."""
         waiting, ended, failed = iter(tasks), SimpleQueue[Tally | None](), list[BaseException]()
 
         def land() -> None:
@@ -419,7 +419,7 @@ class RowReader:
     # --- single rows: a plan, a slot and a batch around one cost ten times what reading it does ---
 
     def _ways_singly(self, part: int) -> tuple[list[UnfilteredRows], list[SourceIdentity]]:
-        """Return what reads single rows of a part of each dataset, and of which files."""
+        """Return the readers of single rows for a part of each dataset, and their files."""
         if (reading := self._singly.get(part)) is None:
             ways = [cast(UnfilteredRows, self._way(number, part)) for number in range(len(self.layout.datasets))]
             reading = ways, [self.layout.files[file] for file in {way.part.file for way in ways}]
@@ -427,7 +427,7 @@ class RowReader:
         return reading
 
     def single(self, first: int, count: int = 0) -> list[torch.Tensor] | None:
-        """Read a row, or `count` of them, a tensor for each field; None where it is not that simple, or fails."""
+        """Read one or `count` rows to a tensor for each field; None if they need more than that, or fail."""
         layout = self.layout
         place = bisect.bisect_right(layout.file_starts, first) - 1
         if not self._reads_singly or (count and first + count > layout.file_starts[place + 1]):

@@ -119,14 +119,14 @@ class Run:
         """
         check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
-        asked = self.counters.asked(self.ready)
+        since = self.counters.asked(self.ready)
         while True:
             with self._lock:
                 done, batch = self._try_next()
                 if done:
                     self._tell_of_room()
                     if batch is not None:
-                        self.counters.waited(asked)
+                        self.counters.waited(since)
                     return batch
                 if self._count:
                     self._wait(deadline, timeout_s)
@@ -148,7 +148,7 @@ class Run:
             return batch
 
     def _tell_of_room(self) -> None:
-        """Go on with what there is room for now; a thread is called only for what is left to do in Python."""
+        """Use the room that a batch leaves; call a thread only if there is work for Python."""
         if not self._count:
             return
         if self._admit_planned() or self._open.may_need_arranging:
@@ -173,7 +173,7 @@ class Run:
         return self._exhausted and self._open.next not in self._open, None
 
     def _take_complete(self) -> ReadyBatch | None:
-        """Take the next batch if all of it is there; those of which nothing is left are passed over."""
+        """Take the next batch if it is complete; empty ones are skipped."""
         while (batch := self._open.first_full(self.counters)) is not None:
             if batch.rows == 0 and self._world_size > 1:
                 self._fail(batch.number, batch.nothing_left(self._world_size))
@@ -228,12 +228,12 @@ class Run:
         self.is_taken = True
 
     def _wait(self, deadline: float | None, timeout_s: float) -> None:
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:
+        left_s = None if deadline is None else deadline - time.monotonic()
+        if left_s is not None and left_s <= 0:
             raise timed_out(self._open.next, timeout_s)
         self._queue.set_awaited(True)
         try:
-            self._batch_came.wait(left)
+            self._batch_came.wait(left_s)
         finally:
             self._queue.set_awaited(False)
 
@@ -254,7 +254,7 @@ class Run:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Let go of slots and files once a run is stopped and nobody uses them any more; called under the lock."""
+        """Release slots and files once a run is stopped and nobody uses them; called under the lock."""
         if self._stopped[0] and not self._running and not self._queue.running:
             self._queue.drop()
             self._active.clear()  # each window keeps its files open
@@ -264,7 +264,7 @@ class Run:
     # --- the readers' side -----------------------------------------------------------------------------------
 
     def serve(self, number: int, window: PlannedWindow | None, part: int, unit: int, settled: int) -> None:
-        """Do what a thread came back from the pool for, and then all that Python has to do."""
+        """Handle a thread's return from the pool, and then all other work for Python."""
         if (tally := self._tallies.get(number)) is None:
             tally = self._tallies[number] = self.counters.tally()
         try:
@@ -336,7 +336,7 @@ class Run:
         return None
 
     def _admit_planned(self) -> bool:
-        """Admit the window that is planned, if there is room; tells whether it did. Called under the lock."""
+        """Admit the planned window if there is room; return whether it was admitted. Called under the lock."""
         window = self._planned
         if window is None or not self._may_admit() or (window.fills and self._decoding):
             return False
@@ -374,7 +374,7 @@ class Run:
         self._queue.call(len(window.tasks))
 
     def _complete(self, window: PlannedWindow) -> None:
-        """Count what a window brought; called under the lock."""
+        """Count a window's rows as brought; called under the lock."""
         self._open.complete(window)
         self._batch_came.notify_all()
         if self._to_decode is not None:
@@ -470,7 +470,7 @@ class Run:
             self._complete(window)
 
     def _bring_rest(self, window: PlannedWindow, part: int, unit: int, tally: Tally) -> None:
-        """Bring what the pool could not bring of a task, or tell why that cannot be."""
+        """Bring the rest of a task that the pool could not carry out, or note its error."""
         task = window.native[part]
         assert task.rest is not None
         rest = task.rest(unit)
@@ -484,7 +484,7 @@ class Run:
         self._carry_out(functools.partial(self._bring, window, rest), tally)
 
     def _decode_ahead(self, tally: Tally) -> None:
-        """Decode something that stays in memory before a batch needs it, which reports what is wrong with it."""
+        """Decode some rows for the cache ahead of the batches that need them, and which report their errors."""
         task = None
         with contextlib.suppress(Exception):
             with self._choosing:
@@ -559,7 +559,7 @@ class Engine:
 
     @property
     def readers(self) -> int:
-        """How many threads a pass has that begins now; what the user wants called in them needs them."""
+        """Threads of a pass that begins now; a function of the user that is called in them needs them all."""
         return 0 if self.reader.needs_no_thread and self._on_thread_start is None else self._most_threads
 
     @property
@@ -579,7 +579,7 @@ class Engine:
                 run.stop()
 
     def trim(self) -> None:
-        """Let go of free slots, of the free memory of ragged rows, and of decoded rows that no pass gathers."""
+        """Release free slots, free memory of ragged rows, and cached rows that no pass gathers."""
         self.slots.trim()
         # A forked child has none of these, and their locks may be held for ever there.
         runs: Iterable[Run] = self.runs if os.getpid() == self._pid else ()
@@ -587,12 +587,12 @@ class Engine:
         self.reader.trim(decoded=all(run.left_to_hand_over() is not None for run in gathering))
 
     def renew(self) -> None:
-        """Make anew what the parent's threads may have held locked or be writing to."""
+        """Replace everything that the parent's threads may have locked or be writing to."""
         self.reader = copy.copy(self.reader)
         self._begin_anew()
 
     def close(self) -> None:
-        """End what is under way, let go of free slots, and close the files."""
+        """End all passes, release free slots, and close the files."""
         for run in self.runs:  # one whose end Ctrl-C cut short
             run.stop()
         self.trim()

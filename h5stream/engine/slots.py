@@ -167,7 +167,7 @@ class SlotRing:
         return len(self.free)
 
     def trim(self) -> None:
-        """Let go of all free slots; an arena is unmapped once none of its slots is leased."""
+        """Release all free slots; an arena is unmapped once none of its slots is leased."""
         self.lent.returned()
         self.free.clear()
         self.held_nbytes = 0

@@ -1,4 +1,4 @@
-"""What a loader did: counters of each thread, and what they add up to when they are asked for.
+"""Statistics of a loader: the counters of each thread, and their sums.
 
 Counting costs two readings of the clock a chunk (for small chunks: a read), and four a batch; under 0.1 us each.
 """
@@ -24,7 +24,7 @@ LEAST_TOLD = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderStatistics(ShownAsText):
-    """What a loader did since its newest iteration began.
+    """Statistics of a loader's newest iteration.
 
     Times of the readers are wall time added over all of them: where there are more threads than processors,
     waiting for a processor is in them.
@@ -209,7 +209,7 @@ class LoaderStatistics(ShownAsText):
 
     @property
     def copy_busy(self) -> float:
-        """Share of the time in which slots were copied to a device, 0 to 1; 0 on the host. High: the bus limits.
+        """Share of the time spent in copies to a device, 0 to 1; 0 on the host. High: the bus limits.
 
         Copies are timed on the device, and counted once they are seen to be done, without waiting for them.
         """
@@ -229,12 +229,12 @@ class LoaderStatistics(ShownAsText):
         amplification = self.read_amplification
         transformed = self.transform_s / self.elapsed_s if self.elapsed_s else 0.0
         transform = f"tensors, batch_transform and collate_fn: {self.transform_s:.2f} s, {transformed:.0%} of the time"
-        asked = f"object stores: {self.requests:,} requests for {text_of_bytes(self.requested_bytes)}"
-        asked += f", {text_of_bytes(self.cached_bytes)} from the cache" * bool(self.cached_bytes)
+        text = f"object stores: {self.requests:,} requests for {text_of_bytes(self.requested_bytes)}"
+        text += f", {text_of_bytes(self.cached_bytes)} from the cache" * bool(self.cached_bytes)
         ahead = f", and {self.ahead_requests:,} for {text_of_bytes(self.ahead_bytes)} for the epoch that follows"
-        asked += ahead * bool(self.ahead_requests)
+        text += ahead * bool(self.ahead_requests)
         since = f"{self.process_requests:,} for {text_of_bytes(self.process_bytes)}"
-        asked += f"; {since} since the process began, to open files as well" * bool(self.process_requests)
+        text += f"; {since} since the process began, to open files as well" * bool(self.process_requests)
         skipped = f"{self.skipped_rows:,} rows skipped: {len(self.skipped_chunks)} corrupt chunk(s)"
         return "\n".join(
             (
@@ -251,7 +251,7 @@ class LoaderStatistics(ShownAsText):
                 f"idle {self.idle:.0%}; copy {self.copy_busy:.0%}",
                 f"ready when asked: {self.ready_mean:.1f} of at most {self.ready_limit}; "
                 f"{self.starved_share:.0%} of the batches were not",
-                *([asked] if self.requests or self.process_requests else []),
+                *([text] if self.requests or self.process_requests else []),
                 *([transform] if transformed >= LEAST_TOLD else []),
                 *([skipped] if self.skipped_rows else []),
             )
@@ -270,17 +270,17 @@ def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
     newest, since the others' is in the epoch that followed.
     """
     batches = max(1, sum(s.batches for s in snapshots))
-    found: dict[str, Any] = {
+    shares: dict[str, Any] = {
         **{name: getattr(snapshots[-1], name) for name in ("ahead_requests", "ahead_bytes") if snapshots},
         "skipped_chunks": tuple(dict.fromkeys(name for s in snapshots for name in s.skipped_chunks)),
     }
-    for name in (f.name for f in fields(LoaderStatistics) if f.name not in found):
+    for name in (f.name for f in fields(LoaderStatistics) if f.name not in shares):
         values = [getattr(s, name) or 0 for s in snapshots]
         if name in _OF_BATCHES:
-            found[name] = sum(value * s.batches for value, s in zip(values, snapshots, strict=True)) / batches
+            shares[name] = sum(value * s.batches for value, s in zip(values, snapshots, strict=True)) / batches
         else:
-            found[name] = max(values) if name in _HIGHEST else sum(values)
-    return LoaderStatistics(**found)
+            shares[name] = max(values) if name in _HIGHEST else sum(values)
+    return LoaderStatistics(**shares)
 
 
 # --- how it is counted ---
@@ -405,12 +405,12 @@ class RunCounters:
         return tally
 
     def add(self, tally: Tally | None) -> None:
-        """Take over what was counted elsewhere."""
+        """Include the counts of another tally."""
         if tally is not None:
             self._tallies.append(tally)
 
     def skip(self, chunk: str) -> bool:
-        """Note a corrupt chunk, by any thread; tells whether it is the first."""
+        """Note a corrupt chunk, in any thread; return whether it is the first."""
         first = not self._skipped_chunks
         self._skipped_chunks.setdefault(chunk)
         return first
@@ -453,12 +453,12 @@ class RunCounters:
             self._first = ended
 
     def snapshot(self, ahead: Asked = NOTHING) -> LoaderStatistics:
-        """Add up what was counted so far; `ahead` was asked of stores for the epoch that follows."""
+        """Add up the counts so far; `ahead` has the requests to stores for the next epoch."""
         now = self._ended if self._ended is not None else clock()
         began = now if self._began is None else self._began
         # Copying a deque runs no Python code, so that no thread can change it meanwhile.
         waits = sorted(self._waits.copy())
-        asks, (asked,) = max(1, self._asks), self.of_stores
+        asks, (requests,) = max(1, self._asks), self.of_stores
         in_all = asked_of_stores() if self._from_stores else NOTHING
         total = Tally()
         for tally in self._tallies.copy():
@@ -472,11 +472,11 @@ class RunCounters:
             delivered_bytes=total.rows * self._row_nbytes,
             **{name: count for name, count in counted.items() if not name.endswith("_ns")},
             **{f"{name[:-3]}_s": count * 1e-9 for name, count in counted.items() if name.endswith("_ns")},
-            requests=asked.requests,
-            requested_bytes=asked.nbytes,
+            requests=requests.requests,
+            requested_bytes=requests.nbytes,
             ahead_requests=ahead.requests,
             ahead_bytes=ahead.nbytes,
-            cached_bytes=asked.cached_nbytes,
+            cached_bytes=requests.cached_nbytes,
             process_requests=in_all.requests,
             process_bytes=in_all.nbytes,
             threads=self._threads,

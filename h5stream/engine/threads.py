@@ -14,7 +14,7 @@ from h5stream.engine.reader import RowReader
 
 
 class Served(Protocol):
-    """What has something for Python to do.
+    """A pass as its threads see it.
 
     # Guarantees: threads call all of these at any time, several of them at once; what one raises would be lost.
     """
@@ -48,17 +48,17 @@ class ReaderThreads:
         self._start(queue.begin(of))
 
     def _start(self, tickets: Iterable[int]) -> None:
-        left = [*tickets]
+        pending = [*tickets]
         try:
-            while left:
-                number = left[0] % self._count
+            while pending:
+                number = pending[0] % self._count
                 name = f"h5stream-reader-{number}"
-                thread = threading.Thread(target=self._work, args=(left[0],), name=name, daemon=True)
+                thread = threading.Thread(target=self._work, args=(pending[0],), name=name, daemon=True)
                 self._threads[number] = thread
                 thread.start()
-                del left[0]
+                del pending[0]
         except BaseException as error:  # Ctrl-C, or there may be no more threads
-            for ticket in left:
+            for ticket in pending:
                 self._lose(ticket, error)
             raise
 
@@ -74,8 +74,8 @@ class ReaderThreads:
         deadline = time.monotonic() + wait_s
         try:
             with is_left:
-                while queue.serving and (left := deadline - time.monotonic()) > 0:
-                    is_left.wait(left)
+                while queue.serving and (left_s := deadline - time.monotonic()) > 0:
+                    is_left.wait(left_s)
         finally:  # also where Ctrl-C came
             if queue.serving:
                 self._start(queue.give_up())

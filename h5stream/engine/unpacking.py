@@ -1,4 +1,4 @@
-"""Stored numbers become floats: missing ones NaN, and others what they mean, on the host or on a device."""
+"""Unpack stored numbers to floats, missing ones to NaN, on the host or on a device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from h5stream.storage.decode.small_floats import name_of, widened_dtype
 
 
 class _Tables(NamedTuple):
-    """What is done, as tensors with one number for each packing; None for what none of them asks for."""
+    """The constants of each packing as tensors; None for steps that no packing has."""
 
     values: tuple[tuple[torch.Tensor, torch.Tensor], ...]  # stored numbers that are missing, and whether there is one
     least: torch.Tensor | None

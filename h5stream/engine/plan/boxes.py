@@ -1,4 +1,4 @@
-"""Boxes of volumes: of each chunk, what lies in some boxes is copied to its place in each of them."""
+"""Boxes of volumes: the part of each chunk that boxes overlap is copied to its place in each of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from h5stream.structure import sample_of
 
 
 class _InChunks(NamedTuple):
-    """Where chunks are: their elements along each axis, those of their dataset, and the first of theirs."""
+    """The position of chunks: their shapes, the shape of their dataset, and their first elements."""
 
     chunk_shape: Ints
     shape: Ints
@@ -47,16 +47,16 @@ PLAIN, EDGE, REFLECT = 0, 1, 2
 def boxes_of(
     parts: Sequence[DatasetPart], boxes: Callable[[Sequence[DatasetPart]], BoxesOfParts]
 ) -> list[tuple[Ints, BoxesOfParts]]:
-    """Return what plans the boxes of a dataset, for the parts of it that are alike, by their numbers."""
-    alike: dict[Any, list[int]] = {}
+    """Return the planner of a dataset's boxes for each group of parts of one form, with their numbers."""
+    numbers_by_form: dict[Any, list[int]] = {}
     for number, part in enumerate(parts):
         targets = tuple((target.leaf, target.fill.tobytes()) for target in part.targets)
-        alike.setdefault((part.along, part.access, part.stored_element_nbytes, targets), []).append(number)
-    return [(np.array(numbers), boxes([parts[n] for n in numbers])) for numbers in alike.values()]
+        numbers_by_form.setdefault((part.along, part.access, part.stored_element_nbytes, targets), []).append(number)
+    return [(np.array(numbers), boxes([parts[n] for n in numbers])) for numbers in numbers_by_form.values()]
 
 
 class BoxesOfParts:
-    """The boxes of one dataset of some volumes, of which samples take the same.
+    """The boxes of one dataset in volumes that have one form.
 
     # Guarantees: immutable, but for what is worked out twice with the same result; any thread may plan.
     """
@@ -106,12 +106,12 @@ class BoxesOfParts:
         yield from self._plan_chunks(placement, begins, of, task_nbytes)
 
     def place(self, sources: Ints, strides: Ints, regions: Regions, element: int, origins: Ints, *where: Any) -> None:
-        """Copy what lies in boxes of regions that are in memory; see `kernels.place_boxes`."""
+        """Copy the overlap of boxes with regions in memory; see `kernels.place_boxes`."""
         boxes = self._offsets, self._sizes, self._follow, self._mode
         kernels.place_boxes(sources, strides, *regions, *boxes, element, origins, *where)
 
     def _ends(self, origins: Ints) -> tuple[Ints, Ints]:
-        """Return the first and the last element that each box takes along each axis; they may lie outside."""
+        """Return the first and the last element of each box along each axis; they may be out of bounds."""
         return origins + self._least, origins + self._most
 
     def _spans(self, origins: Ints, shape: Ints) -> tuple[Ints, Ints]:
@@ -176,38 +176,38 @@ class BoxesOfParts:
             chunks, skipped = self._leave_out(chunks, inside, low[box], high[box])
         order = np.lexsort((chunks.offset, self._owner[owner]))
         chunks, owner, skipped = chunks.some(order), owner[order], skipped[order]
-        inside = _InChunks(*(each[order] for each in inside))
-        boxes = self._offsets, self._sizes, self._follow, self._mode
+        inside = _InChunks(*(column[order] for column in inside))
+        how = self._offsets, self._sizes, self._follow, self._mode
         shared, origins = placement[box], origins[box]
         work = chunks.nbytes
         if self._parts[0].access != DIRECT:
             work = np.maximum(work, self._chunk_shapes[owner].prod(axis=1) * self._parts[0].stored_element_nbytes)
         # One plan takes chunks of one file where nothing is decoded, and of one part where anything is.
-        for alike in _alike(self._owner[owner]):
-            number_of_part = int(owner[alike.start])
+        for run in _stretches(self._owner[owner]):
+            number_of_part = int(owner[run.start])
             part_of = self._parts[number_of_part]
             in_chunks = BoxesInChunks(
-                inside.begin[alike], inside.chunk_shape[alike], inside.shape[alike], skipped[alike], origins, *boxes
+                inside.begin[run], inside.chunk_shape[run], inside.shape[run], skipped[run], origins, *how
             )
             plan = ChunkPlan.of(
                 part_of,
                 self._fields_of(number_of_part),
-                chunks.some(alike),
+                chunks.some(run),
                 shared,
                 self._gaps[part_of.file],
                 in_chunks,
             )
-            for cut in cut_by(work[alike], min(task_nbytes, TASK_NBYTES)):
+            for cut in cut_by(work[run], min(task_nbytes, TASK_NBYTES)):
                 yield plan.task(cut.start, cut.stop)
 
     def _looked_up(self, part: Ints, number: Ints) -> tuple[Ints, Ints, Ints]:
         """Find chunks by their parts, ascending, and their numbers, as `looked_up` does."""
-        each = [looked_up(self._parts[int(part[alike][0])].chunk_index, number[alike]) for alike in _alike(part)]
-        entry, offset, nbytes = (np.concatenate(columns) for columns in zip(*each, strict=True))
+        chunks = [looked_up(self._parts[int(part[one][0])].chunk_index, number[one]) for one in _stretches(part)]
+        entry, offset, nbytes = (np.concatenate(column) for column in zip(*chunks, strict=True))
         return entry, offset, nbytes
 
     def _fields_of(self, number: int) -> ChunkFields:
-        """Return what fields take of a part's chunks; where nothing is decoded all parts have the same."""
+        """Return the elements that fields take from a part's chunks; without decoding all parts share one."""
         number = 0 if self._parts[0].access == DIRECT else number
         if number not in self._chunk_fields:
             # A box is no row of the dataset.
@@ -244,7 +244,7 @@ class BoxesOfParts:
         return chunks._replace(offset=offset, nbytes=nbytes), np.where(stored, begin, 0)
 
 
-def _alike(numbers: Ints) -> Iterator[slice]:
+def _stretches(numbers: Ints) -> Iterator[slice]:
     """Return stretches of the same number."""
     edges = [*np.flatnonzero(np.diff(numbers, prepend=-1)).tolist(), len(numbers)]
     return itertools.starmap(slice, itertools.pairwise(edges))
@@ -255,10 +255,10 @@ def _touched(low: Ints, high: Ints, chunk_shape: Ints) -> tuple[Ints, Ints]:
     first, counts = low // chunk_shape, (high - 1) // chunk_shape - low // chunk_shape + 1
     touches = counts.prod(axis=1)
     box = np.repeat(np.arange(len(low)), touches)
-    left = np.arange(len(box)) - np.repeat(np.cumsum(touches) - touches, touches)
+    rest = np.arange(len(box)) - np.repeat(np.cumsum(touches) - touches, touches)
     where = np.empty((len(box), low.shape[1]), dtype=np.int64)
     for axis in reversed(range(low.shape[1])):
-        left, where[:, axis] = np.divmod(left, counts[box, axis])
+        rest, where[:, axis] = np.divmod(rest, counts[box, axis])
     return first[box] + where, box
 
 
@@ -296,18 +296,18 @@ class Acceptance:
         self._nbytes = sum(layout.fields[field].row_nbytes for field in wanted)
 
     def numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return for each box its own number where it is accepted, else that of one which is."""
-        found, pending = numbers.copy(), np.arange(len(numbers))
+        """Return for each box its own number if it is accepted, and the number of an accepted one otherwise."""
+        accepted, pending = numbers.copy(), np.arange(len(numbers))
         at_once = max(1, TRIED_NBYTES // max(1, self._nbytes))
         for trial in range(self._rule.tries):
             refused = [pending[:0]]
             for first in range(0, len(pending), at_once):
                 raise_if_stopped()
-                some = pending[first : first + at_once]
-                refused.append(some[~self._accepts(found[some])])
+                tried = pending[first : first + at_once]
+                refused.append(tried[~self._accepts(accepted[tried])])
             if not len(pending := np.concatenate(refused)):
-                return found
-            found[pending] = self._space.drawn_again(numbers[pending], trial)
+                return accepted
+            accepted[pending] = self._space.drawn_again(numbers[pending], trial)
         raise OptionError(
             f"Boxes: accept= refused {self._rule.tries:,} boxes in turn for {len(pending):,} of {len(numbers):,} "
             "samples; let it accept more, or allow more tries="
@@ -333,8 +333,8 @@ class Acceptance:
         placement = Placement(rows=distinct, batch=np.zeros(count, dtype=np.int64), within=np.arange(count))
         self._carry_out(self._plan(placement, self._datasets), destination)
         batch = self._assembler.batch(memory, slot_format, count, objects)
-        asked = batch if self._on is None else batch[self._on]
-        accepted = np.array([_answer(self._rule.function(sample_of(asked, k))) for k in range(count)], dtype=bool)
+        argument = batch if self._on is None else batch[self._on]
+        accepted = np.array([_answer(self._rule.function(sample_of(argument, k))) for k in range(count)], dtype=bool)
         answers: NDArray[np.bool_] = accepted[which]
         return answers
 
@@ -352,12 +352,12 @@ def _asked(layout: SampleLayout, on: str | int | None) -> tuple[Any, set[int]]:
     return places[on] if is_tuple else on, _fields_in(layout.entries[places[on]])
 
 
-def _answer(given: Any) -> bool:
-    """Return what the function said of a box."""
+def _answer(answer: Any) -> bool:
+    """Return the answer of a user's function as a bool."""
     try:
-        if given is None:
+        if answer is None:
             raise TypeError("it returned None")
-        return bool(given)
+        return bool(answer)
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f"Boxes: accept= answers True or False for a box: {error}") from error
 

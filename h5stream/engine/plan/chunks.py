@@ -48,7 +48,7 @@ FILL_NBYTES = 4096
 
 
 class ChunkFields:
-    """What all chunks of a dataset part have in common: the filters that are undone, and what each field takes.
+    """The filters of a dataset part's chunks, and the bytes that each field takes from them.
 
     With `pieces` these in place of those of the part.
     """
@@ -112,7 +112,7 @@ def renumbered(data: Bytes, dtype: np.dtype[Any], moved: Ints | None) -> Bytes:
 
 
 class BoxesInChunks(NamedTuple):
-    """What boxes take of chunks, along each axis."""
+    """The range of each chunk that boxes take, along each axis."""
 
     # begin, chunk_shape, shape: (chunks, axes): the first element of each chunk in its dataset, its elements along each
     # axis, and those of the dataset
@@ -151,7 +151,7 @@ class ChunkTable(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPlan:
-    """What brings the rows, or boxes, of some chunks of a dataset part to their places.
+    """A task's plan: the chunks of a dataset part, and the places of their rows or boxes.
 
     # Guarantees: immutable; any thread may land any range of the chunks, and more than once.
     """
@@ -176,7 +176,7 @@ class ChunkPlan:
         boxes: BoxesInChunks = NO_BOXES,
         keep: Keeping | None = None,
     ) -> ChunkPlan:
-        """Plan what brings chunks of one part, or, of parts that are read as they lie, of several in one file."""
+        """Plan chunks of one part, or of several parts of one file if they need no decoding."""
         pipelines = pipelines_of(part, fields, table)
         made = kernels.plan_chunks(
             fields.made,
@@ -241,7 +241,7 @@ class ChunkPlan:
     def _land_range(
         self, first: int, last: int, descriptor: int, at: Ints, destination: Destination, tools: Tools
     ) -> None:
-        """Land chunks of a file, or ones that lie at addresses in memory."""
+        """Land chunks of a file, or chunks at addresses in memory."""
         k = first
         while k < last:
             k = tools.land(self._part(k, last), at[k - first :], descriptor, destination)
@@ -251,7 +251,7 @@ class ChunkPlan:
                 k += 1
 
     def _land_one(self, k: int, may_be_readable: bool, destination: Destination, tools: Tools) -> None:
-        """Land a chunk that a kernel did not bring, or say what is wrong with it or with the file."""
+        """Land a chunk that a kernel did not bring, or raise the error of the chunk or the file."""
         table, number = self.table, slice(k, k + 1)
         stored, _ = tools.read(self.part.file, table.offset[number], table.nbytes[number])
         if may_be_readable and self.pipelines[k] >= 0:  # it may be the read alone that failed
@@ -266,7 +266,7 @@ class ChunkPlan:
         tools.tally.scattered(since)
 
     def _read(self, first: int, last: int, tools: Tools) -> Iterator[tuple[int, int, Ints]]:
-        """Read chunks of what has no descriptor, such as an object in a store; gives some of them, and where each is.
+        """Read chunks from a source without a descriptor, such as an object in a store; yield them by address.
 
         No address outlasts the next read.
         """
@@ -279,12 +279,12 @@ class ChunkPlan:
         nbytes = table.offset[ends] + table.nbytes[ends] - offsets
         group = np.repeat(np.arange(len(ends)), ends + 1 - begins)
         inside = table.offset[start:] - offsets[group]
-        for some in cut_by(nbytes, TASK_NBYTES) if len(ends) else ():
+        for groups in cut_by(nbytes, TASK_NBYTES) if len(ends) else ():
             raise_if_stopped()
-            data, places = tools.read(file, offsets[some], nbytes[some])
-            low, high = int(edges[some.start]), int(edges[some.stop])
+            data, places = tools.read(file, offsets[groups], nbytes[groups])
+            low, high = int(edges[groups.start]), int(edges[groups.stop])
             here = slice(low - start, high - start)
-            yield first + low, first + high, address_of(data) + inside[here] + places[group[here] - some.start]
+            yield first + low, first + high, address_of(data) + inside[here] + places[group[here] - groups.start]
 
     def decode(self, k: int, stored: Bytes, tools: Tools) -> tuple[Bytes, int]:
         """Decode chunk `k`; return its bytes, and the element size of a byte shuffle still to be undone, or 0."""
@@ -311,7 +311,7 @@ class ChunkPlan:
         return math.prod(count) * part.stored_element_nbytes
 
     def ask_h5py(self, k: int, error: DecodeError, tools: Tools) -> Bytes:
-        """Let libhdf5 judge bytes that do not decode here: it is the oracle, also of what is corrupt."""
+        """Read bytes that do not decode here with libhdf5, which decides whether they are corrupt."""
         part, index = self.part, self.part.chunk_index
         number, entry = int(self.table.number[k]), int(self.table.entry[k])
         identity, offset = tools.sources[part.file].identity.at(int(index.offset[entry]))
@@ -370,8 +370,8 @@ def _pipelines_of(part: DatasetPart) -> dict[int, kernels.Pipeline]:
     """Return what undoes the filters of a part's chunks, for each filter mask."""
     index = part.chunk_index
     masks = np.unique(index.filter_mask)[:MOST_MASKS] if index.filter_mask.any() else [0]
-    each = {int(mask): part.pipeline.native(int(mask), part.chunk_nbytes) for mask in masks}
-    return {mask: pipeline for mask, pipeline in each.items() if pipeline is not None}
+    pipelines = {int(mask): part.pipeline.native(int(mask), part.chunk_nbytes) for mask in masks}
+    return {mask: pipeline for mask, pipeline in pipelines.items() if pipeline is not None}
 
 
 def plan_chunks(
@@ -425,7 +425,7 @@ def looked_up(index: ChunkIndex, number: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:
-    """Group chunks that lie close together, so that one read brings them; those never written are left out.
+    """Group neighboring chunks so that one read brings them; chunks that were never written are left out.
 
     No group has many more bytes than scratch is counted for, however many chunks lie side by side.
     """
@@ -474,8 +474,8 @@ def plan_through_h5py(
                     continue
                 dense = np.ascontiguousarray(values, dtype=layout.dtype).reshape(-1).view(np.uint8)
                 dense = renumbered(dense, layout.dtype, part.moved)
-                there = replace(wanted, rows=wanted.rows - first)
-                destination.scatter_whole(target.field, there, dense, layout.placed_nbytes)
+                inside = replace(wanted, rows=wanted.rows - first)
+                destination.scatter_whole(target.field, inside, dense, layout.placed_nbytes)
             tools.tally.scattered(since)
 
     placement = placement.each_row().ascending()
@@ -485,5 +485,5 @@ def plan_through_h5py(
         return
     spans = placement.rows[edges[1:] - 1].astype(np.int64) - placement.rows[edges[:-1]] + 1
     for cut in cut_by(np.maximum(1, spans * part.stored_row_nbytes), min(task_nbytes, TASK_NBYTES)):
-        some = placement[int(edges[cut.start]) : int(edges[cut.stop])]
-        yield Task(shared=some, bring=read, apart=functools.partial(chunk_by_chunk, part=part))
+        of_task = placement[int(edges[cut.start]) : int(edges[cut.stop])]
+        yield Task(shared=of_task, bring=read, apart=functools.partial(chunk_by_chunk, part=part))

@@ -59,25 +59,27 @@ class EncodedRows:
         edges = placement.row_edges()
         once = placement[edges[:-1]]
         where = zip(once.rows.tolist(), itertools.starmap(slice, itertools.pairwise(edges.tolist())), strict=True)
-        for (row, some), data in zip(where, self._rows(once, tools), strict=False):
+        for (row, samples), data in zip(where, self._rows(once, tools), strict=False):
             raise_if_stopped()
             since = clock()
-            nbytes = self._put(row, data, placement, some, destination, tools)
+            nbytes = self._put(row, data, placement, samples, destination, tools)
             tools.tally.decoded(since, nbytes)
 
     def _put(
-        self, row: int, data: Bytes, placement: Placement, some: slice, destination: Destination, tools: Tools
+        self, row: int, data: Bytes, placement: Placement, samples: slice, destination: Destination, tools: Tools
     ) -> int:
         """Decode an image and bring it to some of the places; return its bytes."""
         field = self._part.targets[0].field
         if self._layout.kind == "object":
             image = torch.from_numpy(self._decoded(row, data, None, tools))
-            destination.put(field, placement[some], [image, *(image.clone() for _ in range(some.start + 1, some.stop))])
+            destination.put(
+                field, placement[samples], [image, *(image.clone() for _ in range(samples.start + 1, samples.stop))]
+            )
             return image.nbytes
         nbytes = destination.row_nbytes[field]
         memory = tools.scratch.buffer("image", nbytes)
         self._decoded(row, data, memory.view(self._layout.dtype).reshape(self._shape), tools)
-        for batch, within in zip(placement.batch[some].tolist(), placement.within[some].tolist(), strict=True):
+        for batch, within in zip(placement.batch[samples].tolist(), placement.within[samples].tolist(), strict=True):
             at = int(destination.slots[batch]) + destination.format.offsets[field] + within * nbytes
             copy_past_cache(at, address_of(memory), nbytes)
         return nbytes
@@ -114,7 +116,7 @@ class EncodedRows:
 
 
 def padded_bytes(part: DatasetPart, fields: int, way: Way, placement: Placement, tools: Tools) -> Iterator[Bytes]:
-    """Return the bytes of rows of one length, of which each image takes the first bytes."""
+    """Return rows of one length as bytes; each image occupies the first bytes of its row."""
     leaf, count = part.targets[0].leaf, len(placement)
     nbytes = int(np.prod(part.shape[1:], dtype=np.int64)) * (leaf.nbytes if leaf is not None else 1)
     memory = np.empty(count * nbytes, dtype=np.uint8)

@@ -1,6 +1,6 @@
-"""Values of variable length: where each lies is known since the file was opened, and one kernel reads and copies them.
+"""Values of variable length: their addresses are known since the file was opened, and one kernel reads and copies them.
 
-What that cannot have, because it is damaged or of a kind that is not understood, h5py is asked for.
+h5py reads values that are damaged or of an unknown kind.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class HeapRows:
         assert part.heap is not None
         self._heap, self._values_a_row = part.heap, max(1, part.heap.address.size // max(1, part.rows))
         self._is_packed = self._layout.kind == "ragged" and not self._layout.is_listed
-        # Whether what brings values can be said as data.
+        # Whether values are read by a native plan.
         is_as_stored = self._layout.placed_nbytes == self._heap.base.itemsize
         self._is_native = has_descriptor and self._is_packed and is_as_stored and self._heap.index is not None
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        placement = self._as_they_lie(placement.each_row())
+        placement = self._in_file_order(placement.each_row())
         rows = self._rows_of(placement)
         if self._values_a_row == 1:
             work = self._heap.nbytes_of(rows)
@@ -57,15 +57,15 @@ class HeapRows:
         for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
             yield Task(shared=placement[cut], bring=land, apart=row_by_row)
 
-    def _as_they_lie(self, placement: Placement) -> Placement:
-        """Return rows in the order in which a plan reads them."""
+    def _in_file_order(self, placement: Placement) -> Placement:
+        """Return rows in the order that a plan reads them."""
         if not self._is_native:
             return placement
         address = self._heap.address[self._rows_of(placement)]
         return placement if is_ascending(address) else placement[np.argsort(address, kind="stable")]
 
     def _plan(self, placement: Placement) -> kernels.Plan:
-        """Say as data what brings rows, as they lie in the file."""
+        """Return the native plan for rows, in file order."""
         heap, file = self._heap, self._heap.superblock
         assert heap.index is not None
         assert self._layout.ragged is not None
@@ -121,12 +121,12 @@ class HeapRows:
         targets = destination.ragged[field][placement.batch] + placement.within.astype(np.int64) * item
         for k in self._read(rows, targets, wanted, tools):
             value = self._ask(int(rows[k]), tools)
-            said = int(self._heap.length[rows[k]])
-            if len(value) != said:
+            promised = int(self._heap.length[rows[k]])
+            if len(value) != promised:
                 path, row = tools.sources[self._part.file].identity.path, int(rows[k])
                 raise CorruptChunkError(
                     f"{path!r}, dataset {self._part.path!r}: the value of row {row:,} is damaged: it has "
-                    f"{len(value):,} items, and {said:,} are promised. Copy the file again from its source.",
+                    f"{len(value):,} items, and {promised:,} are promised. Copy the file again from its source.",
                     file=path,
                     field=self._part.path,
                     chunk=(row,),
@@ -166,9 +166,9 @@ class HeapRows:
         """Return the bytes of one value after the other, each good until the next."""
         rows = self._rows_of(placement)
         memory, edges, failed = self._read_all(rows, tools)
-        asked = set(failed.tolist())
+        failed_rows = set(failed.tolist())
         for k, (low, high) in enumerate(itertools.pairwise(edges.tolist())):
-            if k in asked:
+            if k in failed_rows:
                 yield np.frombuffer(bytes(self._ask(int(rows[k]), tools)), dtype=np.uint8)
             else:
                 yield memory[low:high]

@@ -65,19 +65,19 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
     """Choose the datasets that are read once, smallest first while they fit."""
     if layout.has_boxes:
         return ()
-    chosen, left = [], memory_budget // KEEP_SHARE
+    chosen, budget = [], memory_budget // KEEP_SHARE
     for nbytes, _, number in _sizes(layout, ("ragged",)):
-        if nbytes > min(KEEP_NBYTES, left):
+        if nbytes > min(KEEP_NBYTES, budget):
             break
         chosen.append(number)
-        left -= nbytes
+        budget -= nbytes
     return tuple(chosen)
 
 
 def rows_to_keep(
     layout: SampleLayout, numbers: tuple[int, ...], nbytes: int, *, fetched: bool = False
 ) -> dict[int, int]:
-    """Choose how many rows of which other datasets stay in memory once they are decoded, smallest first.
+    """Choose the other datasets, smallest first, and their rows that stay in memory once they are decoded.
 
     With `fetched` also of those that come as they are from a store: such rows have no part in how large windows are,
     so that the order is that of a local file.
@@ -122,12 +122,12 @@ def _sizes(layout: SampleLayout, without: tuple[str, ...], *, fetched: bool = Fa
 
 
 def is_decoded(part: DatasetPart) -> bool:
-    """Tell whether rows of a part cost more than a copy, wherever they lie."""
+    """Return whether rows of a part have to be decoded."""
     return part.access in (DECODED, VIA_H5PY) and _comes_whole(part)
 
 
 def _is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
-    """Tell whether rows of a part cost more than a copy because they lie in a store.
+    """Return whether rows of a part have to be fetched from a store.
 
     Those of a large chunk come without the rows beside them, and all of it may be much more than is wanted.
     """
@@ -207,7 +207,7 @@ class Kept:
                 yield self._copying(plan, placement, low, min(low + step, len(placement)))
 
     def _together(self, parts: Iterable[DatasetPart]) -> list[tuple[int, ...]]:
-        """Return the fields of some datasets by what is copied at once: ragged ones have places of their own."""
+        """Group the fields of some datasets by the copies that bring them: ragged fields have places of their own."""
         fields = [target.field for part in parts for target in part.targets]
         ragged = [(field,) for field in fields if self.layout.fields[field].kind == "ragged"]
         others = tuple(field for field in fields if (field,) not in ragged)
@@ -220,9 +220,9 @@ class Kept:
         # No cache holds rows that lie anywhere: they are asked for ahead.
         may_ask = placement.counts is None
         is_far = may_ask and bool((nbytes < ASKED_FOR_NBYTES).any()) and self._is_far(placement)
-        asked = (may_ask & ((nbytes >= ASKED_FOR_NBYTES) | is_far)).astype(np.int64)
+        is_asked_for = (may_ask & ((nbytes >= ASKED_FOR_NBYTES) | is_far)).astype(np.int64)
         where = placement.rows, placement.lengths, placement.batch, placement.within
-        plan = kernels.plan_memory(sources, nbytes, asked, self._rows_of(fields), *where)
+        plan = kernels.plan_memory(sources, nbytes, is_asked_for, self._rows_of(fields), *where)
         return Native(plan, 0, len(placement), fields, None)
 
     def _rows_of(self, fields: Sequence[int]) -> int:
@@ -283,7 +283,7 @@ class Kept:
 
 
 def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Kept | None:
-    """Return what stays in memory of some datasets: what another loader of this process has, or memory of its own.
+    """Return a cache for some datasets: that of another loader of this process, or a new one.
 
     # Guarantees: called by any thread; two that begin at once may keep the same rows each.
     """
@@ -307,7 +307,7 @@ _SHARED: Living[Kept] = Living()
 
 
 def _named(layout: SampleLayout) -> Hashable:
-    """Name datasets and fields, so that what is read of them is the same where the name is; None for objects."""
+    """Return a key for datasets and fields, equal if their rows are equal; None for objects."""
     parts = [part for every in layout.datasets for part in every]
     if any(len(part.objects) or part.object_edges is not None for part in parts):
         return None
@@ -339,16 +339,16 @@ class _Chunks:
 
     def have(self, rows: Places) -> bool:
         """Tell whether the chunks of all these rows are there."""
-        for some in pieces(len(rows)):
-            of = np.searchsorted(self._starts, rows[some], side="right") - 1 if len(self._starts) > 1 else 0
-            chunk = self._edges[of] + (rows[some] - self._starts[of]) // self._lengths[of]
+        for piece in pieces(len(rows)):
+            of = np.searchsorted(self._starts, rows[piece], side="right") - 1 if len(self._starts) > 1 else 0
+            chunk = self._edges[of] + (rows[piece] - self._starts[of]) // self._lengths[of]
             if not ((chunk < self._edges[of + 1]).all() and self.filled[chunk].all()):
                 return False
         return True
 
 
 def _whole_chunks(part: DatasetPart, rows: int) -> int:
-    """Return how many of a part's chunks lie within the first rows of a dataset."""
+    """Return how many of a part's chunks are within the first rows of a dataset."""
     inside = min(part.rows, rows - part.row_start)
     return -(-inside // part.chunk_rows) if inside == part.rows else inside // part.chunk_rows
 
@@ -358,8 +358,8 @@ def _whole_chunks(part: DatasetPart, rows: int) -> int:
 
 def plan_columns(layout: SampleLayout, placement: Placement) -> Iterator[Task]:
     """Cut samples into tasks that bring fields which come from no dataset: values in memory, numbers of samples."""
-    for some in placement.in_steps(TASK_SAMPLES) if layout.columns else ():
-        yield copying(some, functools.partial(_copy_columns, layout))
+    for step in placement.in_steps(TASK_SAMPLES) if layout.columns else ():
+        yield copying(step, functools.partial(_copy_columns, layout))
 
 
 def _copy_columns(layout: SampleLayout, placement: Placement, destination: Destination) -> None:
@@ -406,7 +406,7 @@ def _padding_value(field: FieldLayout) -> Any:
 
 
 def _padding_row(layout: SampleLayout, number: int) -> NDArray[np.uint8]:
-    """Return what stands outside of a segment, in each element of a row; nothing where that is no number."""
+    """Return the padding outside of a segment, for each element of a row; empty if it is no number."""
     field = layout.fields[number]
     value = number_outside(layout.pad_of(field))
     if value is None:

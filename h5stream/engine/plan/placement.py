@@ -27,7 +27,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Some rows, and where each goes; 32-bit numbers where these are enough."""
+    """Rows and the destination of each, as 32-bit numbers if these are large enough."""
 
     rows: Places  # row numbers of the whole sequence of rows, or of a chunk where one is cut into those
     batch: Places  # batch, within: the batch of each, counted from the window's first, and its place there
@@ -48,7 +48,7 @@ class Placement:
 
     @classmethod
     def by_number(cls, first: NDArray[np.int64], counts: NDArray[np.int64]) -> Placement:
-        """Return spans of rows, each of which goes to the place of its number in the first batch."""
+        """Return spans of rows whose places in the first batch are their numbers."""
         kind = place_dtype(int((first + counts).max(initial=0)))
         rows: Places = first.astype(kind)
         return cls(rows=rows, batch=np.zeros_like(rows), within=rows, counts=counts.astype(kind))
@@ -99,11 +99,11 @@ class Placement:
         return counts
 
     def ascending(self) -> Placement:
-        """Return the same by ascending row, the order in which files like to be read."""
+        """Return the same in ascending order of rows, which is the fastest to read."""
         return self if is_ascending(self.rows) else self[np.argsort(self.rows, kind="stable")]
 
     def of_parts(self, parts: tuple[DatasetPart, ...]) -> Iterator[tuple[int, Placement]]:
-        """Return the number of each part that rows lie in, and those rows; they must be ascending.
+        """Yield the number of each part that has some of the rows, with these; rows must be ascending.
 
         Samples without rows may lie behind the last row: they are of the last part.
         """
@@ -133,14 +133,14 @@ class Placement:
             begins = (fractions_of(samples, *self.drawn, CROPS) * (lookup.spare[samples] + 1)).astype(np.int64)
             first = first + (begins if lookup.paces is None else begins * lookup.length // lookup.paces[samples])
         share, within = Share.of(fields, self.batch, self.within, counts, is_padded=is_padded)
-        some = slice(None) if counts.all() else np.flatnonzero(counts)
+        nonempty = slice(None) if counts.all() else np.flatnonzero(counts)
         most = 0 if lookup.listed is None else int(lookup.listed.max(initial=0))
         kind = place_dtype(int(max((first + counts).max(initial=0), share.starts[-1], most)))
         spans = Placement(
-            rows=first[some].astype(kind),
-            batch=self.batch[some].astype(kind),
-            within=within[some].astype(kind),
-            counts=None if are_values else counts[some].astype(kind),
+            rows=first[nonempty].astype(kind),
+            batch=self.batch[nonempty].astype(kind),
+            within=within[nonempty].astype(kind),
+            counts=None if are_values else counts[nonempty].astype(kind),
             share=share,
         )
         if lookup.listed is None or not len(spans):
@@ -163,7 +163,7 @@ class Placement:
         return np.append(np.flatnonzero(np.diff(self.rows, prepend=-1)), len(self))
 
     def cut_every(self, rows: int, first_row: int = 0) -> Placement:
-        """Cut spans wherever a multiple of so many rows, counted from a first one, lies inside of them."""
+        """Cut spans at multiples of so many rows, counted from a first one."""
         if self.counts is None:
             return self
         begin, end = self.rows - first_row, self.rows + (self.counts - first_row)

@@ -1,4 +1,4 @@
-"""Rows of a sparse matrix that nothing has to be decoded of, laid dense where they are read.
+"""Rows of an uncompressed sparse matrix, made dense while they are read.
 
 Values and their columns are read into a core's own cache, and from there the wanted ones go to a row of the batch:
 read to memory first, as ragged rows else are, each would cross it three times. What is compressed, kept in memory or
@@ -29,7 +29,7 @@ Ways = tuple[UnfilteredRows, ...]
 
 
 class DenseRows:
-    """A sparse matrix whose rows are laid dense where they are read.
+    """A sparse matrix whose rows are made dense while they are read.
 
     # Guarantees: immutable; any thread may plan.
     """
@@ -112,9 +112,9 @@ def _native(layout: SampleLayout, field: int) -> np.dtype[Any]:
 
 
 def dense_rows(layout: SampleLayout, sources: Sequence[ByteSource]) -> list[DenseRows]:
-    """Find the sparse matrices whose rows are laid dense where they are read."""
+    """Return the sparse matrices whose rows are made dense while they are read."""
     number_of = {target.field: n for n, parts in enumerate(layout.datasets) for target in parts[0].targets}
-    found = []
+    matrices = []
     for lookup in layout.lookups:
         field = layout.datasets[lookup.dataset][0].targets[0].field
         ragged = layout.fields[field].ragged
@@ -124,12 +124,12 @@ def dense_rows(layout: SampleLayout, sources: Sequence[ByteSource]) -> list[Dens
         pairs = zip(*(layout.datasets[number] for number in datasets), strict=True)
         ways = [_ways(values, columns, sources) for values, columns in pairs]
         if all(ways):
-            found.append(DenseRows(layout, lookup, datasets, ways))
-    return found
+            matrices.append(DenseRows(layout, lookup, datasets, ways))
+    return matrices
 
 
 def _is_few(ragged: Ragged | None, layout: SampleLayout, lookup: Lookup, field: int) -> bool:
-    """Tell whether dense rows take no more bytes than what is stored of them, and the longest fits in scratch."""
+    """Return whether dense rows take no more bytes than stored ones, and the longest row fits in scratch."""
     assert lookup.counts is not None
     if ragged is None or ragged.form != DENSE or not ragged.wanted or is_widened(layout.fields[field + 1].dtype):
         return False
@@ -141,7 +141,7 @@ def _is_few(ragged: Ragged | None, layout: SampleLayout, lookup: Lookup, field: 
 
 
 def _ways(values: DatasetPart, columns: DatasetPart, sources: Sequence[ByteSource]) -> Ways:
-    """Return how the values and columns of one file lie; nothing where a kernel cannot read them so."""
+    """Return the extents of one file's values and columns, or None if the kernel cannot read them."""
     are_alike = (values.file, values.row_start) == (columns.file, columns.row_start)
     if not are_alike or not sources[values.file].has_descriptor:
         return ()

@@ -1,4 +1,4 @@
-"""What a reader thread carries out: a task, what it is given for that, and where its rows go."""
+"""Tasks of reader threads, the tools that they use, and the destinations of their rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ wait until those that run Python let it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a window's rows go."""
+    """The destination of a window's rows."""
 
     slots: NDArray[np.int64]  # address of each batch's slot, counted from the window's first batch
     format: SlotFormat  # where the fields begin in a slot
@@ -95,7 +95,7 @@ class Destination:
             kernels.scatter_spans(source, stride, segments, rows, placement.lengths, *to)
 
     def scatter_whole(self, field: int, placement: Placement, source: Bytes, stride: int) -> None:
-        """Copy rows that lie in memory as batches hold them; of a `stride` of 0 there is one, for all places."""
+        """Copy rows in memory to batches, in the same form; with a `stride` of 0 one row goes to all places."""
         nbytes = stride or source.nbytes
         if nbytes:
             self.scatter(field, placement, address_of(source), stride, np.array([[0, 0, nbytes]], dtype=np.int64))
@@ -120,7 +120,7 @@ class Destination:
 
 @dataclass(slots=True)
 class Tools:
-    """What a task is carried out with.
+    """The tools that carry out a task.
 
     # Guarantees: belongs to one thread, as its scratch and its counters do; sources and h5py's files are shared. Who
     # has borrowed what it decodes with gives it back before the next read, so that a wait for it ends; only what h5py
@@ -137,7 +137,7 @@ class Tools:
 
     @property
     def decoding(self) -> DecodeScratch:
-        """What to decode with, until the next read; waits while as many threads decode as there are processors."""
+        """Scratch for decoding until the next read; waits while all processors decode."""
         if self.decoders is None:
             return self.scratch
         if self._borrowed is None:
@@ -145,13 +145,13 @@ class Tools:
         return self._borrowed
 
     def give_back(self) -> None:
-        """Let others decode with what was borrowed."""
+        """Return borrowed scratch to the other threads."""
         if self.decoders is not None and self._borrowed is not None:
             self.decoders.put(self._borrowed)
             self._borrowed = None
 
     def land(self, part: Native, at: NDArray[np.int64], descriptor: int, destination: Destination) -> int:
-        """Carry out what is data alone; gives the first unit that was not brought. `at` is where each is in memory."""
+        """Carry out a native plan; return the first unit that was not brought. `at` has their addresses."""
         where = destination.of_fields(part.fields)
         scratch = self.decoding.native.address
         return kernels.land(
@@ -240,7 +240,7 @@ def row_by_row(task: Task) -> Iterator[Task]:
 
 
 def chunk_by_chunk(task: Task, part: DatasetPart) -> Iterator[Task]:
-    """Return one task for each chunk that rows of a part, ascending, lie in."""
+    """Return one task for each chunk that has some of a part's rows, which are ascending."""
     _, edges, _ = task.placement.in_chunks(part)
     for low, high in itertools.pairwise(edges.tolist()):
         yield replace(task, shared=task.placement[low:high])
@@ -307,11 +307,11 @@ class Keeping:
         chunks: Ints,
         wanted: Ints,
     ) -> Task:
-        some = chunks[wanted]
+        present = chunks[wanted]
 
         def bring(placement: Placement, destination: Destination, tools: Tools) -> None:
-            if not self.filled[some].all():
-                read(Placement.by_number(*self.rows_of(some)).each_row(), self.destination, tools)
+            if not self.filled[present].all():
+                read(Placement.by_number(*self.rows_of(present)).each_row(), self.destination, tools)
             if len(destination.slots):
                 self._copy(placement, destination, tools)
 
@@ -321,7 +321,7 @@ class Keeping:
 
         def note(_: int | None) -> None:
             for piece in range(self._pieces.shape[1]):
-                self.note(some, np.full(len(some), piece))
+                self.note(present, np.full(len(present), piece))
 
         return Task(shared=_of_chunks(placement, edges, wanted), bring=bring, apart=apart, kept=note)
 
@@ -339,7 +339,7 @@ Way = Callable[[Placement, int], Iterable[Task]]
 
 
 class Bringing(Protocol):
-    """Does that of rows that may stay in memory; where it is told which chunks are missing there, of those alone."""
+    """Plans tasks for rows that may be cached; if it is given the missing chunks, for these alone."""
 
     def __call__(
         self, placement: Placement, task_nbytes: int, missing: NDArray[np.bool_] | None = None, /

@@ -1,4 +1,4 @@
-"""Rows that need no decoding, read as they lie: only the bytes that are wanted, and only of the wanted rows.
+"""Rows that need no decoding: only the wanted bytes of the wanted rows are read.
 
 A filter makes the chunk the least that can be read. Without one any stretch of bytes can be: two channels of twenty,
 eight rows of a chunk of 24 MiB. What is skipped must be worth a read of its own, so gaps that a source would rather
@@ -50,25 +50,25 @@ ATTEMPTS = 10
 
 
 def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
-    """Return what a target wants of a row: piece, and the columns of `kernels.plan_rows`' runs."""
+    """Return the runs of bytes that a target takes from a row: piece, and the columns of `kernels.plan_rows`."""
     leaf = target.leaf
     assert leaf is not None
     stored, unit = leaf.stored_nbytes, leaf.unit_nbytes if leaf.swapped else 1
     dense = leaf.run_nbytes == stored
     most = max(1, EXTENT_NBYTES // stored)
-    found = []
-    for piece, each in enumerate(part.pieces):
-        for first, into, elements in _cut(each.segments, most):
+    every = []
+    for number_of_piece, piece in enumerate(part.pieces):
+        for first, into, elements in _cut(piece.segments, most):
             width, repeat = (elements * stored, np.ones_like(elements)) if dense else (leaf.run_nbytes, elements)
             # Of several runs each row has one element (`opening`), so that none is to be put between another's.
             for run, offset in enumerate(leaf.offsets):
                 begin, to = first * stored + offset, into * leaf.nbytes + run * leaf.run_nbytes
-                columns = (piece, begin, to, width, repeat, stored, unit, number)
+                columns = (number_of_piece, begin, to, width, repeat, stored, unit, number)
                 runs = np.empty((len(first), len(columns)), dtype=np.int64)
-                for column, each_run in enumerate(columns):
-                    runs[:, column] = each_run
-                found.append(runs)
-    return np.concatenate(found)
+                for column, values in enumerate(columns):
+                    runs[:, column] = values
+                every.append(runs)
+    return np.concatenate(every)
 
 
 def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
@@ -90,7 +90,7 @@ def read_until_sound(
     tools: Tools,
     refuse: Callable[[int], None] | None = None,
 ) -> None:
-    """Carry out what reads from a file until nothing fails; `refuse` says what is wrong with a column of a matrix."""
+    """Repeat a read from a file until it succeeds; `refuse` raises the error of a matrix's column."""
     counts = tools.tally.native
     for _ in range(ATTEMPTS):
         descriptor = source.descriptor()
@@ -113,7 +113,7 @@ def read_until_sound(
 
 
 def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
-    """Return what is read of a row at once, and what is wanted of it."""
+    """Return the pieces of a row that are read at once, and the wanted runs in them."""
     runs = np.concatenate([_runs(part, number, target) for number, target in enumerate(part.targets)])
     runs = runs[np.lexsort((runs[:, 1], runs[:, 0]))]
     piece, begins = runs[:, 0], runs[:, 1]
@@ -131,7 +131,7 @@ def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
 
 
 class UnfilteredRows:
-    """What is read of rows that nothing is decoded of, as `kernels.plan_rows` says, and what plans that."""
+    """Plans reads of rows that need no decoding, in the terms of `kernels.plan_rows`."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class UnfilteredRows:
         self._run = tuple(extents[0, :3].tolist()) if is_plain and len(self.offsets) else None
 
     def nbytes_of(self, rows: int, stretches: int) -> int:
-        """Return the bytes that are read for so many rows, which lie in so many stretches without gaps."""
+        """Return the bytes that are read for rows in so many contiguous stretches."""
         nbytes = self.extents[:, 2]
         along = self.stride - nbytes <= self._gap_nbytes
         return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
@@ -203,8 +203,8 @@ class UnfilteredRows:
         edges = placement.row_edges()
         begins = edges[np.searchsorted(edges, np.arange(0, len(placement), steps))]
         for low, high in itertools.pairwise(np.unique(np.append(begins, len(placement))).tolist()):
-            some = placement[low:high]
-            yield Task(shared=some, bring=self._read_stretches, apart=functools.partial(chunk_by_chunk, part=self.part))
+            span = placement[low:high]
+            yield Task(shared=span, bring=self._read_stretches, apart=functools.partial(chunk_by_chunk, part=self.part))
 
     def task(self, placement: Placement) -> Task:
         """Return one task for some rows of the part, ascending."""
@@ -212,7 +212,7 @@ class UnfilteredRows:
         return self._part(self._plan(placement), placement, 0, len(placement))
 
     def _cut(self, placement: Placement) -> Placement:
-        """Cut spans so that each lies in one chunk, and fits where it is read to unless that is its place."""
+        """Cut spans at the edges of chunks, and to the size of the buffer unless they are read to their places."""
         if not self._takes_spans:
             return placement.each_row().ascending()
         cut = placement.cut_every(self.chunk_rows, self.part.row_start)
@@ -235,7 +235,7 @@ class UnfilteredRows:
         )
 
     def _chunk_by_chunk(self, task: Task) -> Iterator[Task]:
-        """Return one task for each chunk that the rows of a task lie in."""
+        """Return one task for each chunk that has some of a task's rows."""
         return (self.task(one.shared) for one in chunk_by_chunk(task, self.part))
 
     def _read(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
@@ -243,20 +243,20 @@ class UnfilteredRows:
         read_until_sound(part, tools.sources[self.part.file], destination, tools)
 
     def read(self, first: int, values: Sequence[Any], source: ByteSource, own: Any) -> bool:
-        """Read consecutive rows to an array for each field of the layout; tell whether all of it was read."""
+        """Read consecutive rows to an array for each field of the layout; return whether all were read."""
         value, done = values[self._fields[0]], 0
-        count, held = len(value), source.descriptor()
-        assert held is not None  # else the rows were planned otherwise
+        count, descriptor = len(value), source.descriptor()
+        assert descriptor is not None  # else the rows were planned otherwise
         chunk, inside = divmod(first - self.part.row_start, self.chunk_rows)
         if self._run is None or (count > 1 and not self.whole_rows):
             return self._read_spans(first, count, values, source, own.scratch)
         across, begin, nbytes = self._run
         while done < count:
-            some = min(count - done, self.chunk_rows - inside)
+            rows = min(count - done, self.chunk_rows - inside)
             at = self._offsets[chunk * self._across + across] + inside * self.stride + begin
-            if os.preadv(held.number, [value[done : done + some]], at) != some * nbytes:
+            if os.preadv(descriptor.number, [value[done : done + rows]], at) != rows * nbytes:
                 return False
-            chunk, inside, done = chunk + 1, 0, done + some
+            chunk, inside, done = chunk + 1, 0, done + rows
         return True
 
     def _read_spans(
@@ -271,15 +271,15 @@ class UnfilteredRows:
             to = cut.rows, cut.lengths, cut.batch, cut.within
         offsets = np.array([address_of(values[field]) for field in self._fields])
         row_nbytes = np.array([values[field].nbytes // count for field in self._fields])
-        held, counts = source.descriptor(), np.zeros(kernels.COUNTS, dtype=np.int64)
-        assert held is not None  # else the rows were planned otherwise
+        descriptor, counts = source.descriptor(), np.zeros(kernels.COUNTS, dtype=np.int64)
+        assert descriptor is not None  # else the rows were planned otherwise
         plan, count = kernels.plan_rows(*self._table, *to), len(to[0])
         where = zero, offsets, row_nbytes
         address = scratch.native.address
-        return kernels.land(plan, 0, count, held.number, NONE, *where, address, GOING_ON, counts) == count
+        return kernels.land(plan, 0, count, descriptor.number, NONE, *where, address, GOING_ON, counts) == count
 
     def _read_stretches(self, placement: Placement, destination: Destination, tools: Tools) -> None:
-        """Read of neighbours in a chunk together what is wanted at once, and put all of that in its places."""
+        """Read the wanted bytes of neighboring rows of a chunk together, and put them in their places."""
         part, index = self.part, self.part.chunk_index
         rows = placement.rows.astype(np.int64) - part.row_start
         chunk, inside = np.divmod(rows, part.chunk_rows)
@@ -289,25 +289,25 @@ class UnfilteredRows:
             edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(rows)]])
             low, high = edges[:-1], edges[1:]
             entry = index.find(chunk[low] * index.columns + across)
-            there = entry != MISSING
-            offsets = index.offset[entry[there]] + inside[low[there]] * self.stride + begin
+            written = entry != MISSING
+            offsets = index.offset[entry[written]] + inside[low[written]] * self.stride + begin
             raise_if_stopped()
-            room, places = tools.read(part.file, offsets, ((rows[high - 1] - rows[low]) * self.stride + width)[there])
+            room, places = tools.read(part.file, offsets, ((rows[high - 1] - rows[low]) * self.stride + width)[written])
             tools.tally.used(room.nbytes, len(offsets))
             began = clock()
             if (high - low == 1).all():  # as objects are: all of them at once
-                single, missing = placement[there], placement[~there]
+                single, missing = placement[written], placement[~written]
                 groups = [
-                    (replace(some, rows=np.arange(len(some), dtype=some.rows.dtype)), where, width)
-                    for some, where in ((single, address_of(room) - begin), (missing, 0))
-                    if len(some)
+                    (replace(spans, rows=np.arange(len(spans), dtype=spans.rows.dtype)), where, width)
+                    for spans, where in ((single, address_of(room) - begin), (missing, 0))
+                    if len(spans)
                 ]
             else:
                 at = np.zeros(len(low), dtype=np.int64)
-                at[there] = address_of(room) + places - begin - (rows[low[there]] + part.row_start) * self.stride
+                at[written] = address_of(room) + places - begin - (rows[low[written]] + part.row_start) * self.stride
                 cuts = zip(low.tolist(), high.tolist(), at.tolist(), strict=True)
                 groups = [(placement[first:last], where, self.stride) for first, last, where in cuts]
-            for some, where, stride in groups:
-                begins, to = np.array([where], dtype=np.int64), destination.of_each(self._fields, some)
+            for spans, where, stride in groups:
+                begins, to = np.array([where], dtype=np.int64), destination.of_each(self._fields, spans)
                 kernels.place_rows(begins, stride, extent[None], self._runs, self._fill_places, self._fill_nbytes, *to)
             tools.tally.scattered(began)
