@@ -341,8 +341,7 @@ def _values_of(batch: ReadyBatch, slot_format: SlotFormat, number: int, field: F
     if field.kind in ("object", "ragged"):
         rows = rows_of_values(batch.objects[number], field) if field.is_of_values else batch.objects[number]
         assert isinstance(rows, RaggedRows)
-        assert field.ragged is not None
-        shape = (field.ragged.wanted,) if field.ragged.form == DENSE else field.row_shape
+        shape = (field.form.wanted,) if field.form.form == DENSE else field.row_shape
         laid = rows.arrange()
         if field.is_listed:
             return laid

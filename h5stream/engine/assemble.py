@@ -88,7 +88,7 @@ class Change:
         work = out if out.dtype == dtype else torch.empty_like(out, dtype=dtype)
         if work.data_ptr() != raw.data_ptr():
             work.copy_(raw)
-        mean, std = self._constants_on(work)
+        mean, std = self._constants_on(work, normalization)
         if normalization.factor != 1:
             work.mul_(normalization.factor)
         if normalization.mean != 0:
@@ -100,13 +100,11 @@ class Change:
         if work is not out:
             out.copy_(work)
 
-    def _constants_on(self, work: torch.Tensor) -> tuple[Any, Any]:
-        """Give mean and deviation where the numbers are; single ones as they are."""
-        assert self.normalization is not None
+    def _constants_on(self, work: torch.Tensor, normalization: Normalization) -> tuple[Any, Any]:
+        """Return mean and deviation on the device of the numbers; single ones as Python's numbers."""
         key = work.device, work.dtype
         if key not in self._constants:
-            arrays = self.normalization.arrays
-            mean, std = (a.item() if a.ndim == 0 else torch.from_numpy(a).to(work) for a in arrays)
+            mean, std = (a.item() if a.ndim == 0 else torch.from_numpy(a).to(work) for a in normalization.arrays)
             self._constants[key] = mean, std
         return self._constants[key]
 
@@ -154,18 +152,17 @@ class Assembler:
             if f.cast is not None and (f.is_listed or not isinstance(f.cast, torch.dtype)):
                 what = "a torch dtype" if not f.is_listed else "nothing for a field that is no tensor"
                 raise OptionError(f"field {f.name!r}: dtype= takes {what}, not {f.cast!r}")
-        self._dtypes = tuple(None if f.is_listed else torch_dtype(f.dtype) for f in layout.fields)
+        self._dtypes = {n: torch_dtype(f.dtype) for n, f in enumerate(layout.fields) if not f.is_listed}
         self._row_nbytes = tuple(f.row_nbytes for f in layout.fields)
         self._own_shapes = [(n, f.shapes) for n, f in enumerate(layout.fields) if f.shapes is not None]
-        self._changes = tuple(map(_change_of, layout.fields, self._dtypes))
+        self._changes = tuple(_change_of(f, self._dtypes.get(n)) for n, f in enumerate(layout.fields))
         self._makers = [(_maker_of(f), number, f) for number, f in enumerate(layout.fields)]
 
     @property
     def dtypes(self) -> list[tuple[FieldLayout, torch.dtype]]:
         """The fields that are tensors, with their types in a batch."""
-        types = zip(self.layout.fields, self._dtypes, self._changes, strict=True)
-        every = ((field, dtype if change is None else change.dtype) for field, dtype, change in types)
-        return [(field, dtype) for field, dtype in every if dtype is not None]
+        changes = [(n, dtype, self._changes[n]) for n, dtype in self._dtypes.items()]
+        return [(self.layout.fields[n], dtype if change is None else change.dtype) for n, dtype, change in changes]
 
     def batch(
         self,
@@ -211,42 +208,38 @@ class Assembler:
     def _ragged(
         self, number: int, f: FieldLayout, rows: RaggedRows, filled: _Filled, which: torch.Tensor | None = None
     ) -> Any:
-        dtype = self._dtypes[number]
         if f.is_listed:
             listed: list[Any] = rows.arrange()
             if f.dtype.kind == "O":
                 return [[object_value(value) for value in each] for each in listed]
             return _cut(listed) if f.cut_at_nul else listed
-        assert dtype is not None
-        assert f.ragged is not None
-        memory, counts = rows.arrange(), rows.of
+        form, dtype, memory, counts = f.form, self._dtypes[number], rows.arrange(), rows.of
         # Made of the array itself, which says when its memory may be used again.
         values = torch.frombuffer(memory, dtype=dtype) if memory.nbytes else torch.empty(0, dtype=dtype)
-        if f.ragged.form == DENSE:
-            values = values.view(len(counts.lengths), f.ragged.wanted)
-        elif f.ragged.form in ("pad", STACKED):
+        if form.form == DENSE:
+            values = values.view(len(counts.lengths), form.wanted)
+        elif form.form in ("pad", STACKED):
             values = values.view(len(counts.lengths), counts.longest, *f.row_shape)
         elif f.row_shape:
             values = values.view(int(counts.offsets[-1]), *f.row_shape)
         change = self._changes[number]
         if change is not None:
-            if which is not None and f.ragged.form not in ("pad", STACKED):
+            if which is not None and form.form not in ("pad", STACKED):
                 which = which.repeat_interleave(torch.from_numpy(np.asarray(counts.lengths, dtype=np.int64)))
             # Changed here also for a device, but for a cast: padding must stay what it is.
             values = filled.changed(change, values, None) if change.casts_alone else change.on_host(values, which)
-            if not change.casts_alone and f.ragged.form == "pad":
+            if not change.casts_alone and form.form == "pad":
                 outside = torch.from_numpy(np.arange(counts.longest) >= counts.lengths[:, None])
-                _fill(values, outside, f.ragged.pad_value)
-        batch, device = in_form(values, counts.lengths, counts.offsets, f.ragged.form), filled.device
+                _fill(values, outside, form.pad_value)
+        batch, device = in_form(values, counts.lengths, counts.offsets, form.form), filled.device
         if device is None or device.type == "cpu":
             return batch
         return with_tensors(batch, lambda tensor: tensor.to(device))
 
     def arrays(self, number: int, f: FieldLayout, filled: _Filled) -> Any:
         """Return values in memory, an array for each sample, in the form that the field asks for."""
-        assert f.ragged is not None
         values: list[Any] = filled.objects[number]
-        if f.ragged.form != ARRAYS:
+        if f.form.form != ARRAYS:
             return self._ragged(number, f, rows_of_values(values, f), filled)
         tensors, change = (tensor_of(value.copy()) for value in values), self._changes[number]
         moved = [one if filled.device is None else one.to(filled.device) for one in tensors]
@@ -264,7 +257,6 @@ class Assembler:
         """Return a field's numbers, changed as far as that is asked for."""
         f, dtype, start = self.layout.fields[number], self._dtypes[number], filled.slot_format.offsets[number]
         nbytes, shape = filled.rows * self._row_nbytes[number], (filled.rows, *f.row_shape)
-        assert dtype is not None
         if not nbytes:
             tensor = torch.empty(shape, dtype=dtype, device=packed.device)
         elif isinstance(packed, torch.Tensor):

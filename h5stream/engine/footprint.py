@@ -509,12 +509,11 @@ def shape_of(
 def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterator[RaggedBytes]:
     """Yield the bytes of samples of each field whose samples have some of their own."""
     for number, one in layout.ragged.items():
-        assert one.counts is not None
         field = layout.fields[number]
-        nbytes = one.counts * field.placed_nbytes
+        nbytes = one.lengths * field.placed_nbytes
         if field.dtype.kind == "O":
             row_nbytes = math.ceil(layout.datasets[one.dataset][0].stored_row_nbytes)
-            nbytes += one.counts * (_object_nbytes(field) + row_nbytes)
+            nbytes += one.lengths * (_object_nbytes(field) + row_nbytes)
         size = _bytes_of(nbytes, field)
         if one.draw is not None:
             drawn = nbytes[one.draw.of(np.linspace(0, layout.samples - 1, DRAWN_SAMPLES).astype(np.int64), 0, 0)]

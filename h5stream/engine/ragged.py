@@ -177,8 +177,7 @@ class RaggedRows:
     @property
     def how(self) -> Ragged:
         """How they come in a batch."""
-        assert self.field.ragged is not None
-        return self.field.ragged
+        return self.field.form
 
     @property
     def row_nbytes(self) -> int:

@@ -268,8 +268,7 @@ class Run:
         if (tally := self._tallies.get(number)) is None:
             tally = self._tallies[number] = self.counters.tally()
         try:
-            if settled:
-                assert window is not None
+            if window is not None and settled:
                 self._bring_rest(window, part, unit, tally)
                 return
             if window is not None:

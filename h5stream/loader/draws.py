@@ -405,8 +405,7 @@ class SizedBatches:
     def __init__(self, dataset: H5Dataset, asked: Sized) -> None:
         layout, self._chosen = dataset.layout, dataset.chosen
         self.field, self._is_drawn = _field(layout, asked.field), layout.draws is not None
-        counts, ragged = layout.ragged[self.field].counts, layout.fields[self.field].ragged
-        assert counts is not None
+        counts, ragged = layout.ragged[self.field].lengths, layout.fields[self.field].ragged
         padded = ragged is not None and ragged.form == "pad"
         self.limit = BatchLimit(rows=asked.rows, padded=padded, bucketed=asked.bucket)
         self.lengths = counts  # of all samples that there are

@@ -16,7 +16,17 @@ import numpy as np
 from h5stream.compiled import _native as kernels
 from h5stream.engine.assemble import object_value
 from h5stream.engine.plan.placement import Ints, Placement, cut_by
-from h5stream.engine.plan.tasks import NONE, TASK_NBYTES, Bytes, Destination, Native, Task, Tools, row_by_row
+from h5stream.engine.plan.tasks import (
+    NONE,
+    TASK_NBYTES,
+    Bytes,
+    Destination,
+    Native,
+    Task,
+    Tools,
+    descriptor_of,
+    row_by_row,
+)
 from h5stream.engine.plan.unfiltered import READ_COST_NBYTES
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
@@ -68,8 +78,7 @@ class HeapRows:
         """Return the native plan for rows, in file order."""
         heap, file = self._heap, self._heap.superblock
         assert heap.index is not None
-        assert self._layout.ragged is not None
-        crop = self._layout.ragged.crop
+        crop = self._layout.form.crop
         most = sys.maxsize if crop is None else crop.length * heap.base.itemsize
         return kernels.plan_heap(
             file.file_nbytes,
@@ -95,8 +104,7 @@ class HeapRows:
             return Task(shared=placement[unit:high], bring=self._land_ragged, apart=row_by_row)
 
         def bring(_: Placement, destination: Destination, tools: Tools) -> None:
-            descriptor = tools.sources[self._part.file].descriptor()
-            assert descriptor is not None  # else the rows were planned otherwise
+            descriptor = descriptor_of(tools.sources[self._part.file])
             done = tools.land(part, NONE, descriptor.number, destination)
             if done < high:
                 raise_if_stopped()
@@ -114,10 +122,9 @@ class HeapRows:
     def _land_ragged(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read the values to their places."""
         rows, field, item = self._rows_of(placement), self._part.targets[0].field, self._heap.base.itemsize
-        assert self._layout.ragged is not None
-        wanted = self._heap.nbytes_of(rows)
-        if self._layout.ragged.crop is not None:
-            wanted = np.minimum(wanted, self._layout.ragged.crop.length * item)
+        wanted, crop = self._heap.nbytes_of(rows), self._layout.form.crop
+        if crop is not None:
+            wanted = np.minimum(wanted, crop.length * item)
         targets = destination.ragged[field][placement.batch] + placement.within.astype(np.int64) * item
         for k in self._read(rows, targets, wanted, tools):
             value = self._ask(int(rows[k]), tools)

@@ -37,16 +37,18 @@ class DenseRows:
     def __init__(self, layout: SampleLayout, lookup: Lookup, datasets: tuple[int, int], ways: Sequence[Ways]) -> None:
         self.datasets = datasets
         field = layout.datasets[datasets[0]][0].targets[0].field
-        ragged = layout.fields[field].ragged
-        assert ragged is not None
-        assert ragged.places is not None
-        self.field, self.lookup, self.places = field, lookup, ragged.places
+        places = layout.fields[field].form.places
+        assert places is not None
+        self.field, self.lookup, self.places = field, lookup, places
         self.dtype, self.index = (_native(layout, number) for number in (field, field + 1))
         self.columns_name = layout.fields[field + 1].name
         self.is_wanted = (self.places >= 0).astype(np.uint8)
         # In steps of 16, so that what lies behind the values, and behind their columns, is aligned too.
         self.room = -(-EXTENT_NBYTES // (self.dtype.itemsize + self.index.itemsize) // 16) * 16
-        self._wanted, self._parts = ragged.wanted, [*zip(layout.datasets[datasets[0]], ways, strict=True)]
+        self._wanted, self._parts = (
+            layout.fields[field].form.wanted,
+            [*zip(layout.datasets[datasets[0]], ways, strict=True)],
+        )
 
     def plan(self, samples: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut samples into tasks that read about as many bytes."""
@@ -130,13 +132,12 @@ def dense_rows(layout: SampleLayout, sources: Sequence[ByteSource]) -> list[Dens
 
 def _is_few(ragged: Ragged | None, layout: SampleLayout, lookup: Lookup, field: int) -> bool:
     """Return whether dense rows take no more bytes than stored ones, and the longest row fits in scratch."""
-    assert lookup.counts is not None
     if ragged is None or ragged.form != DENSE or not ragged.wanted or is_widened(layout.fields[field + 1].dtype):
         return False
     if name_of(layout.fields[field].dtype):
         return False
     value_nbytes = sum(layout.fields[number].placed_nbytes for number in (field, field + 1))
-    is_short = int(lookup.counts.max(initial=0)) * value_nbytes <= EXTENT_NBYTES
+    is_short = int(lookup.lengths.max(initial=0)) * value_nbytes <= EXTENT_NBYTES
     return is_short and ragged.wanted * layout.fields[field].placed_nbytes <= lookup.mean_rows * value_nbytes
 
 

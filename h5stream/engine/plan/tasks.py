@@ -19,7 +19,7 @@ from h5stream.engine.statistics import Tally, clock
 from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout
-from h5stream.storage.source.identity import ByteSource
+from h5stream.storage.source.identity import ByteSource, Descriptor
 from h5stream.storage.source.local import FilesBytes
 
 Bytes = NDArray[np.uint8]
@@ -231,6 +231,13 @@ def copying(placement: Placement, copy: Callable[[Placement, Destination], None]
         tools.tally.scattered(since)
 
     return Task(shared=placement, bring=bring)
+
+
+def descriptor_of(source: ByteSource) -> Descriptor:
+    """Return the descriptor of a source whose rows were planned for one."""
+    descriptor = source.descriptor()
+    assert descriptor is not None
+    return descriptor
 
 
 def row_by_row(task: Task) -> Iterator[Task]:

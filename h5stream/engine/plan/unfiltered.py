@@ -23,7 +23,17 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement
-from h5stream.engine.plan.tasks import GOING_ON, NONE, Destination, Keeping, Native, Task, Tools, chunk_by_chunk
+from h5stream.engine.plan.tasks import (
+    GOING_ON,
+    NONE,
+    Destination,
+    Keeping,
+    Native,
+    Task,
+    Tools,
+    chunk_by_chunk,
+    descriptor_of,
+)
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import SourceError
@@ -93,8 +103,7 @@ def read_until_sound(
     """Repeat a read from a file until it succeeds; `refuse` raises the error of a matrix's column."""
     counts = tools.tally.native
     for _ in range(ATTEMPTS):
-        descriptor = source.descriptor()
-        assert descriptor is not None  # else the rows were planned otherwise
+        descriptor = descriptor_of(source)
         counts[3:5] = 0
         if tools.land(part, NONE, descriptor.number, destination) == part.last:
             return
@@ -245,8 +254,7 @@ class UnfilteredRows:
     def read(self, first: int, values: Sequence[Any], source: ByteSource, own: Any) -> bool:
         """Read consecutive rows to an array for each field of the layout; return whether all were read."""
         value, done = values[self._fields[0]], 0
-        count, descriptor = len(value), source.descriptor()
-        assert descriptor is not None  # else the rows were planned otherwise
+        count, descriptor = len(value), descriptor_of(source)
         chunk, inside = divmod(first - self.part.row_start, self.chunk_rows)
         if self._run is None or (count > 1 and not self.whole_rows):
             return self._read_spans(first, count, values, source, own.scratch)
@@ -271,8 +279,7 @@ class UnfilteredRows:
             to = cut.rows, cut.lengths, cut.batch, cut.within
         offsets = np.array([address_of(values[field]) for field in self._fields])
         row_nbytes = np.array([values[field].nbytes // count for field in self._fields])
-        descriptor, counts = source.descriptor(), np.zeros(kernels.COUNTS, dtype=np.int64)
-        assert descriptor is not None  # else the rows were planned otherwise
+        descriptor, counts = descriptor_of(source), np.zeros(kernels.COUNTS, dtype=np.int64)
         plan, count = kernels.plan_rows(*self._table, *to), len(to[0])
         where = zero, offsets, row_nbytes
         address = scratch.native.address

@@ -101,6 +101,12 @@ class FieldLayout:
         return 1 if self.steps is None else len(self.steps)
 
     @property
+    def form(self) -> Ragged:
+        """The form of its ragged rows in a batch; for ragged fields alone."""
+        assert self.ragged is not None
+        return self.ragged
+
+    @property
     def is_of_values(self) -> bool:
         """Whether its rows are values in memory, an array for each sample: attributes of any length."""
         return self.kind == "object" and self.ragged is not None and not self.is_listed
@@ -302,9 +308,14 @@ class Lookup:
 
     def stretches(self, samples: NDArray[Any], drawn: tuple[int, int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the first row of each of some samples, and how many it has; `drawn` are seed and epoch."""
-        assert self.counts is not None
         of = samples if self.draw is None else self.draw.of(samples, *drawn)
-        return self.rows[of], self.counts[of]
+        return self.rows[of], self.lengths[of]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of consecutive rows of each sample; only if samples have several."""
+        assert self.counts is not None
+        return self.counts
 
     @property
     def nbytes(self) -> int:
