@@ -260,7 +260,9 @@ class OpenBatches:
         slot_format: SlotFormat,
         fields: Sequence[FieldLayout],
         take: Take,
+        most: int,
     ) -> None:
+        self.most, self.passed_on = most, 0  # batches that may be open; those that were handed over and count as open
         self._order, self._slots, self._format = order, slots, slot_format
         self._row_nbytes = tuple(f.row_nbytes for f in fields)
         self._placed_nbytes = tuple(f.placed_nbytes for f in fields)
@@ -332,10 +334,15 @@ class OpenBatches:
         """Whether there is a batch, or will be, whose ragged rows are to be arranged."""
         return self._has_ragged and bool(self._open)
 
-    def to_arrange(self, room: int) -> ReadyBatch | None:
+    @property
+    def room(self) -> int:
+        """How many more batches may be open; below zero if one window needed more."""
+        return self.most - len(self._open) - self.arranged - self.passed_on
+
+    def to_arrange(self) -> ReadyBatch | None:
         """Return one of the next batches to be arranged, which then counts as more of them, if there is room.
 
-        Of a batch that failed not all rows came: what stands in their place would be a second, other error.
+        A batch that failed lacks some of its rows: whatever is in their places would be a second, other error.
         """
         number, end = self.next, min(self._error_at, default=self.next + ARRANGED_AHEAD)
         while self._has_ragged and number < min(end, self.next + ARRANGED_AHEAD):
@@ -344,7 +351,7 @@ class OpenBatches:
                 return None
             if batch.arranging is None and not batch.dropped:
                 batch.arranging_takes = batch.arranging_costs
-                batch.arranging = 0 < batch.arranging_takes <= room
+                batch.arranging = 0 < batch.arranging_takes <= self.room
                 if batch.arranging:
                     self.arranged += batch.arranging_takes
                     return batch
@@ -372,7 +379,7 @@ class OpenBatches:
         return min(lacking, default=max(self._open, default=self.next - 1) + 1)
 
     def check_ended(self) -> None:
-        """See to it that nothing is open that no window will bring any more."""
+        """Raise `AssertionError` if the next batch lacks rows that no window will bring."""
         batch = self._open.get(self.next)
         if batch is not None and batch.missing:
             raise AssertionError(f"batch {self.next} lacks {batch.missing} rows that no window will bring")

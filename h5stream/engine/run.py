@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -18,15 +18,14 @@ from h5stream.base.leases import Living
 from h5stream.base.limits import return_freed_memory
 from h5stream.compiled import _native as kernels
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
-from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, Destination, Task
+from h5stream.engine.plan.tasks import Destination, Task
+from h5stream.engine.plan.windows import CacheFill, Windows
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters, Tally, clock
 from h5stream.engine.threads import ReaderThreads
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
-from h5stream.order.epoch import Order, RegroupedOrder, Window
-from h5stream.storage.source.remote import REQUEST_NBYTES
+from h5stream.order.epoch import Order, RegroupedOrder
 from h5stream.storage.source.stores import asked_by, stop_asked
 
 STOP_S = 1.0
@@ -34,12 +33,6 @@ STOP_S = 1.0
 
 EXIT_S = 10.0
 """Seconds that the interpreter's exit waits for reader threads at most, which would take it down inside a decoder."""
-
-
-FINEST_TASK_NBYTES, FINEST_FAR_TASK_NBYTES = 64 * 1024, 512 * 1024
-"""Bytes of a task at the least, so that all threads have one of a small window. What one requests of a store is under
-way together: with tasks of one frame, 32 readers had half of a line whose answers take 100 ms.
-"""
 
 
 class Run:
@@ -67,32 +60,27 @@ class Run:
 
     def __init__(self, engine: Engine, order: Order, first_batch: int, max_open_batches: int, world_size: int) -> None:
         reader, threads = engine.reader, engine.readers
-        self._reader, self.order, self._row_nbytes = reader, order, reader.row_nbytes
-        self._max_open, self._passed_on, self._world_size = max_open_batches, 0, world_size
+        self._reader, self.order, self._world_size = reader, order, world_size
         self._skip_corrupt = engine.skip_corrupt
         # Nothing ends a job in silence: the consumer would wait for ever.
         self._caught = BaseException if threads else Exception
         self._pid = os.getpid()
         self._lock = threading.RLock()  # that of the condition: quicker to take by itself
         self._batch_came = threading.Condition(self._lock)
-        self._windows: Iterator[Window] | None = iter(order.windows(first_batch))
-        self._planning = False
-        self._planned: PlannedWindow | None = None
-        self._planned_adds = 0  # batches that it would open: none of its batches is handed over before it is admitted
+        self._windows = Windows(iter(order.windows(first_batch)), reader, threads)
+        self._fill = CacheFill(reader.filling(order, first_batch) if threads else None)
         self._jobs: collections.deque[tuple[PlannedWindow, Task]] = collections.deque()
         self._running = 0
-        self._to_decode = reader.filling(order, first_batch) if threads else None
-        self._decoding, self._choosing = 0, threading.Lock()
         self._active: list[PlannedWindow] = []
         fields, take = reader.layout.fields, reader.ragged_memory.take
-        self._open = OpenBatches(order, first_batch, engine.slots, engine.slot_format, fields, take)
+        self._open = OpenBatches(order, first_batch, engine.slots, engine.slot_format, fields, take, max_open_batches)
         self._stopped = stopped = np.zeros(1, dtype=np.int32)  # which kernels look at, too
         # No method: tasks of asyncio keep what they look at, and by it the run.
         self._is_stopped = lambda: bool(stopped[0])
         self.left_out: set[int] = set()  # batches of which nothing was left, as far as they were passed over
         ready_limit = max_open_batches if threads else 1
         self.counters = RunCounters(
-            threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes, from_stores=reader.is_far
+            threads=threads, ready_limit=ready_limit, row_nbytes=reader.row_nbytes, from_stores=reader.is_far
         )
         # The consumer's without threads; of each thread once it serves.
         self._tallies: dict[int, Tally] = {} if threads else {0: self.counters.tally()}
@@ -168,9 +156,9 @@ class Run:
         if batch is not None:
             self.counters.gave(batch.rows)
             return True, batch
-        if self._exhausted and not self._active:
+        if self._windows.are_exhausted and not self._active:
             self._open.check_ended()
-        return self._exhausted and self._open.next not in self._open, None
+        return self._windows.are_exhausted and self._open.next not in self._open, None
 
     def _take_complete(self) -> ReadyBatch | None:
         """Take the next batch if it is complete; empty ones are skipped."""
@@ -187,25 +175,21 @@ class Run:
         return None
 
     @property
-    def _exhausted(self) -> bool:
-        return self._windows is None and self._planned is None and not self._planning
-
-    @property
     def has_planned_all(self) -> bool:
         """Whether all windows are planned and admitted; read without the lock."""
-        return self._windows is None and self._planned is None
+        return self._windows.are_admitted
 
     def left_to_hand_over(self) -> int | None:
         """Return the batches that are open once nothing is left to plan or carry out; None before that."""
-        if self._windows is not None:  # which is true of most batches, and takes no lock
+        if not self._windows.are_planned:  # true for most batches, and needs no lock
             return None
         with self._lock:
-            return len(self._open) if self._exhausted and self.is_at_rest else None
+            return len(self._open) if self._windows.are_exhausted and self.is_at_rest else None
 
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing is planned or carried out, or waits for a thread; asked under the lock."""
-        return not self._active and self._running == 0 and not self._planning
+        return not self._active and self._running == 0 and not self._windows.is_planning
 
     @property
     def ready(self) -> int:
@@ -215,13 +199,13 @@ class Run:
     def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
         """Change how many batches may be open; `passed_on` were handed over and count until they are let go."""
         with self._lock:
-            self._max_open, self._passed_on = max_open_batches, passed_on
+            self._open.most, self._open.passed_on = max_open_batches, passed_on
             self._tell_of_room()
 
     @property
     def waits(self) -> bool:
         """Whether it reads nothing until it is allowed to."""
-        return not self._max_open
+        return not self._open.most
 
     def take(self) -> None:
         """Note that somebody sees to it that it ends."""
@@ -244,7 +228,7 @@ class Run:
         self.counters.end()
         with self._lock:
             self._stopped[0] = 1
-            self._windows, self._planned = None, None
+            self._windows.end()
             self._jobs.clear()
             self._batch_came.notify_all()
             self._queue.end()
@@ -291,7 +275,7 @@ class Run:
     def fail_start(self, error: BaseException) -> None:
         """Note that a thread could not start; complete batches come first."""
         with self._lock:
-            self._planning = False
+            self._windows.is_planning = False
             self._fail(self._open.first_lacking(self._active), error)
 
     def _carry_out(self, job: Callable[[Tally], None], tally: Tally) -> None:
@@ -313,33 +297,32 @@ class Run:
         if self._stopped[0]:
             return None
         self._admit_planned()
-        is_full = self._planned is not None and not self._may_admit()
-        if self._count and (batch := self._open.to_arrange(self._max_open - self._open_batches)) is not None:
+        windows = self._windows
+        if self._count and (batch := self._open.to_arrange()) is not None:
             self._running += 1
             self._queue.call(1)  # there may be another
             return functools.partial(self._arrange, batch)
-        fills = self._to_decode is not None and any(window.fills for window in self._active)
-        may_plan = self._planned is None and not self._planning and self._windows is not None
+        fills = self._fill.is_left and any(window.fills for window in self._active)
         # The next window is planned while others carry this one's tasks; one thread alone carries them first. What is
         # being decoded would be decoded once more for it.
-        is_alone = self._count <= 1
-        if may_plan and not fills and not self._decoding and not (is_alone and (self._jobs or self._active)):
-            self._planning = True
+        is_busy = self._count <= 1 and bool(self._jobs or self._active)
+        if windows.may_be_planned and not (fills or self._fill.running or is_busy):
+            windows.is_planning = True
             return self._plan_next
         if self._jobs:
             self._running += 1
             return functools.partial(self._land, *self._jobs.popleft())
-        if is_full and not fills and self._to_decode is not None:
-            self._decoding += 1
+        if self._fill.is_left and not fills and windows.planned is not None and not self._may_admit():
+            self._fill.running += 1
             return self._decode_ahead
         return None
 
     def _admit_planned(self) -> bool:
         """Admit the planned window if there is room; return whether it was admitted. Called under the lock."""
-        window = self._planned
-        if window is None or not self._may_admit() or (window.fills and self._decoding):
+        window = self._windows.planned
+        if window is None or not self._may_admit() or (window.fills and self._fill.running):
             return False
-        self._planned = None
+        self._windows.planned = None
         try:
             self._admit(window)
         except self._caught as error:  # no memory for its slots: that is the consumer's to know
@@ -347,18 +330,13 @@ class Run:
         return True
 
     def _may_admit(self) -> bool:
-        if not self._count or self._open_batches + self._planned_adds <= self._max_open:
+        if not self._count or self._windows.planned_adds <= self._open.room:
             return True
-        if not self._max_open:  # until it is allowed to
+        if not self._open.most:  # until it is allowed to
             return False
         # Never wait for room that only this window can make: it may complete a batch that is open already.
-        nothing_coming = self.is_at_rest and not self._passed_on
+        nothing_coming = self.is_at_rest and not self._open.passed_on
         return nothing_coming and not self._open.any_waits
-
-    @property
-    def _open_batches(self) -> int:
-        """Batches that count as open."""
-        return len(self._open) + self._open.arranged + self._passed_on
 
     def _admit(self, window: PlannedWindow) -> None:
         """Return the window its slots and queue its tasks; called under the lock."""
@@ -376,14 +354,14 @@ class Run:
         """Count a window's rows as brought; called under the lock."""
         self._open.complete(window)
         self._batch_came.notify_all()
-        if self._to_decode is not None:
+        if self._fill.is_left:
             self._call_all()
 
     def _plan_next(self, tally: Tally) -> None:
         try:
             self.counters.add(self._reader.load())
             began = clock()
-            planned = self._plan()
+            planned = self._windows.plan()
             tally.plan_ns += clock() - began
             if self._reader.is_far:
                 return_freed_memory()
@@ -391,37 +369,10 @@ class Run:
             self.fail_start(error)
             return
         with self._lock:
-            self._planning = False
-            # What was planned after all, while the run was stopped or failed, would be read, or kept for ever.
-            self._planned = planned = None if self._windows is None else planned
-            if planned is None:
-                self._windows = None
+            if not self._windows.put(planned, self._open):
                 self._tell_all()
-                return
-            self._planned_adds = sum(number not in self._open for number in planned.numbers)
-            if self._to_decode is not None:
+            elif self._fill.is_left:
                 self._call_all()
-
-    def _plan(self) -> PlannedWindow | None:
-        windows = self._windows
-        window = None if windows is None else next(windows, None)
-        if window is None:
-            return None
-        first = int(window.batch.min())
-        placement = self._reader.accepted(Placement.of(window, first))
-        del window  # its batch numbers are as much memory as those of the placement
-        # Small windows are cut finely enough that every thread gets a share.
-        share = placement.total_rows * self._row_nbytes // (4 * max(1, self._count))
-        most = REQUEST_NBYTES if self._reader.is_far else COPIED_TASK_NBYTES
-        least = FINEST_FAR_TASK_NBYTES if self._reader.is_far else FINEST_TASK_NBYTES
-        task_nbytes = max(least, min(most, share)) if self._count else most
-        tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
-        files = self._reader.layout.files_of(placement.rows)
-        fills = any(task.kept is not None for task in tasks)
-        planned = PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
-        if self._count:
-            planned.take_native(self._reader.sources)
-        return planned
 
     def _land(self, window: PlannedWindow, task: Task, tally: Tally) -> None:
         """Bring a task of a window, as one of those that it waits for."""
@@ -484,17 +435,12 @@ class Run:
 
     def _decode_ahead(self, tally: Tally) -> None:
         """Decode some rows for the cache ahead of the batches that need them, and which report their errors."""
-        task = None
-        with contextlib.suppress(Exception):
-            with self._choosing:
-                task = None if self._to_decode is None else next(self._to_decode, None)
-            if task is not None:
+        task = self._fill.next()
+        if task is not None:
+            with contextlib.suppress(Exception):
                 task.land(Destination.nowhere(self._reader.layout.fields), self._reader.tools(tally, self._stopped))
         with self._lock:
-            self._decoding -= 1
-            if task is None:
-                self._to_decode = None
-            if not self._decoding or task is None:
+            if self._fill.done(task):
                 self._call_all()
 
     def _arrange(self, batch: ReadyBatch, tally: Tally) -> None:
@@ -518,8 +464,7 @@ class Run:
         """Note an error at the first batch that needed the data; nothing after it is planned. Called under the lock."""
         if not self._stopped[0]:  # else nobody asks, and the error knows the frames it came through, and they the run
             self._open.fail(batch, error)
-        self._windows = None
-        self._planned = None
+        self._windows.end()
         self._tell_all()
 
 
