@@ -22,7 +22,7 @@ from h5stream.base import limits
 from h5stream.base.texts import count_text, counted, names_text, text_of_bytes
 from h5stream.dataset.dataset import H5Dataset, read_counted
 from h5stream.engine.footprint import Footprint, Sizing
-from h5stream.engine.plan.unfiltered import UnfilteredRows
+from h5stream.engine.plan.unfiltered import RowTable
 from h5stream.engine.reader import default_threads
 from h5stream.engine.statistics import Tally
 from h5stream.errors import H5StreamError
@@ -440,16 +440,16 @@ def _fetched(part: DatasetPart, begins: Ints, ends: Ints, entry: DatasetEntry) -
 
 def _read_in_part(part: DatasetPart, windows: Sequence[Runs], stored_chunks: float) -> Taken:
     """Count what is read where nothing is decoded: rows, not chunks; the latter as if rows of one came together."""
-    way, rows, along, stretches = UnfilteredRows(part), 0, 0, 0
+    table, rows, along, stretches = RowTable.of(part), 0, 0, 0
     for begins, ends in windows:
         between = begins[1:] - ends[:-1]
-        near = between[(between + 1) * way.stride - int(way.extents[:, 2].min()) <= LOCAL_GAP_NBYTES]
+        near = between[(between + 1) * table.stride - int(table.extents[:, 2].min()) <= LOCAL_GAP_NBYTES]
         rows, along = rows + int((ends - begins).sum()), along + int(near.sum())
         stretches += len(begins) - len(near)
-    nbytes = way.nbytes_of(rows + along, stretches)
+    nbytes = table.nbytes_of(rows + along, stretches)
     share = stored_chunks / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
     chunks = len(part.pieces) * rows / part.chunk_rows
-    return Taken(chunks, nbytes, 0, max(0, nbytes - rows * way.row_nbytes)).times(share)
+    return Taken(chunks, nbytes, 0, max(0, nbytes - rows * table.row_nbytes)).times(share)
 
 
 # --- in words -------------------------------------------------------------------------------------------

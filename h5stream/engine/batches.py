@@ -266,9 +266,10 @@ class OpenBatches:
         self._order, self._slots, self._format = order, slots, slot_format
         self._row_nbytes = tuple(f.row_nbytes for f in fields)
         self._placed_nbytes = tuple(f.placed_nbytes for f in fields)
-        self._fields, self._take, self.arranged = fields, take, 0
+        self._take, self.arranged = take, 0
         self._has_ragged = any(f.kind == "ragged" for f in fields)
-        self._has_objects = self._has_ragged or any(f.kind == "object" for f in fields)
+        has_objects = self._has_ragged or any(f.kind == "object" for f in fields)
+        self._fields = fields if has_objects else ()  # of which any value lives outside of slots
         self._open: dict[int, ReadyBatch] = {}
         self._error_at: dict[int, BaseException] = {}
         self.next, self.ready = first_batch, 0
@@ -290,7 +291,7 @@ class OpenBatches:
             batch = self._open.get(number)
             if batch is None:
                 rows = self._order.batch_size_of(number)
-                objects = objects_for(self._fields, rows, self._take) if self._has_objects else {}
+                objects = objects_for(self._fields, rows, self._take)
                 batch = ReadyBatch(number=number, rows=rows, slot=self._slots.take(), objects=objects, missing=rows)
                 self._open[number] = batch
             window.batches.append(batch)

@@ -21,7 +21,7 @@ from h5stream.base.names import Names
 from h5stream.base.texts import as_bytes
 from h5stream.engine.plan.kept import GATHERED_NBYTES, datasets_to_keep, format_of, is_decoded, rows_to_keep
 from h5stream.engine.plan.tasks import TASK_NBYTES
-from h5stream.engine.plan.unfiltered import UnfilteredRows
+from h5stream.engine.plan.unfiltered import RowTable
 from h5stream.engine.ragged import PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import PAGE_NBYTES, packed
 from h5stream.errors import BudgetError, OptionError
@@ -611,7 +611,7 @@ def _rows_anywhere(datasets: Iterable[tuple[DatasetPart, ...]]) -> bool:
             for part in parts
             if part.pieces
         }
-        reads += max((len(UnfilteredRows(part).extents) for part in unlike.values()), default=0)
+        reads += max((len(RowTable.of(part).extents) for part in unlike.values()), default=0)
         nbytes += parts[0].stored_row_nbytes
     return nbytes >= reads * LEAST_READ_NBYTES
 

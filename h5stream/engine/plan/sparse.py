@@ -17,14 +17,14 @@ import numpy as np
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Placement
 from h5stream.engine.plan.tasks import Destination, Native, Task, Tools
-from h5stream.engine.plan.unfiltered import EXTENT_NBYTES, UnfilteredRows, read_until_sound
+from h5stream.engine.plan.unfiltered import EXTENT_NBYTES, RowTable, read_until_sound
 from h5stream.engine.ragged import Share, is_widened, refuse_column
 from h5stream.samples.ragged import DENSE, Ragged
 from h5stream.storage.decode.small_floats import name_of
 from h5stream.storage.layout.layout import DIRECT, DatasetPart, Lookup, SampleLayout
 from h5stream.storage.source.identity import ByteSource
 
-Ways = tuple[UnfilteredRows, ...]
+Ways = tuple[RowTable, ...]
 """How the values and the columns of one file lie."""
 
 
@@ -148,6 +148,6 @@ def _ways(values: DatasetPart, columns: DatasetPart, sources: Sequence[ByteSourc
         return ()
     if any(part.access != DIRECT or part.heap is not None or not part.rows for part in (values, columns)):
         return ()
-    ways = UnfilteredRows(values), UnfilteredRows(columns)
+    ways = RowTable.of(values), RowTable.of(columns)
     are_whole = all(way.whole_rows and not len(way.numbers) and len(way.offsets) for way in ways)
     return ways if are_whole else ()

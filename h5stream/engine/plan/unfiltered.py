@@ -15,7 +15,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from h5stream.engine.plan.tasks import (
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.errors import SourceError
+from h5stream.order.places import Places
 from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.layout.index import MISSING
 from h5stream.storage.layout.layout import DatasetPart, Target
@@ -139,8 +140,89 @@ def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
     return np.ascontiguousarray(extents), np.ascontiguousarray(runs[:, 1:])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowTable:
+    """The chunks of a dataset part that needs no decoding, and the bytes that are read of each row."""
+
+    # as `kernels.plan_rows` has them; one chunk stands for all if they follow one another in the file
+    numbers: Ints
+    offsets: Ints
+    across: int
+    chunk_rows: int
+    row_start: int
+    stride: int  # bytes from one row to the next in a chunk
+    extents: Ints
+    runs: Ints
+    fill_places: Ints
+    fill_nbytes: Ints
+    room: int  # bytes to read into
+    gap_nbytes: int
+    whole_rows: int  # as many consecutive rows are read to their places without a copy; 0 if rows are not wanted whole
+    fills: list[NDArray[np.uint8]]  # the memory that `fill_places` are addresses in
+
+    @classmethod
+    def of(cls, part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> RowTable:
+        """Return the table of a part."""
+        index, stride = part.chunk_index, part.pieces[0].row_elements * part.stored_element_nbytes
+        extents, runs = _extents_of(part, gap_nbytes)
+        fills = [np.tile(t.fill, max(1, FILL_NBYTES // max(1, t.fill.nbytes))) for t in part.targets]
+        written = len(index.numbers) == index.chunks
+        is_one = written and index.columns == 1 and bool((np.diff(index.offset) == part.chunk_rows * stride).all())
+        is_whole = len(runs) == 1 and runs[0, [0, 1, 2, 3, 5]].tolist() == [0, 0, stride, 1, 1]
+        return cls(
+            numbers=index.numbers[:0] if written else index.numbers,
+            offsets=index.offset[:1] if is_one else index.offset,
+            across=index.columns,
+            chunk_rows=max(1, part.rows) if is_one else part.chunk_rows,
+            row_start=part.row_start,
+            stride=stride,
+            extents=extents,
+            runs=runs,
+            fill_places=np.array([address_of(fill) for fill in fills], dtype=np.int64),
+            fill_nbytes=np.array([fill.nbytes for fill in fills], dtype=np.int64),
+            room=max(EXTENT_NBYTES, int(extents[:, 2].max())),
+            gap_nbytes=gap_nbytes,
+            whole_rows=-(-kernels.UNCOPIED_NBYTES // stride) if is_whole else 0,
+            fills=fills,
+        )
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes that are read of a row by itself."""
+        return int(self.extents[:, 2].sum())
+
+    @property
+    def most_rows(self) -> int:
+        """Consecutive rows that fit in the room to read into."""
+        most = int(self.extents[:, 2].max())
+        return (kernels.room_of_each(len(self.extents), most, self.room) - most) // self.stride + 1
+
+    @property
+    def single_run(self) -> tuple[int, int, int] | None:
+        """The chunk across a row, the first byte and the bytes of a row that is one run in it, if all are written."""
+        is_plain = len(self.runs) == 1 and self.runs[0, 3] == self.runs[0, 5] == 1 and not len(self.numbers)
+        if not is_plain or not len(self.offsets):
+            return None
+        across, begin, nbytes = self.extents[0, :3].tolist()
+        return across, begin, nbytes
+
+    def plan(self, *where: Places) -> kernels.Plan:
+        """Return the native plan of rows: their numbers and lengths, their batches and places."""
+        columns = self.numbers, self.offsets, self.across, self.chunk_rows, self.row_start, self.stride
+        fills = self.fill_places, self.fill_nbytes
+        return kernels.plan_rows(
+            *columns, self.extents, self.runs, *fills, self.room, self.gap_nbytes, self.whole_rows, *where
+        )
+
+    def nbytes_of(self, rows: int, stretches: int) -> int:
+        """Return the bytes that are read for rows in so many contiguous stretches."""
+        nbytes = self.extents[:, 2]
+        along = self.stride - nbytes <= self.gap_nbytes
+        return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
+
+
 class UnfilteredRows:
-    """Plans reads of rows that need no decoding, in the terms of `kernels.plan_rows`."""
+    """Plans reads of rows that need no decoding."""
 
     def __init__(
         self,
@@ -149,46 +231,13 @@ class UnfilteredRows:
         has_descriptor: bool = True,
         keep: Keeping | None = None,
     ) -> None:
-        self._keep = keep
-        self.part, self._gap_nbytes, self._has_descriptor = part, gap_nbytes, has_descriptor
-        index, stride = part.chunk_index, part.pieces[0].row_elements * part.stored_element_nbytes
-        self.extents, self._runs = extents, runs = _extents_of(part, gap_nbytes)
-        nbytes = extents[:, 2]
-        # Bytes from one row to the next in a chunk, and those that are read of a row if each is read by itself.
-        self.stride, self.row_nbytes = stride, int(nbytes.sum())
+        self.table = table = RowTable.of(part, gap_nbytes)
+        self.part, self._has_descriptor, self._keep = part, has_descriptor, keep
         self._fields = tuple(target.field for target in part.targets)
-        self._fills = [np.tile(t.fill, max(1, FILL_NBYTES // max(1, t.fill.nbytes))) for t in part.targets]
-        self._fill_places = np.array([address_of(fill) for fill in self._fills], dtype=np.int64)
-        self._fill_nbytes = np.array([fill.nbytes for fill in self._fills], dtype=np.int64)
-        written = len(index.numbers) == index.chunks
-        is_one = written and index.columns == 1 and bool((np.diff(index.offset) == part.chunk_rows * stride).all())
-        # The chunks, and the rows of each: all in one where they lie one behind the other in the file.
-        self.numbers, self._across = index.numbers[:0] if written else index.numbers, index.columns
-        self.offsets = index.offset[:1] if is_one else index.offset
-        self.chunk_rows = max(1, part.rows) if is_one else part.chunk_rows
-        # Bytes to read into, and consecutive rows that fit in there.
-        self._room = max(EXTENT_NBYTES, int(nbytes.max()))
-        inner = kernels.room_of_each(len(extents), int(nbytes.max()), self._room) - int(nbytes.max())
-        self._most_rows = inner // stride + 1
-        is_whole = len(runs) == 1 and runs[0, [0, 1, 2, 3, 5]].tolist() == [0, 0, stride, 1, 1]
-        # So many consecutive rows are read to their places without a copy; 0 where not all of each is wanted as it is.
-        self.whole_rows = -(-kernels.UNCOPIED_NBYTES // stride) if is_whole else 0
-        # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
-        self._takes_spans = has_descriptor and gap_nbytes + int(nbytes.min()) >= stride
-        # What every call of a kernel says of the file and of the fields.
-        where = self.numbers, self.offsets, self._across, self.chunk_rows, part.row_start, stride
-        fills = self._fill_places, self._fill_nbytes
-        self._table = *where, extents, runs, *fills, self._room, gap_nbytes, self.whole_rows
-        self._offsets: Any = memoryview(self.offsets)  # type: ignore[arg-type]  # quicker to look into
-        # Of a row that is one run of chunks that are all there: the chunk across it, its first byte, its bytes.
-        is_plain = len(runs) == 1 and runs[0, 3] == runs[0, 5] == 1 and not len(self.numbers)
-        self._run = tuple(extents[0, :3].tolist()) if is_plain and len(self.offsets) else None
-
-    def nbytes_of(self, rows: int, stretches: int) -> int:
-        """Return the bytes that are read for rows in so many contiguous stretches."""
-        nbytes = self.extents[:, 2]
-        along = self.stride - nbytes <= self._gap_nbytes
-        return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
+        self._most_rows, self._run = table.most_rows, table.single_run
+        # If so few bytes of each row are wanted that rows are read one by one, spans are of no use.
+        self._takes_spans = has_descriptor and gap_nbytes + int(table.extents[:, 2].min()) >= table.stride
+        self._offsets: Any = memoryview(table.offsets)  # type: ignore[arg-type]  # quicker to look into
 
     def __call__(
         self, placement: Placement, task_nbytes: int, missing: NDArray[np.bool_] | None = None, /
@@ -199,9 +248,10 @@ class UnfilteredRows:
             _, edges, chunks = placement.in_chunks(self.part)
             yield from self._keep.tasks(self._read_stretches, placement, edges, chunks, missing)
             return
-        reads, skipped = kernels.count_reads(placement.rows, placement.lengths, self._gap_nbytes // self.stride)
-        more = skipped * self.stride + reads * len(self.extents) * READ_COST_NBYTES
-        cost = self.row_nbytes + more // placement.total_rows
+        table = self.table
+        reads, skipped = kernels.count_reads(placement.rows, placement.lengths, table.gap_nbytes // table.stride)
+        more = skipped * table.stride + reads * len(table.extents) * READ_COST_NBYTES
+        cost = table.row_nbytes + more // placement.total_rows
         steps = max(1, task_nbytes // max(1, cost))
         if self._has_descriptor:
             plan = self._plan(placement)
@@ -224,13 +274,12 @@ class UnfilteredRows:
         """Cut spans at the edges of chunks, and to the size of the buffer unless they are read to their places."""
         if not self._takes_spans:
             return placement.each_row().ascending()
-        cut = placement.cut_every(self.chunk_rows, self.part.row_start)
-        return cut if self.whole_rows else cut.cut_every(self._most_rows, self.part.row_start)
+        cut = placement.cut_every(self.table.chunk_rows, self.part.row_start)
+        return cut if self.table.whole_rows else cut.cut_every(self._most_rows, self.part.row_start)
 
     def _plan(self, placement: Placement) -> kernels.Plan:
-        """Say as data what brings rows."""
-        where = placement.rows, placement.lengths, placement.batch, placement.within
-        return kernels.plan_rows(*self._table, *where)
+        """Return the native plan of rows."""
+        return self.table.plan(placement.rows, placement.lengths, placement.batch, placement.within)
 
     def _part(self, plan: kernels.Plan, placement: Placement, low: int, high: int) -> Task:
         part = Native(plan, low, high, self._fields, self.part.file)
@@ -255,13 +304,14 @@ class UnfilteredRows:
         """Read consecutive rows to an array for each field of the layout; return whether all were read."""
         value, done = values[self._fields[0]], 0
         count, descriptor = len(value), descriptor_of(source)
-        chunk, inside = divmod(first - self.part.row_start, self.chunk_rows)
-        if self._run is None or (count > 1 and not self.whole_rows):
+        table = self.table
+        chunk, inside = divmod(first - table.row_start, table.chunk_rows)
+        if self._run is None or (count > 1 and not table.whole_rows):
             return self._read_spans(first, count, values, source, own.scratch)
         across, begin, nbytes = self._run
         while done < count:
-            rows = min(count - done, self.chunk_rows - inside)
-            at = self._offsets[chunk * self._across + across] + inside * self.stride + begin
+            rows = min(count - done, table.chunk_rows - inside)
+            at = self._offsets[chunk * table.across + across] + inside * table.stride + begin
             if os.preadv(descriptor.number, [value[done : done + rows]], at) != rows * nbytes:
                 return False
             chunk, inside, done = chunk + 1, 0, done + rows
@@ -271,35 +321,37 @@ class UnfilteredRows:
         self, first: int, count: int, values: Sequence[Any], source: ByteSource, scratch: DecodeScratch
     ) -> bool:
         rows, lengths, zero = np.array([first]), np.array([count]), np.zeros(1, dtype=np.int64)
-        to: tuple[Any, ...] = (rows, lengths, zero, zero)
-        is_one = (first - self.part.row_start) % self.chunk_rows + count <= self.chunk_rows
-        if not (is_one and self._takes_spans and (self.whole_rows or count <= self._most_rows)):
+        to: tuple[Places, ...] = (rows, lengths, zero, zero)
+        is_one = (first - self.part.row_start) % self.table.chunk_rows + count <= self.table.chunk_rows
+        if not (is_one and self._takes_spans and (self.table.whole_rows or count <= self._most_rows)):
             cut = self._cut(Placement(rows=rows, counts=lengths, batch=zero, within=zero))
             cut = replace(cut, within=cut.rows - first)
             to = cut.rows, cut.lengths, cut.batch, cut.within
         offsets = np.array([address_of(values[field]) for field in self._fields])
         row_nbytes = np.array([values[field].nbytes // count for field in self._fields])
         descriptor, counts = descriptor_of(source), np.zeros(kernels.COUNTS, dtype=np.int64)
-        plan, count = kernels.plan_rows(*self._table, *to), len(to[0])
+        plan, count = self.table.plan(*to), len(to[0])
         where = zero, offsets, row_nbytes
         address = scratch.native.address
         return kernels.land(plan, 0, count, descriptor.number, NONE, *where, address, GOING_ON, counts) == count
 
     def _read_stretches(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read the wanted bytes of neighboring rows of a chunk together, and put them in their places."""
-        part, index = self.part, self.part.chunk_index
+        part, index, table = self.part, self.part.chunk_index, self.table
         rows = placement.rows.astype(np.int64) - part.row_start
         chunk, inside = np.divmod(rows, part.chunk_rows)
-        for extent in self.extents:
+        for extent in table.extents:
             across, begin, width = extent[:3].tolist()
-            apart = (np.diff(chunk) != 0) | (np.diff(rows) > (self._gap_nbytes + width) // self.stride)
+            apart = (np.diff(chunk) != 0) | (np.diff(rows) > (table.gap_nbytes + width) // table.stride)
             edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(rows)]])
             low, high = edges[:-1], edges[1:]
             entry = index.find(chunk[low] * index.columns + across)
             written = entry != MISSING
-            offsets = index.offset[entry[written]] + inside[low[written]] * self.stride + begin
+            offsets = index.offset[entry[written]] + inside[low[written]] * table.stride + begin
             raise_if_stopped()
-            room, places = tools.read(part.file, offsets, ((rows[high - 1] - rows[low]) * self.stride + width)[written])
+            room, places = tools.read(
+                part.file, offsets, ((rows[high - 1] - rows[low]) * table.stride + width)[written]
+            )
             tools.tally.used(room.nbytes, len(offsets))
             began = clock()
             if (high - low == 1).all():  # as objects are: all of them at once
@@ -311,10 +363,10 @@ class UnfilteredRows:
                 ]
             else:
                 at = np.zeros(len(low), dtype=np.int64)
-                at[written] = address_of(room) + places - begin - (rows[low[written]] + part.row_start) * self.stride
+                at[written] = address_of(room) + places - begin - (rows[low[written]] + part.row_start) * table.stride
                 cuts = zip(low.tolist(), high.tolist(), at.tolist(), strict=True)
-                groups = [(placement[first:last], where, self.stride) for first, last, where in cuts]
+                groups = [(placement[first:last], where, table.stride) for first, last, where in cuts]
             for spans, where, stride in groups:
                 begins, to = np.array([where], dtype=np.int64), destination.of_each(self._fields, spans)
-                kernels.place_rows(begins, stride, extent[None], self._runs, self._fill_places, self._fill_nbytes, *to)
+                kernels.place_rows(begins, stride, extent[None], table.runs, table.fill_places, table.fill_nbytes, *to)
             tools.tally.scattered(began)
