@@ -56,7 +56,8 @@ def open_batches(run):
 def batches_to_arrange(run):
     """Give the batches whose ragged rows a reader arranges, or would next."""
     under_way = [batch for batch in run._open._open.values() if batch.arranging is not None]
-    return under_way or [run._open.to_arrange(room=99)]
+    run._open.most += 99
+    return under_way or [run._open.to_arrange()]
 
 
 # --- what is changed ------------------------------------------------------------------------------------------

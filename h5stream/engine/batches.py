@@ -269,7 +269,7 @@ class OpenBatches:
         self._take, self.arranged = take, 0
         self._has_ragged = any(f.kind == "ragged" for f in fields)
         has_objects = self._has_ragged or any(f.kind == "object" for f in fields)
-        self._fields = fields if has_objects else ()  # of which any value lives outside of slots
+        self._fields = fields if has_objects else ()  # those to make room for outside of slots
         self._open: dict[int, ReadyBatch] = {}
         self._error_at: dict[int, BaseException] = {}
         self.next, self.ready = first_batch, 0
