@@ -237,8 +237,8 @@ def test_what_cannot_be_read_comes_back_and_its_group_is_complete_once_it_is_set
     with path.open("rb") as file, Workers(2) as workers:
         workers.queue.add("rows", [share(plan, target, [0, 50, 100, 150, 200], 7, file.fileno())])
         workers.wait_for(3)
-    assert sorted(workers.events, key=str) == [("rows", -1, 0), ("rows", 10, 150), ("rows", 9, 100)]
-    assert workers.events[-1] == ("rows", -1, 0)
+        assert sorted(workers.events, key=str) == [("rows", -1, 0), ("rows", 10, 150), ("rows", 9, 100)]
+        assert workers.events[-1] == ("rows", -1, 0)
 
 
 def test_nothing_is_carried_out_once_it_is_stopped():
