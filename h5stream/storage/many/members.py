@@ -382,19 +382,19 @@ def storage_of(file: h5py.File, name: str) -> DatasetStorage:
         why = f": {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows for ragged= or lookup="
         why += "; numbers in memory are a field too, Values([f[name][()] for ...])"
         raise refusal(path, name, why, FieldLengthError)
-    layout, chunk_shape, where = creation.get_layout(), (0,) * len(shape), None
+    layout, chunk_shape, offset = creation.get_layout(), (0,) * len(shape), None
     kind: object = layout, stored.encode(), shape[1:], *(creation.get_filter(k) for k in range(creation.get_nfilters()))
     chunks, is_indexed = np.zeros((4, 0), np.int64), layout == CONTIGUOUS and not creation.get_external_count()
     if is_indexed:
-        where = offset_of(opened)
+        offset = offset_of(opened)
     elif layout == COMPACT and 0 not in shape:
-        where = compact_offset(h5py.Dataset(opened), identity_of(path))
+        offset = compact_offset(h5py.Dataset(opened), identity_of(path))
     elif layout == CHUNKED:
         with contextlib.suppress(*INDEX_UNREADABLE):
             chunk_shape, chunks, is_indexed = creation.get_chunk(), found_chunks(opened), True
-    if where is not None:
+    if offset is not None:
         nbytes = min(opened.get_storage_size(), MOST_OFFSET)  # a damaged file may claim more
-        chunks = np.array([[0], [where], [nbytes], [0]], dtype=np.int64)
+        chunks = np.array([[0], [offset], [nbytes], [0]], dtype=np.int64)
     elif not is_indexed:  # a kind of its own: no other dataset describes how to read it
         kind = f"{path}:{name}"
     return DatasetStorage(
@@ -621,20 +621,20 @@ class ValueColumn(_ColumnBase):
         first = next((group for group in headers if members.first in group.which), None)
         if self._stored is None or not self._first.size or first is None or self.attribute not in first.values:
             return
-        nbytes, (place, type_bytes) = (
+        nbytes, (leaf, type_bytes) = (
             self._stored.base.itemsize * self._first.size,
             first.template.values[self.attribute],
         )
-        for number, group in enumerate(headers if place.nbytes == nbytes or not self.attribute else ()):
-            where = group.values.get(self.attribute)
-            if where is None or group.template.values[self.attribute][1] != type_bytes:
+        for number, group in enumerate(headers if leaf.nbytes == nbytes or not self.attribute else ()):
+            addresses = group.values.get(self.attribute)
+            if addresses is None or group.template.values[self.attribute][1] != type_bytes:
                 continue
-            is_like = where >= 0
+            is_like = addresses >= 0
             if not self.attribute:
                 dims = first.dims[first.which == members.first]
                 is_like &= (group.dims == dims).all(axis=1) & (group.nbytes == nbytes)
             members_here = group.which[is_like]
-            data, is_read = members.raw.of(members_here).read(where[is_like], nbytes)
+            data, is_read = members.raw.of(members_here).read(addresses[is_like], nbytes)
             which, data = members_here[is_read], np.ascontiguousarray(data[is_read, :nbytes])
             self.values[which] = data.view(self._stored.base).reshape(len(which), *self._first.shape)
             self.valid[which], self.kind[which] = True, number
@@ -731,8 +731,8 @@ class BytesColumn(_ColumnBase):
         super().__init__(path, count, where=np.full(count, DOUBTFUL), nbytes=np.ones(count, np.int64))
         self.label, self._guard = f"bytes {path}", guard
 
-    def _set(self, which: Ints | int, where: Ints | int, nbytes: Ints | int, kind: int) -> None:
-        self.table["where"][which], self.table["nbytes"][which] = where, nbytes
+    def _set(self, which: Ints | int, address: Ints | int, nbytes: Ints | int, kind: int) -> None:
+        self.table["where"][which], self.table["nbytes"][which] = address, nbytes
         self.valid[which], self.kind[which] = True, kind
 
     def add_headers(self, members: Members, headers: list[Alike]) -> None:
@@ -762,8 +762,8 @@ class BytesColumn(_ColumnBase):
         is_plain = dtype.kind != "u" or elements.is_stored_as(opened.get_type(), dtype)
         if not is_plain or creation.get_layout() != CONTIGUOUS or creation.get_external_count():
             return DOUBTFUL, 1
-        where = offset_of(opened)
-        return (NOWHERE, 0) if where is None else (where, nbytes)
+        offset = offset_of(opened)
+        return (NOWHERE, 0) if offset is None else (offset, nbytes)
 
     def matches(self, k: int, file: h5py.File, name: str) -> bool:
         """Return whether libhdf5 gives the same address and length for member `k`."""

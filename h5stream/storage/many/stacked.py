@@ -260,9 +260,9 @@ def stacked_bytes(
     members: ObjectMembers, which: Ints, column: BytesColumn, *, file: int, row_start: int, targets: Sequence[Target]
 ) -> DatasetPart:
     """Return a part whose rows are objects of a file that are byte strings."""
-    superblock, where, nbytes = members.raw_file.superblock, column.table["where"], column.table["nbytes"]
-    doubtful = (where >= 0) & ((nbytes < 0) | (nbytes > superblock.file_nbytes - where) | (nbytes >= 1 << 32))
-    where, nbytes = np.where(doubtful, DOUBTFUL, where), np.where(doubtful, 1, nbytes)
+    superblock, address, nbytes = members.raw_file.superblock, column.table["where"], column.table["nbytes"]
+    doubtful = (address >= 0) & ((nbytes < 0) | (nbytes > superblock.file_nbytes - address) | (nbytes >= 1 << 32))
+    address, nbytes = np.where(doubtful, DOUBTFUL, address), np.where(doubtful, 1, nbytes)
     names = Names.of(member_path(members.names[k], column.path) for k in which.tolist())
     row_nbytes = float(nbytes.mean())
     return DatasetPart(
@@ -283,7 +283,7 @@ def stacked_bytes(
             superblock=superblock,
             base=np.dtype(np.uint8),
             is_text=False,
-            address=where,
+            address=address,
             index=None,
             length=nbytes.astype(np.uint32),
             row_nbytes=row_nbytes,

@@ -209,18 +209,18 @@ def _files_hint(builder: _PartBuilder, named: tuple[str, ...] = ()) -> str:
 
 def _placeholder_parts(builder: _PartBuilder, rows: int) -> Iterator[DatasetPart]:
     """Yield a part that fills no field and stands for the rows of samples, if no other part has them."""
-    bearer = min(builder.row_sources, key=lambda one: one[0])[1] if builder.row_sources else None
+    placeholder = min(builder.row_sources, key=lambda one: one[0])[1] if builder.row_sources else None
     if builder.rows_dataset is not None:
         source, name = builder.rows_dataset
         node = source.find(name)
-        bearer = part_of(source, source.place(node), node.path)
-    elif bearer is None and builder.are_objects:  # single values alone
-        why, here = "nothing is read of it", builder.opened.number
-        bearer = DatasetPart(
-            file=here, path="", rows=1, row_start=0, access=DIRECT, reason=why, chunk_rows=1, shape=(1,)
+        placeholder = part_of(source, source.place(node), node.path)
+    elif placeholder is None and builder.are_objects:  # single values alone
+        why, number = "nothing is read of it", builder.opened.number
+        placeholder = DatasetPart(
+            file=number, path="", rows=1, row_start=0, access=DIRECT, reason=why, chunk_rows=1, shape=(1,)
         )
-    if bearer is not None:
-        yield replace(bearer, row_start=builder.row_start, rows=rows, pieces=(), targets=(), heap=None, along=())
+    if placeholder is not None:
+        yield replace(placeholder, row_start=builder.row_start, rows=rows, pieces=(), targets=(), heap=None, along=())
 
 
 # --- entries: one for each field that the user asked for, by its kind
@@ -274,8 +274,8 @@ def _with_columns(builder: _PartBuilder, key: Key, spec: Field, source: OpenFile
     if spec.has_own_shape:
         why = ": ragged='arrays' takes whole arrays, and columns= names columns; the members of a compound can be named"
         raise _field_error(source, spec, why, OptionError)
-    where = axis_names(source.file, spec.name.strip("/") if node is None else node.path, source.identity, width)
-    labels = [one for one in where if one.axis == 1]
+    axes = axis_names(source.file, spec.name.strip("/") if node is None else node.path, source.identity, width)
+    labels = [one for one in axes if one.axis == 1]
     if not labels:
         why = ": columns= names columns, and the file has no names of them, as the index of var is in AnnData, or a "
         raise _field_error(source, spec, f"{why}dimension scale of texts; columns=[0, 1] takes numbers", OptionError)
@@ -285,8 +285,8 @@ def _with_columns(builder: _PartBuilder, key: Key, spec: Field, source: OpenFile
         numbers = chosen_by_name(wanted, names, first)
     except OptionError as error:
         raise _field_error(source, spec, f": {error}", OptionError) from None
-    before = 0 if node is None else _axes_before_columns(builder, spec, source, node.dataset.shape)
-    return changed(spec, columns=(*[slice(None)] * before, numbers) if before else numbers)
+    axes_before = 0 if node is None else _axes_before_columns(builder, spec, source, node.dataset.shape)
+    return changed(spec, columns=(*[slice(None)] * axes_before, numbers) if axes_before else numbers)
 
 
 def _axes_before_columns(builder: _PartBuilder, spec: Field, source: OpenFile, shape: tuple[int, ...]) -> int:
@@ -377,9 +377,10 @@ def _numbered_objects(spec: Field, source: OpenFile) -> tuple[list[int], list[Wi
     for template in templates(spec.name):
         (above, _, stem), (tail, _, below) = template.before.lstrip("/").rpartition("/"), template.behind.partition("/")
         source.guard.check_links(source.file, above, source.path)
-        group, like = source.file.get(above or "/"), re.compile(rf"{re.escape(stem)}(\d+){re.escape(tail)}", re.ASCII)
-        every = [like.fullmatch(name) for name in group] if isinstance(group, h5py.Group) else []
-        if pairs := sorted((int(one[1]), one[0]) for one in every if one):
+        group = source.file.get(above or "/")
+        pattern = re.compile(rf"{re.escape(stem)}(\d+){re.escape(tail)}", re.ASCII)
+        matches = [pattern.fullmatch(name) for name in group] if isinstance(group, h5py.Group) else []
+        if pairs := sorted((int(one[1]), one[0]) for one in matches if one):
             paths = (member_path(member_path(above, name), below) for _, name in pairs)
             return [number for number, _ in pairs], [Within(path.strip("/"), template.rest) for path in paths]
     if "{}" not in spec.name.partition(":")[0]:  # the {} may be in a missing member
@@ -398,17 +399,17 @@ def _objects_as_rows(
         why = f": {names[0]!r} is a single value, not a row; Objects(...) takes such, else write them as one dataset"
         raise _field_error(source, spec, why)
 
-    def described(node: Thing) -> tuple[EntryLayout, DatasetPart]:
+    def describe(node: Thing) -> tuple[EntryLayout, DatasetPart]:
         steps = None if spec.ragged is not None else steps_of(spec.take.steps, builder.sequences, spec.name)
         along, shape = Extents.of(Objects("*")).take(node.dataset.shape, changed(spec, take=Take()), source.path)
-        new = _describe(builder, spec, node, shape if steps is None else (len(steps), *shape), steps)
-        return new, part_of(source, source.place(node), node.path, None, along, new[-1], row_start=start)
+        entry = _describe(builder, spec, node, shape if steps is None else (len(steps), *shape), steps)
+        return entry, part_of(source, source.place(node), node.path, None, along, entry[-1], row_start=start)
 
     with RawFile(source.file, source.guard) as raw:
         members = ObjectMembers(raw, Names.of(names, raw.addresses(names)))
         if spec.decode:
             return _image_rows(builder, spec, members, source, start)
-        new, part = described(first)
+        entry, part = describe(first)
         if part.access not in (DIRECT, DECODED):
             why = f", {part.reason}: rows that are objects are of numbers that h5stream reads without libhdf5"
             raise _read_error(source, spec, why, part)
@@ -424,9 +425,9 @@ def _objects_as_rows(
         lacking = np.bincount(part.chunk_index.numbers // part.chunk_index.columns, minlength=len(names))
         for row in np.flatnonzero(lacking < part.chunk_index.columns)[:1].tolist():
             one = source.find(named[row])
-            part = replace(part, targets=described(one)[1].targets)
+            part = replace(part, targets=describe(one)[1].targets)
         part = with_meanings(part, members, which, column, np.arange(len(which)))
-    return new, part
+    return entry, part
 
 
 def _add_arrays(builder: _PartBuilder, key: Key, spec: Field) -> Any:
@@ -501,12 +502,12 @@ def _add_constant(builder: _PartBuilder, spec: Field) -> Any:
     return first if dtype is None else _entry_of(dtype, itertools.count(first))
 
 
-def _add_value(builder: _PartBuilder, name: str, value: Any, cast: Any, *, is_single: bool = True) -> int:
+def _add_value(builder: _PartBuilder, name: str, values: Any, cast: Any, *, is_single: bool = True) -> int:
     """Add a field of values in memory: a single one for all samples, or one for each."""
-    if not isinstance(value, np.ndarray):
+    if not isinstance(values, np.ndarray):
         return builder.add(_field(name, object, cast=cast))
-    shape, dtype = value.shape if is_single else value.shape[1:], elements.held_dtype(value.dtype)
-    return builder.add(_field(name, dtype, shape, cast=cast, unit=_time_unit(value.dtype)))
+    shape, dtype = values.shape if is_single else values.shape[1:], elements.held_dtype(values.dtype)
+    return builder.add(_field(name, dtype, shape, cast=cast, unit=_time_unit(values.dtype)))
 
 
 def _add_matrix(builder: _PartBuilder, key: Key, spec: Field, group: h5py.Group, path: str) -> SparseEntry:
@@ -564,11 +565,11 @@ def _aligned_columns(
 
     The last entry, -1, stands for all columns that are not wanted. In packed rows, positions replace columns.
     """
-    columns, moves, place = builder.opened.files.columns, list[NDArray[np.int64] | None](), (key[0], "places")
+    columns, moves, key_of_places = builder.opened.files.columns, list[NDArray[np.int64] | None](), (key[0], "places")
     for source, width in sources:
         own = columns_wanted(_with_columns(builder, key, spec, source, width), width)
         first = own if is_dense else np.arange(own.max(initial=-1) + 1, dtype=np.int32)
-        _, reference = columns.setdefault(place, ([], np.append(first, np.int32(-1))))
+        _, reference = columns.setdefault(key_of_places, ([], np.append(first, np.int32(-1))))
         moves.append(moved(own, reference))
     return reference, moves
 
@@ -577,7 +578,7 @@ def _axes_of_matrix(
     builder: _PartBuilder, key: Key, spec: Field, sources: list[tuple[OpenFile, int]], path: str
 ) -> tuple[AxisNames, ...]:
     """Return the names of the wanted columns of a sparse matrix; raise if they differ between files."""
-    every = list[tuple[AxisNames, ...]]()
+    first: tuple[AxisNames, ...] | None = None
     for source, width in sources:
         own = columns_wanted(_with_columns(builder, key, spec, source, width), width)
         taken = (
@@ -585,10 +586,11 @@ def _axes_of_matrix(
             if spec.columns is None
             else tuple(np.argsort(np.where(own < 0, width, own), kind="stable")[: own.max(initial=-1) + 1].tolist())
         )
-        every.append(tuple(replace(one, taken=taken) for one in axis_names(source.file, path, source.identity, width)))
-        if why := unlike_names(every[0], every[-1], spec.name, (repr(sources[0][0].path), repr(source.path))):
+        axes = tuple(replace(one, taken=taken) for one in axis_names(source.file, path, source.identity, width))
+        first = axes if first is None else first
+        if why := unlike_names(first, axes, spec.name, (repr(sources[0][0].path), repr(source.path))):
             raise _field_error(source, spec, f": {why}", FieldLengthError)
-    return every[0]
+    return first or ()
 
 
 def _check_widths(builder: _PartBuilder, spec: Field, columns: FieldLayout, path: str) -> None:
@@ -776,16 +778,16 @@ def _add_objects_of_file(
     """Add the named objects that a file has; return the names that it lacks."""
     with RawFile(source.file, source.guard) as raw:
         for template in templates(spec.name):
-            every = [template.put(name) for name in names]
-            addresses = raw.addresses([one.literal for one in every])
+            paths = [template.put(name) for name in names]
+            addresses = raw.addresses([one.literal for one in paths])
             is_here = addresses >= 0
-            here = [(names[k], every[k]) for k in np.flatnonzero(is_here).tolist()]
-            members = ObjectMembers(raw, Names.of((one.literal for _, one in here), addresses[is_here]))
-            if here:
-                _add_members(builder, lookup, spec, source, here, members)
+            present = [(names[k], paths[k]) for k in np.flatnonzero(is_here).tolist()]
+            members = ObjectMembers(raw, Names.of((one.literal for _, one in present), addresses[is_here]))
+            if present:
+                _add_members(builder, lookup, spec, source, present, members)
             for k in np.flatnonzero(addresses == ELSEWHERE).tolist():
-                if is_there(source.file, every[k].literal, source.path):
-                    _add_linked_object(builder, lookup, spec, source, names[k], every[k])
+                if is_there(source.file, paths[k].literal, source.path):
+                    _add_linked_object(builder, lookup, spec, source, names[k], paths[k])
                     is_here[k] = True
             names = [names[k] for k in np.flatnonzero(~is_here).tolist()]
     return names
@@ -809,31 +811,31 @@ def _add_members(
     lookup: LookupBuilder,
     spec: Field,
     source: OpenFile,
-    named: list[tuple[str, Within]],
+    objects: list[tuple[str, Within]],
     members: ObjectMembers,
 ) -> None:
-    """Add objects of a file; `named` has the name of each in lookup=, and its path."""
+    """Add objects of a file; `objects` has the name of each in lookup=, and its path."""
 
     def describe(k: int) -> DatasetPart:
-        _add_lookup_part(builder, lookup, spec, source, _dataset_with_rows(source, named[k][1]))
+        _add_lookup_part(builder, lookup, spec, source, _dataset_with_rows(source, objects[k][1]))
         return replace(lookup.parts.pop(), row_start=0)
 
     if spec.decode:
-        if (member := next((one for _, one in named if one != one.literal), None)) is not None:
+        if (member := next((one for _, one in objects if one != one.literal), None)) is not None:
             why = f": {member!r} is a member of a compound, and decode= takes objects that are bytes themselves"
             raise _field_error(source, spec, why)
         (entry, layouts, _), part = _image_rows(builder, spec, members, source, lookup.rows)
-        lookup.objects |= {name: (lookup.rows + row, 1) for row, (name, _) in enumerate(named)}
+        lookup.objects |= {name: (lookup.rows + row, 1) for row, (name, _) in enumerate(objects)}
         lookup.add_part(part, entry, layouts, source.path)
     elif spec.has_own_shape:
-        for name, one in named:
+        for name, one in objects:
             lookup.objects[name] = _add_object_array(builder, lookup, spec, source, one), 1
     else:
-        column = DatasetColumn("", len(named))
+        column = DatasetColumn("", len(objects))
         parts, begins = concatenated_rows(members, fill_columns(members, [column]), column, describe, lookup.rows)
         lookup.parts += parts
         rows = zip(begins.tolist(), column.rows.tolist(), strict=True)
-        lookup.objects |= dict(zip((name for name, _ in named), rows, strict=True))
+        lookup.objects |= dict(zip((name for name, _ in objects), rows, strict=True))
 
 
 def _add_object_array(builder: _PartBuilder, lookup: LookupBuilder, spec: Field, source: OpenFile, name: str) -> int:
@@ -859,16 +861,14 @@ def _missing_objects_error(
     builder: _PartBuilder, spec: Field, unknown: list[str], count: int, last: OpenFile
 ) -> H5StreamError:
     """Return the error for names without an object; raises another if the object exists and is damaged."""
-    missing = next(templates(spec.name)).put(unknown[0])
-    why_not_opened(last.file, missing.strip("/"), last.path)  # raises if it exists and is damaged
+    path = next(templates(spec.name)).put(unknown[0])
+    why_not_opened(last.file, path.strip("/"), last.path)  # raises if it exists and is damaged
     above, _, below = spec.name.rpartition("{}")
-    beside = last.file.get(above.rpartition("/")[0] or "/") if not below else None
-    hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
+    group = last.file.get(above.rpartition("/")[0] or "/") if not below else None
+    hint = did_you_mean(unknown[0].strip(), group) if isinstance(group, h5py.Group) else ""
     if spec.name.strip("/") in last.file:  # a name in a file is else taken as it is
         hint = f" {quoted(spec.name, '{')!r} is the name that has {{}} itself."
-    why = (
-        f": there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of {count:,} names are of nothing that "
-    )
+    why = f": there is no {path!r}, which lookup= has.{hint} {len(unknown):,} of {count:,} names are of nothing that "
     why += f"is there{_files_hint(builder, spec.file)}. Leave out samples without an object: H5Dataset(...).subset()"
     return refusal(last.path, spec.name, why, FieldNotFoundError)
 
