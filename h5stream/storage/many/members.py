@@ -621,10 +621,8 @@ class ValueColumn(_ColumnBase):
         first = next((group for group in headers if members.first in group.which), None)
         if self._stored is None or not self._first.size or first is None or self.attribute not in first.values:
             return
-        nbytes, (leaf, type_bytes) = (
-            self._stored.base.itemsize * self._first.size,
-            first.template.values[self.attribute],
-        )
+        nbytes = self._stored.base.itemsize * self._first.size
+        leaf, type_bytes = first.template.values[self.attribute]
         for number, group in enumerate(headers if leaf.nbytes == nbytes or not self.attribute else ()):
             addresses = group.values.get(self.attribute)
             if addresses is None or group.template.values[self.attribute][1] != type_bytes:
@@ -645,8 +643,7 @@ class ValueColumn(_ColumnBase):
         meaning = (
             Reading(path, mark, (self.attribute,)) if self.is_inside else means(file, name, file.filename, self._guard)
         )
-        dtype = self._spec.dtype
-        one, first = read_value(file, name, meaning, self._guard, self._member, dtype), self._first
+        one, first = read_value(file, name, meaning, self._guard, self._member, self._spec.dtype), self._first
         if self._spec.ragged is not None:
             return one  # types and shapes are compared once all values are known
         is_array = isinstance(first, np.ndarray)

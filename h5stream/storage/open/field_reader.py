@@ -89,9 +89,7 @@ class _PartBuilder:
     lookup_counts: dict[str, int] = field(default_factory=dict)  # the same from lookups, used if no field has rows
     # ragged fields: the ranges of their rows, the values of these, and the first row of this part
     stretches: list[tuple[LookupBuilder, Stretches | RowLists, list[Any], int]] = field(default_factory=list)
-    chosen_counts: dict[Key, int] = field(
-        default_factory=dict
-    )  # how many rows datasets name of fields that are looked up
+    chosen_counts: dict[Key, int] = field(default_factory=dict)  # the number of row numbers that a dataset holds
     is_uncertain: bool = False  # whether `lookup_counts` is from bounds that may be one more than the samples
     numbers: tuple[str, list[int]] | None = None  # the first field with {} in its name, and the numbers of its objects
     rows_dataset: tuple[OpenFile, str] | None = None  # the dataset that defines samples' rows: its file and name
@@ -866,7 +864,7 @@ def _missing_objects_error(
     above, _, below = spec.name.rpartition("{}")
     group = last.file.get(above.rpartition("/")[0] or "/") if not below else None
     hint = did_you_mean(unknown[0].strip(), group) if isinstance(group, h5py.Group) else ""
-    if spec.name.strip("/") in last.file:  # a name in a file is else taken as it is
+    if spec.name.strip("/") in last.file:  # elsewhere, a name that exists is taken literally
         hint = f" {quoted(spec.name, '{')!r} is the name that has {{}} itself."
     why = f": there is no {path!r}, which lookup= has.{hint} {len(unknown):,} of {count:,} names are of nothing that "
     why += f"is there{_files_hint(builder, spec.file)}. Leave out samples without an object: H5Dataset(...).subset()"
