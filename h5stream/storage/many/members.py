@@ -622,8 +622,8 @@ class ValueColumn(_ColumnBase):
         if self._stored is None or not self._first.size or first is None or self.attribute not in first.values:
             return
         nbytes = self._stored.base.itemsize * self._first.size
-        leaf, type_bytes = first.template.values[self.attribute]
-        for number, group in enumerate(headers if leaf.nbytes == nbytes or not self.attribute else ()):
+        place, type_bytes = first.template.values[self.attribute]
+        for number, group in enumerate(headers if place.nbytes == nbytes or not self.attribute else ()):
             addresses = group.values.get(self.attribute)
             if addresses is None or group.template.values[self.attribute][1] != type_bytes:
                 continue

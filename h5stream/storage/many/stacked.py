@@ -58,7 +58,7 @@ def stacked_rows(members: Members, which: Ints, column: DatasetColumn, part: Dat
     )
     wanted = tuple(list(along.offsets) for along in part.along)
     columns = None if wanted == tuple(list(range(count)) for count in part.shape) else wanted
-    # Bytes that are apart in an element are gathered while it is decoded, as elements of several axes are.
+    # Members of a compound that are apart in an element are gathered from decoded chunks, as for rows of several axes.
     is_scattered = any(target.leaf is not None and len(target.leaf.offsets) > 1 for target in part.targets)
     return replace(
         part,

@@ -48,7 +48,7 @@ class Extents:
     elements: dict[int, tuple[int, str]] = field(default_factory=dict)
     scaled: list[tuple[str, int, int, Fraction]] = field(default_factory=list)  # field, axis, size, scale
     field_steps: list[FieldSteps] = field(default_factory=list)  # the range of each field's steps
-    multiples: dict[int, int] = field(default_factory=dict)  # by axis, the divisor of boxes' origins
+    multiples: dict[int, int] = field(default_factory=dict)  # by axis: the origins of boxes are multiples of this
 
     @property
     def axis(self) -> AlongAxis:
