@@ -57,7 +57,7 @@ def check_consistent(files: Sequence[FileParts], paths: Sequence[str], labels: S
         for number, (a, b) in enumerate(zip(first.fields, other.fields, strict=False)):
             if a is b:
                 continue
-            wrong = _difference(a, b, labels[0], where, is_once=number in constants)
+            wrong = _difference(a, b, labels[0], where, is_constant=number in constants)
             wrong = wrong or unlike_names(a.axes, b.axes, b.name, (labels[0], label))
             if wrong:
                 raise FieldLengthError(f"{path!r}: {wrong}", field=b.name, file=path)
@@ -81,7 +81,7 @@ def with_joined_meanings(files: Sequence[FileParts], paths: Sequence[str], label
     return [replace(first, fields=tuple(fields)), *files[1:]]
 
 
-def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_once: bool) -> str:
+def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_constant: bool) -> str:
     """Describe how a field differs from that of the first file; empty if it does not."""
     if why := width_mismatch(a, b, where, f" in {first}"):
         return why
@@ -95,7 +95,7 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_on
         way_out += " (also 'list', 'packed', 'nested'; 'arrays' any shape). Else take it from memory, Values(...)"
         return (
             f"field {b.name!r} has rows of {type_text}{where}, but {a.name!r} in {first} has rows of {other}; what is "
-            f"read as one must agree{way_out if is_once else _hint(a, b)}"
+            f"read as one must agree{way_out if is_constant else _hint(a, b)}"
         )
     if a.categories != b.categories:
         why = f"the categories of {b.name!r} are not those of {first}, so a code would not mean the same"

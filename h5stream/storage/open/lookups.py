@@ -66,12 +66,12 @@ def share_arrays(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
         pairs = [(getattr(one, name), getattr(other, name)) for name in ("rows", "counts", "listed", "spare", "paces")]
         return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
 
-    distinct: list[Lookup] = []
+    result: list[Lookup] = []
     for one in lookups:
-        twin = next((other for other in distinct if are_same(one, other)), one)
+        twin = next((other for other in result if are_same(one, other)), one)
         same = {name: getattr(twin, name) for name in ("rows", "counts", "listed", "spare", "paces")}
-        distinct.append(replace(one, **same))
-    return tuple(distinct)
+        result.append(replace(one, **same))
+    return tuple(result)
 
 
 def snapshot(lookups: Mapping[Key, LookupBuilder]) -> dict[Key, tuple[int, int, int, int]]:
