@@ -12,7 +12,7 @@ from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
 from h5stream.storage.file.catalogue import Catalogue
 from h5stream.storage.file.external import Guard
 from h5stream.storage.headers.headers import ASK
-from h5stream.storage.many.members import FilesEach, roots_of
+from h5stream.storage.many.members import FileMembers, root_addresses
 from h5stream.storage.source.local import FilesIdentity, identity_of
 from tools import fuzz_files
 
@@ -102,8 +102,8 @@ def test_a_superblock_of_another_checksum_or_with_a_driver_is_left_to_libhdf5(tm
             if not is_sound:
                 damage(path, at, 5, nbytes=1)
             guard = Guard.for_paths([str(path)], allow_external=False)
-            files = FilesEach(FilesIdentity.of([identity_of(str(path))]), Catalogue(), "error", guard)
-            roots.append(int(roots_of(files.raw)[0]))
+            files = FileMembers(FilesIdentity.of([identity_of(str(path))]), Catalogue(), "error", guard)
+            roots.append(int(root_addresses(files.raw)[0]))
         assert roots[0] >= 0
         assert roots[1] == ASK
 

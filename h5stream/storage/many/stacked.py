@@ -1,8 +1,8 @@
-"""Many things that are alike as rows of datasets: each is a row, or has rows of its own, or is bytes.
+"""Many similar objects or files read as rows of one dataset: one row each, several rows each, or one byte string each.
 
-Where each is one row, its dataset has an axis more, and the chunks are those of all. Where each has rows of its own,
-those that are stored alike lie one behind the other: each begins at a chunk's edge, and behind those that do not fill
-their last chunk there are gaps, in which no sample has rows.
+With one row each, the dataset has an additional first axis and the chunks of all members. With several rows each,
+members that are stored in the same way are concatenated: each begins at the edge of a chunk, and one that does not
+fill its last chunk is followed by a gap that no sample refers to.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from h5stream.storage.layout.heap import DOUBTFUL, HeapValues
 from h5stream.storage.layout.index import ChunkIndex, cut_extent
 from h5stream.storage.layout.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Meaning, Target
 from h5stream.storage.many.members import (
-    EachBytes,
-    FilesEach,
-    Lying,
+    BytesColumn,
+    DatasetColumn,
+    FileMembers,
     Members,
-    ObjectsOfFile,
-    UnlikeError,
-    inside_of,
-    placed,
+    MixedStorageError,
+    ObjectMembers,
+    chunk_offsets,
+    member_path,
 )
 
 
-def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) -> DatasetPart:
-    """Return the part that has a row for each of some, by that of the first."""
-    assert lying.like is not None
+def stacked_rows(members: Members, which: Ints, column: DatasetColumn, part: DatasetPart) -> DatasetPart:
+    """Return a part with one row for each member, made from the part of the first member."""
     index = part.chunk_index
-    owner, number, _, nbytes, mask = lying.chunks
-    offset = placed(members, lying.chunks, which, lying.path)
-    if (number >= (index.chunks if any(lying.like.side) else 1)).any():
-        raise ValueError(lying.path)
-    if not any(lying.like.side):  # what lies together is cut as the first is
+    owner, number, _, nbytes, mask = column.chunks
+    offset = chunk_offsets(members, column.chunks, which, column.path)
+    is_chunked = column.reference is not None and any(column.reference.chunk_shape)
+    if (number >= (index.chunks if is_chunked else 1)).any():
+        raise ValueError(column.path)
+    if not is_chunked:  # contiguous data are cut as the first member's are
         whole = cut_extent(index.shape, 0, part.stored_element_nbytes)
         offset = (offset[:, None] + whole.offset).reshape(-1)
-        number, nbytes = (np.tile(each, len(owner)) for each in (whole.numbers, whole.nbytes))
-        owner, mask = (np.repeat(each, whole.chunks) for each in (owner, mask))
+        number, nbytes = (np.tile(values, len(owner)) for values in (whole.numbers, whole.nbytes))
+        owner, mask = (np.repeat(values, whole.chunks) for values in (owner, mask))
     elif part.access == DIRECT and (nbytes != part.chunk_nbytes).any():
-        raise UnlikeError(lying.path)
-    found = ChunkIndex(
+        raise MixedStorageError(column.path)
+    stacked = ChunkIndex(
         shape=(len(which), *index.shape),
         chunk_shape=(1, *index.chunk_shape),
         numbers=owner * index.chunks + number,
@@ -58,177 +58,194 @@ def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) 
     )
     wanted = tuple(list(along.offsets) for along in part.along)
     columns = None if wanted == tuple(list(range(count)) for count in part.shape) else wanted
-    # Members apart are put together as of several axes, which rows of objects have.
+    # Members of a compound that are apart in an element are gathered from decoded chunks, as for rows of several axes.
     is_scattered = any(target.leaf is not None and len(target.leaf.offsets) > 1 for target in part.targets)
     return replace(
         part,
         access=DECODED if is_scattered else part.access,
         rows=len(which),
         chunk_rows=1,
-        index=found,
+        index=stacked,
         columns=columns,
         pieces=column_pieces(part.shape, index.chunk_shape, columns),
-        shape=found.shape,
+        shape=stacked.shape,
         along=(),
     )
 
 
-def with_meanings(part: DatasetPart, members: Members, which: Ints, lying: Lying, some: Ints) -> DatasetPart:
-    """Return a part that has some in their order, with what attributes say of their numbers.
+def with_meanings(part: DatasetPart, members: Members, which: Ints, column: DatasetColumn, order: Ints) -> DatasetPart:
+    """Return a part whose targets have the meaning of the first member in an order, and the meanings that differ.
 
-    That is what they say of those of the first, and where they say otherwise: for each attribute the first such.
+    For each attribute, only the first member that differs is listed, with its path.
     """
-    which, meanings = which[some], lying.meanings
-    said = np.where(lying.kind[some] >= 0, lying.table["said"][some], -1)
-    numbers, begins = np.unique(said, return_index=True)
-    order = [k for k in np.argsort(begins).tolist() if numbers[k] >= 0]
-    if not order:
+    which, meanings = which[order], column.meanings
+    meaning_of_row = np.where(column.kind[order] >= 0, column.meaning_numbers[order], -1)
+    numbers, begins = np.unique(meaning_of_row, return_index=True)
+    by_first = [k for k in np.argsort(begins).tolist() if numbers[k] >= 0]
+    if not by_first:
         return part
-    first, others = meanings[numbers[order[0]]], dict[str, tuple[str, Meaning]]()
-    for k in order[1:]:
+    first, others = meanings[numbers[by_first[0]]], dict[str, tuple[str, Meaning]]()
+    for k in by_first[1:]:
         place, meaning = int(which[begins[k]]), meanings[numbers[k]]
-        where = members.paths[place] if isinstance(members, FilesEach) else inside_of(members.names[place], lying.path)
+        where = (
+            members.paths[place] if isinstance(members, FileMembers) else member_path(members.names[place], column.path)
+        )
         for name in MEANINGS:
             if dict(meaning).get(name) != dict(first).get(name):
                 others.setdefault(name, (where, meaning))
-    told = tuple(dict.fromkeys(others.values()))
-    return replace(part, targets=tuple(replace(one, meaning=first, others=told) for one in part.targets))
+    differing = tuple(dict.fromkeys(others.values()))
+    return replace(part, targets=tuple(replace(one, meaning=first, others=differing) for one in part.targets))
 
 
-def filled(members: Members, k: int, numbers: Ints, path: str, part: DatasetPart) -> tuple[Target, ...]:
-    """Return what one fills that lacks chunks but for those of some numbers, with the value that stands for these.
+def targets_with_fill(members: Members, k: int, numbers: Ints, path: str, part: DatasetPart) -> tuple[Target, ...]:
+    """Return the targets of a member that only has chunks of some numbers, with its fill value for the others.
 
-    A damaged index lists chunks that it does not lead to: its thing is described as whole, and is not to libhdf5.
+    An index that is damaged may list chunks that it has no address for: the part then seems to be complete.
     """
     index = part.chunk_index
     if len(index.numbers) < index.chunks:
         return part.targets
-    some = numbers[numbers < index.chunks]
+    stored_numbers = numbers[numbers < index.chunks]
     stored = replace(
         index,
-        numbers=some,
-        offset=index.offset[some],
-        nbytes=index.nbytes[some],
-        filter_mask=index.filter_mask[some],
+        numbers=stored_numbers,
+        offset=index.offset[stored_numbers],
+        nbytes=index.nbytes[stored_numbers],
+        filter_mask=index.filter_mask[stored_numbers],
     )
     with members.opened(k) as (file, name):
-        element = fill_element(file[inside_of(name, path)], stored)
+        element = fill_element(file[member_path(name, path)], stored)
     return tuple(
         target if target.leaf is None or element is None else replace(target, fill=element[target.leaf.places])
         for target in part.targets
     )
 
 
-def rows_of_each(
-    members: Members, which: Ints, lying: Lying, describe: Callable[[int], DatasetPart], begin: int
+def concatenated_rows(
+    members: Members, which: Ints, column: DatasetColumn, describe: Callable[[int], DatasetPart], begin: int
 ) -> tuple[list[DatasetPart], Ints]:
-    """Return the datasets, from a row on, of things that differ in their first axis alone, and the first row of each.
+    """Return parts, from row `begin` on, of members that differ only along the first axis, and each one's first row.
 
-    `describe` opens one of them, with every check.
+    `describe` opens a member with every check.
     """
     first, parts = np.zeros(len(which), np.int64), list[DatasetPart]()
-    stored = np.bincount(lying.chunks[0], minlength=len(which))
-    for kind in np.unique(lying.kind[lying.kind >= 0]).tolist():
-        alike = np.flatnonzero(lying.kind == kind)
-        template = describe(int(which[alike[0]]))
-        cuts = [*_cuts(template, lying, alike)] if template.access in (DIRECT, DECODED) else []
-        lacking = (k for side, some in cuts for k in some[stored[some] < _counted(template, side, lying.rows[some])])
-        if (one := next(lacking, None)) is not None:
-            # The value that stands for what was never written is known of such a one alone.
-            template = describe(int(which[one]))
+    stored = np.bincount(column.chunks[0], minlength=len(which))
+    for kind in np.unique(column.kind[column.kind >= 0]).tolist():
+        same_kind = np.flatnonzero(column.kind == kind)
+        template = describe(int(which[same_kind[0]]))
+        cuts = [*_by_chunk_shape(template, column, same_kind)] if template.access in (DIRECT, DECODED) else []
+        lacking = (
+            k
+            for chunk_shape, indices in cuts
+            for k in indices[stored[indices] < _chunk_counts(template, chunk_shape, column.rows[indices])]
+        )
+        if (incomplete := next(lacking, None)) is not None:
+            # Only the description of an incomplete member has the fill value.
+            template = describe(int(which[incomplete]))
             if template.access in (DIRECT, DECODED):
-                numbers = lying.chunks_of(np.array([one]))[1]
-                template = replace(template, targets=filled(members, int(which[one]), numbers, lying.path, template))
-        if template.access not in (DIRECT, DECODED):  # each by itself, as libhdf5 reads them
+                numbers = column.chunks_of(np.array([incomplete]))[1]
+                template = replace(
+                    template, targets=targets_with_fill(members, int(which[incomplete]), numbers, column.path, template)
+                )
+        if template.access not in (DIRECT, DECODED):  # a part for each, read through libhdf5
             if members.file is not None:
-                raise UnlikeError(lying.path)
-            for k in alike.tolist():
+                raise MixedStorageError(column.path)
+            for k in same_kind.tolist():
                 first[k] = begin
                 parts.append(replace(describe(int(which[k])), row_start=begin))
-                begin += int(lying.rows[k])
+                begin += int(column.rows[k])
             continue
-        for side, some in cuts:
-            part, first[some] = _together(members, which, lying, template, side, some)
-            first[some] += begin
+        for chunk_shape, indices in cuts:
+            part, first[indices] = _concatenated(members, which, column, template, chunk_shape, indices)
+            first[indices] += begin
             parts.append(replace(part, row_start=begin, file=part.file if members.file is None else members.file))
             begin += part.rows
     return parts, first
 
 
-def _cuts(template: DatasetPart, lying: Lying, alike: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
-    """Yield the shape of a chunk, and those of one kind that are cut so; what is not chunked is one chunk each."""
-    numbers, shapes = lying.table["shape"][alike], lying.shapes
+def _by_chunk_shape(
+    template: DatasetPart, column: DatasetColumn, same_kind: Ints
+) -> Iterator[tuple[tuple[int, ...], Ints]]:
+    """Yield each chunk shape of members of one kind, and the members that have it; contiguous data are one chunk."""
+    numbers, shapes = column.shape_numbers[same_kind], column.shapes
     order = np.argsort(numbers, kind="stable")
-    found, low = np.unique(numbers[order], return_index=True)
-    for number, some in zip(found.tolist(), np.split(alike[order], low[1:]), strict=True):
-        whole = max(1, int(lying.rows[some].max())), *template.chunk_index.chunk_shape[1:]
-        yield shapes[number] if any(shapes[number]) else whole, some
+    distinct, low = np.unique(numbers[order], return_index=True)
+    for number, indices in zip(distinct.tolist(), np.split(same_kind[order], low[1:]), strict=True):
+        whole = max(1, int(column.rows[indices].max())), *template.chunk_index.chunk_shape[1:]
+        yield shapes[number] if any(shapes[number]) else whole, indices
 
 
-def _counted(template: DatasetPart, side: tuple[int, ...], rows: Ints) -> Ints:
-    """Return how many chunks things of so many rows have."""
-    across = (-(-n // length) if length else 1 for n, length in zip(template.shape[1:], side[1:], strict=True))
-    count: Ints = -(-rows // side[0]) * math.prod(across)
+def _chunk_counts(template: DatasetPart, chunk_shape: tuple[int, ...], rows: Ints) -> Ints:
+    """Return the numbers of chunks of members with these numbers of rows."""
+    across = (-(-n // length) if length else 1 for n, length in zip(template.shape[1:], chunk_shape[1:], strict=True))
+    count: Ints = -(-rows // chunk_shape[0]) * math.prod(across)
     return count
 
 
-def _together(
-    members: Members, which: Ints, lying: Lying, template: DatasetPart, side: tuple[int, ...], some: Ints
+def _concatenated(
+    members: Members,
+    which: Ints,
+    column: DatasetColumn,
+    template: DatasetPart,
+    chunk_shape: tuple[int, ...],
+    indices: Ints,
 ) -> tuple[DatasetPart, Ints]:
-    """Put those of one kind one behind the other, as they lie in the file; gives where each begins, too."""
-    chunks, rows = lying.chunks_of(some), lying.rows[some]
+    """Return the part of members of one kind, concatenated in the order of their offsets, and each one's first row."""
+    chunks, rows = column.chunks_of(indices), column.rows[indices]
     owner, number, _, nbytes, mask = chunks
-    offset = placed(members, chunks, which[some], lying.path)
-    if (number >= _counted(template, side, rows)[owner]).any():
+    offset = chunk_offsets(members, chunks, which[indices], column.path)
+    if (number >= _chunk_counts(template, chunk_shape, rows)[owner]).any():
         raise ValueError(template.path)
-    if not any(lying.shapes[lying.table["shape"][some[0]]]):
+    if not any(column.shapes[column.shape_numbers[indices[0]]]):
         nbytes = rows[owner] * (template.stored_element_nbytes * math.prod(template.shape[1:]))
     begins = np.full(len(rows), np.iinfo(np.int64).max)
     np.minimum.at(begins, owner, offset)
     by_offset = np.argsort(begins, kind="stable")
     rank = np.argsort(by_offset)
-    edges = np.append(0, np.cumsum(-(-rows[by_offset] // side[0])))
-    shape = (int(edges[-1]) * side[0], *template.shape[1:])
-    number = edges[rank[owner]] * int(_counted(template, side, np.array(1))) + number
+    edges = np.append(0, np.cumsum(-(-rows[by_offset] // chunk_shape[0])))
+    shape = (int(edges[-1]) * chunk_shape[0], *template.shape[1:])
+    number = edges[rank[owner]] * int(_chunk_counts(template, chunk_shape, np.array(1))) + number
     order = np.argsort(number, kind="stable")
-    found = ChunkIndex(
+    joined = ChunkIndex(
         shape=shape,
-        chunk_shape=side,
+        chunk_shape=chunk_shape,
         numbers=number[order],
         offset=offset[order],
         nbytes=nbytes[order],
         filter_mask=mask[order].astype(np.uint32),
         has_gaps=True,
     )
-    names = Names.of(inside_of(members.names[k], lying.path) for k in which[some].tolist())
+    names = Names.of(member_path(members.names[k], column.path) for k in which[indices].tolist())
     part = replace(
-        _with_index(template, found),
+        _with_index(template, joined),
         rows=shape[0],
         objects=names.taken(by_offset) if len(names) else names,
-        object_edges=edges * side[0],
+        object_edges=edges * chunk_shape[0],
         object_rows=rows[by_offset],
     )
-    return with_meanings(part, members, which, lying, some[by_offset]), edges[:-1][rank] * side[0]
+    return with_meanings(part, members, which, column, indices[by_offset]), edges[:-1][rank] * chunk_shape[0]
 
 
 def _with_index(template: DatasetPart, index: ChunkIndex) -> DatasetPart:
-    """Return a part that is stored as another is, in chunks of another number, and perhaps of another shape."""
+    """Return a copy of a part with another chunk index."""
     pieces = template.pieces
     if index.chunk_shape[1:] != template.grid_shape[1:]:
         pieces = column_pieces(template.shape[1:], index.chunk_shape[1:], template.columns)
     return replace(template, chunk_rows=index.chunk_shape[0], index=index, pieces=pieces, shape=index.shape)
 
 
-def part_alike(template: DatasetPart, lying: Lying, k: int, chunks: slice, **said: Any) -> DatasetPart | None:
-    """Return one of many as a part of its own, by that of another of its kind; None where something was not written."""
-    number, offset, nbytes, mask = lying.chunks[1:, chunks].copy()
-    side, shape = lying.shapes[lying.table["shape"][k]], (int(lying.rows[k]), *template.shape[1:])
+def part_of_member(
+    template: DatasetPart, column: DatasetColumn, k: int, chunks: slice, **changes: Any
+) -> DatasetPart | None:
+    """Return the part of member `k`, made from that of another of its kind; None if some of it was never written."""
+    number, offset, nbytes, mask = column.chunks[1:, chunks].copy()
+    chunk_shape, shape = column.shapes[column.shape_numbers[k]], (int(column.rows[k]), *template.shape[1:])
     if not len(number):
         return None
-    if any(side):
+    if any(chunk_shape):
         index = ChunkIndex(
             shape=shape,
-            chunk_shape=side,
+            chunk_shape=chunk_shape,
             numbers=number,
             offset=offset,
             nbytes=nbytes,
@@ -236,17 +253,17 @@ def part_alike(template: DatasetPart, lying: Lying, k: int, chunks: slice, **sai
         )
     else:
         index = cut_extent(shape, int(offset[0]), template.stored_element_nbytes)
-    return replace(_with_index(template, index), **said) if len(index.numbers) == index.chunks else None
+    return replace(_with_index(template, index), **changes) if len(index.numbers) == index.chunks else None
 
 
-def bytes_of_each(
-    members: ObjectsOfFile, which: Ints, found: EachBytes, *, file: int, row_start: int, targets: Sequence[Target]
+def stacked_bytes(
+    members: ObjectMembers, which: Ints, column: BytesColumn, *, file: int, row_start: int, targets: Sequence[Target]
 ) -> DatasetPart:
-    """Return objects of a file that are bytes as rows."""
-    superblock, where, nbytes = members.within.superblock, found.table["where"], found.table["nbytes"]
-    doubtful = (where >= 0) & ((nbytes < 0) | (nbytes > superblock.file_nbytes - where) | (nbytes >= 1 << 32))
-    where, nbytes = np.where(doubtful, DOUBTFUL, where), np.where(doubtful, 1, nbytes)
-    names = Names.of(inside_of(members.names[k], found.path) for k in which.tolist())
+    """Return a part whose rows are objects of a file that are byte strings."""
+    superblock, address, nbytes = members.raw_file.superblock, column.table["where"], column.table["nbytes"]
+    doubtful = (address >= 0) & ((nbytes < 0) | (nbytes > superblock.file_nbytes - address) | (nbytes >= 1 << 32))
+    address, nbytes = np.where(doubtful, DOUBTFUL, address), np.where(doubtful, 1, nbytes)
+    names = Names.of(member_path(members.names[k], column.path) for k in which.tolist())
     row_nbytes = float(nbytes.mean())
     return DatasetPart(
         file=file,
@@ -266,7 +283,7 @@ def bytes_of_each(
             superblock=superblock,
             base=np.dtype(np.uint8),
             is_text=False,
-            address=where,
+            address=address,
             index=None,
             length=nbytes.astype(np.uint32),
             row_nbytes=row_nbytes,

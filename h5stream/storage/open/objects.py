@@ -1,7 +1,7 @@
-"""Objects of a file, or files, that are a sample each, read as rows of one dataset a field.
+"""Objects of a file, or whole files, that are a sample each, read as the rows of one dataset for each field.
 
-The first is opened like any dataset, with every check. Of the others only what may differ is looked at: how they are
-stored, and where. Where one is stored in another way, all are opened one by one.
+The first is opened like any dataset, with every check. For the others, only their storage is compared with it. If one
+is stored in another way, all are opened one by one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+import h5py
 import numpy as np
 
 from h5stream.base.names import Ints, Names, parted, readings
@@ -28,160 +29,167 @@ from h5stream.storage.layout.fields import Field, SampleShape
 from h5stream.storage.layout.index import fill_of
 from h5stream.storage.layout.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.many.members import (
-    Column,
-    EachBytes,
-    FilesEach,
-    Lying,
+    BytesColumn,
+    DatasetColumn,
+    FileMembers,
+    MemberColumn,
     Members,
-    ObjectsOfFile,
-    Once,
-    UnlikeError,
-    asked_of,
-    find,
-    from_bytes,
-    inside_of,
-    within,
+    MixedStorageError,
+    ObjectMembers,
+    ValueColumn,
+    fill_columns,
+    fill_from_headers,
+    member_path,
+    relative_path,
+    storage_of,
 )
-from h5stream.storage.many.stacked import bytes_of_each, filled, part_alike, row_of_each, rows_of_each, with_meanings
+from h5stream.storage.many.stacked import (
+    concatenated_rows,
+    part_of_member,
+    stacked_bytes,
+    stacked_rows,
+    targets_with_fill,
+    with_meanings,
+)
 from h5stream.storage.open.field_reader import read_fields
 from h5stream.storage.open.joining import FileParts
-from h5stream.storage.open.lookups import Key, LookedUp, counted, forget
+from h5stream.storage.open.lookups import Key, LookupBuilder, restore, snapshot
 from h5stream.storage.source.local import FilesIdentity
 
-Described = tuple[FileParts, dict[Key, LookedUp]]
-"""What one holds, and by their places its ragged fields."""
+MemberParts = tuple[FileParts, dict[Key, LookupBuilder]]
+"""The fields and datasets of one member, and its ragged fields."""
 
 
-class _Wanted(NamedTuple):
-    """Things, the fields that are wanted of each, and what opens one of them with every check."""
+class _Query(NamedTuple):
+    """Members, the fields that each must have, and a function that opens one with every check."""
 
     members: Members
     shape: SampleShape
-    describe: Callable[[int, SampleShape], Described]
+    describe: Callable[[int, SampleShape], MemberParts]
 
 
 def attributes_of(shape: SampleShape) -> tuple[str, ...]:
-    """Return the attributes of the objects themselves that are fields, and those that say something of numbers."""
+    """Return the attributes of objects that are fields, and those that give numbers a meaning."""
     every = (reading for f in shape.fields if isinstance(f, Field) for reading in readings(f.name))
-    return *MEANINGS, *(one.rest[0] for one in every if one.mark == "@" and not within(one.path))
+    return *MEANINGS, *(one.rest[0] for one in every if one.mark == "@" and not relative_path(one.path))
 
 
-def kept_or_anew(
-    catalogue: Catalogue, looked_up: dict[Key, LookedUp], find_all: Callable[[], FileParts]
+def load_or_find(
+    catalogue: Catalogue, lookups: dict[Key, LookupBuilder], find_all: Callable[[], FileParts]
 ) -> FileParts | None:
-    """Return what is found of many by what the catalogue has, or else anew; None where they are read one by one."""
+    """Return the members as rows, from the catalogue if it is valid; None if they must be read one by one."""
     if catalogue.is_kept:
-        before = counted(looked_up)
-        with contextlib.suppress(ValueError, LookupError, H5StreamError, UnlikeError):
+        before = snapshot(lookups)
+        with contextlib.suppress(ValueError, LookupError, H5StreamError, MixedStorageError):
             return find_all()
         catalogue.forget()
-        forget(looked_up, before)
+        restore(lookups, before)
     try:
-        found = find_all()
-    except UnlikeError:
+        part = find_all()
+    except MixedStorageError:
         return None
-    if found.rows >= groups.MANY:
-        catalogue.save(found.rows, max(one.asked for one in found.parts))
-    return found
+    if part.rows >= groups.MANY:
+        catalogue.save(part.rows, max(one.asked for one in part.parts))
+    return part
 
 
-def objects_of(
+def object_rows(
     opened: OpenFile,
     raw: RawFile,
     shape: SampleShape,
     names: Sequence[str],
     samples: Objects,
     row_start: int,
-    looked_up: dict[Key, LookedUp],
+    lookups: dict[Key, LookupBuilder],
 ) -> FileParts:
-    """Return the objects of a file as rows; raises `UnlikeError` where they have to be looked at one by one."""
-    members = ObjectsOfFile(raw, names, samples.missing)
+    """Return the objects of a file as rows; raise `MixedStorageError` if they must be read one by one."""
+    members = ObjectMembers(raw, names, samples.missing)
 
-    def describe(k: int, shape: SampleShape) -> Described:
-        own: dict[Key, LookedUp] = {}
+    def describe(k: int, shape: SampleShape) -> MemberParts:
+        own: dict[Key, LookupBuilder] = {}
         inside = shape.inside(names[k])
-        found = read_fields(opened, inside, names[k], samples=samples, row_start=row_start, looked_up=own)
-        parts = (*found.parts, *(part for known in own.values() for part in known.parts))
-        # Named columns, which each object may have elsewhere, or data in other files, whatever their paths there.
+        described = read_fields(opened, inside, names[k], samples=samples, row_start=row_start, lookups=own)
+        parts = (*described.parts, *(part for lookup in own.values() for part in lookup.parts))
+        # Named columns may have other positions in each object, and data in other files may have any path.
         if opened.files.columns or any(part.file != opened.number for part in parts):
-            raise UnlikeError(names[k])
-        return found, own
+            raise MixedStorageError(names[k])
+        return described, own
 
-    found = _together(_Wanted(members, shape, describe), row_start, looked_up)
+    part = _stacked(_Query(members, shape, describe), row_start, lookups)
     if len(names) >= groups.MANY and not raw.catalogue.is_kept:
         raw.catalogue.put("names", names)
-    return found
+    return part
 
 
-def files_of(
-    every: Files,
+def file_rows(
+    files: Files,
     identity: FilesIdentity,
     catalogue: Catalogue,
     shape: SampleShape,
     group: str,
     samples: Objects,
     guard: Guard,
-    looked_up: dict[Key, LookedUp],
+    lookups: dict[Key, LookupBuilder],
 ) -> FileParts:
-    """Return files of which each is a sample as rows; raises `UnlikeError` where they are read one by one."""
-    members = FilesEach(identity, catalogue, samples.missing, guard)
+    """Return files that are a sample each as rows; raise `MixedStorageError` if they must be read one by one."""
+    members = FileMembers(identity, catalogue, samples.missing, guard)
 
-    def describe(k: int, shape: SampleShape) -> Described:
-        own: dict[Key, LookedUp] = {}
+    def describe(k: int, shape: SampleShape) -> MemberParts:
+        own: dict[Key, LookupBuilder] = {}
         with open_hdf5(members.paths[k]) as file, contextlib.ExitStack() as linked:
-            opened = OpenFile(file, k, every, guard, linked)
-            found = read_fields(opened, shape, group, samples=samples, looked_up=own)
-            if every.columns:  # named ones, which each file may have elsewhere
-                raise UnlikeError(members.paths[k])
-            for part in (*found.parts, *(part for known in own.values() for part in known.parts)):
+            opened = OpenFile(file, k, files, guard, linked)
+            described = read_fields(opened, shape, group, samples=samples, lookups=own)
+            if files.columns:  # named columns, which may have other positions in each file
+                raise MixedStorageError(members.paths[k])
+            for part in (*described.parts, *(part for lookup in own.values() for part in lookup.parts)):
                 if part.file != k:
-                    raise UnlikeError(members.paths[k])
+                    raise MixedStorageError(members.paths[k])
                 if part.path:
                     members.has(k, file, part.path)
-        return found, own
+        return described, own
 
-    return _together(_Wanted(members, shape, describe), 0, looked_up)
+    return _stacked(_Query(members, shape, describe), 0, lookups)
 
 
-def _together(wanted: _Wanted, row_start: int, looked_up: dict[Key, LookedUp]) -> FileParts:
-    """Return all that have all fields as rows."""
-    members, (first, own) = wanted.members, _first_of(wanted)
-    columns, ragged = _columns(wanted, first, own)
-    which = find(members, [*columns.values(), *ragged.values()])
+def _stacked(query: _Query, row_start: int, lookups: dict[Key, LookupBuilder]) -> FileParts:
+    """Return the members that have all fields as rows."""
+    members, (first, own) = query.members, _describe_first(query)
+    columns, ragged = _columns(query, first, own)
+    which = fill_columns(members, [*columns.values(), *ragged.values()])
     names, rows = members.names, which
     if len(which) < len(names) or not isinstance(names, Names):
         names = Names.of(names[k] for k in which.tolist())
-    order = _by_address(first, columns) if isinstance(members, ObjectsOfFile) else None
+    order = _address_order(first, columns) if isinstance(members, ObjectMembers) else None
     if order is not None:
         rows, names = which[order], names.taken(order)
-        for place, one in columns.items():
-            if place[0] == "part":
-                one.only(order)
+        for (kind, _), column_of_part in columns.items():
+            if kind == "part":
+                column_of_part.select(order)
     parts = list[DatasetPart]()
     for number, part in enumerate(first.parts):
         part = replace(part, row_start=row_start, file=part.file if members.file is None else members.file)
         column = columns.get(("part", number))
-        if isinstance(column, Lying):
+        if isinstance(column, DatasetColumn):
             is_beside = column.path.startswith("/")
             part = replace(
                 part,
-                path=inside_of(names[0], column.path),
-                objects=Names.of(inside_of(name, column.path) for name in names) if is_beside else names,
-                asked=column.asked if len(members.names) >= groups.MANY else 0,
+                path=member_path(names[0], column.path),
+                objects=Names.of(member_path(name, column.path) for name in names) if is_beside else names,
+                asked=column.queried if len(members.names) >= groups.MANY else 0,
             )
-            part = row_of_each(members, rows, column, part)
-            part = replace(part, targets=_targets(wanted, rows, part, column.path, number))
+            part = stacked_rows(members, rows, column, part)
+            part = replace(part, targets=_filled_targets(query, rows, part, column.path, number))
             part = with_meanings(part, members, rows, column, np.arange(len(rows)))
-        elif isinstance(column, EachBytes):
-            assert isinstance(members, ObjectsOfFile)
-            part = bytes_of_each(members, rows, column, file=part.file, row_start=row_start, targets=part.targets)
-        else:  # nothing is read of it
+        elif isinstance(column, BytesColumn):
+            assert isinstance(members, ObjectMembers)
+            part = stacked_bytes(members, rows, column, file=part.file, row_start=row_start, targets=part.targets)
+        else:  # a placeholder, from which nothing is read
             part = replace(part, rows=len(which), objects=names)
         parts.append(part)
-    for key, lying in ragged.items():
-        known = looked_up.setdefault(key, LookedUp(name=own[key].name, crop=own[key].crop))
-        known.entry, known.is_given = own[key].entry, True
-        _add_rows(wanted, which, lying, known, key[0])
+    for key, rows_column in ragged.items():
+        lookup = lookups.setdefault(key, LookupBuilder(name=own[key].name, crop=own[key].crop))
+        lookup.entry, lookup.is_per_sample = own[key].entry, True
+        _add_ragged_rows(query, which, rows_column, lookup, key[0])
     return replace(
         _with_values(first, columns),
         rows=len(which),
@@ -192,36 +200,40 @@ def _together(wanted: _Wanted, row_start: int, looked_up: dict[Key, LookedUp]) -
     )
 
 
-def _with_values(first: FileParts, columns: dict[tuple[str, int], Column]) -> FileParts:
-    """Return what the first has with the values that each has once, and the labels of all where these are enums."""
-    once = {number: cast(Once, columns["once", number]) for number, _ in first.once}
-    fields = (replace(one, meanings=once[k].meanings) if k in once else one for k, one in enumerate(first.fields))
-    return replace(first, fields=tuple(fields), once=tuple((number, one.values) for number, one in once.items()))
+def _with_values(first: FileParts, columns: dict[tuple[str, int], MemberColumn]) -> FileParts:
+    """Return the first member's parts with the constants of all members, and all labels of enums."""
+    columns_of = {number: cast(ValueColumn, columns["constant", number]) for number, _ in first.constants}
+    fields = (
+        replace(one, meanings=columns_of[k].meanings) if k in columns_of else one for k, one in enumerate(first.fields)
+    )
+    return replace(
+        first, fields=tuple(fields), constants=tuple((number, one.values) for number, one in columns_of.items())
+    )
 
 
-def _add_rows(wanted: _Wanted, which: Ints, lying: Lying, known: LookedUp, number: int) -> None:
-    """Add the rows that each has of the ragged field of a number."""
-    members, shape = wanted.members, wanted.shape
-    only = replace(shape, kind="dict", keys=(shape.keys[number],), fields=(shape.fields[number],))
+def _add_ragged_rows(query: _Query, which: Ints, column: DatasetColumn, lookup: LookupBuilder, number: int) -> None:
+    """Add the rows of all members to ragged field `number`."""
+    members, shape = query.members, query.shape
+    field_shape = replace(shape, kind="dict", keys=(shape.keys[number],), fields=(shape.fields[number],))
 
     def described(k: int) -> DatasetPart:
-        (one,) = wanted.describe(k, only)[1].values()
+        (one,) = query.describe(k, field_shape)[1].values()
         with members.opened(k) as (file, name):
-            known.check_alike(one.layouts, f"{file.filename}:{name}" if name else file.filename)
-        return replace(one.parts[0].with_fields({one.entry: known.entry}), row_start=0)
+            lookup.check_layouts(one.layouts, f"{file.filename}:{name}" if name else file.filename)
+        return replace(one.parts[0].with_fields({one.entry: lookup.entry}), row_start=0)
 
-    parts, begins = rows_of_each(members, which, lying, described, known.rows)
-    known.parts += parts
-    known.add_rows(begins, lying.rows)
+    parts, begins = concatenated_rows(members, which, column, described, lookup.rows)
+    lookup.parts += parts
+    lookup.add_rows(begins, column.rows)
 
 
-def _first_of(wanted: _Wanted) -> Described:
-    """Open the first that has all fields."""
-    (members, shape, describe), lacking = wanted, None
+def _describe_first(query: _Query) -> MemberParts:
+    """Open the first member that has all fields."""
+    (members, shape, describe), lacking = query, None
     for k in range(len(members.names)):
         members.first = k
         with members.opened(k) as (file, name):
-            if lacking and lacks(file, name, shape, file.filename, members.guard):
+            if lacking and lacks_field(file, name, shape, file.filename, members.guard):
                 continue
         try:
             return describe(k, shape)
@@ -229,14 +241,13 @@ def _first_of(wanted: _Wanted) -> Described:
             lacking = lacking or error
             if members.missing == "error":
                 break
-    assert lacking is not None
-    if members.missing == "skip":
+    if lacking is None or members.missing == "skip":
         raise FieldNotFoundError(f"each of {len(members.names):,} objects lacks a field: {lacking}", field="")
     raise lacking
 
 
-def lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
-    """Tell whether one has nothing under a field's name; an error's words, of all that is there, take long."""
+def lacks_field(file: h5py.File, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
+    """Return whether a group lacks a field; faster than opening it, as an error would list the whole file."""
     for one in shape.inside(group).fields:
         if isinstance(one, Field) and not one.file and not set("@:{\\") & set(parted(one.name)[1]):
             guard.check_links(file, one.name, path)
@@ -245,8 +256,8 @@ def lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) ->
     return False
 
 
-def lacks_all(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
-    """Tell whether a file, or a group of it, has nothing of which each sample would have its own."""
+def lacks_all_fields(file: h5py.File, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
+    """Return whether a file, or a group of it, has none of the fields that differ between samples."""
     named = [
         one.name.strip("/")
         for one in shape.inside(group).fields
@@ -258,40 +269,42 @@ def lacks_all(file: Any, group: str, shape: SampleShape, path: str, guard: Guard
 
 
 def _columns(
-    wanted: _Wanted, first: FileParts, own: dict[Key, LookedUp]
-) -> tuple[dict[tuple[str, int], Column], dict[Key, Lying]]:
-    """Return what is looked for in each: by numbers of parts and of values, and of ragged fields by their places."""
-    members, shape, _ = wanted
-    columns, count, guard = dict[tuple[str, int], Column](), len(members.names), members.guard
+    query: _Query, first: FileParts, own: dict[Key, LookupBuilder]
+) -> tuple[dict[tuple[str, int], MemberColumn], dict[Key, DatasetColumn]]:
+    """Return the columns to fill, by the number of their part or constant, and those of ragged fields, by their key."""
+    members, shape, _ = query
+    columns, count, guard = dict[tuple[str, int], MemberColumn](), len(members.names), members.guard
     entries = zip(first.entries, shape.fields, strict=True)
-    named = {number: (f, member) for entry, f in entries if isinstance(f, Field) for number, member in _numbered(entry)}
+    named = {
+        number: (f, member) for entry, f in entries if isinstance(f, Field) for number, member in _field_numbers(entry)
+    }
     with members.opened(members.first) as (file, name):
-        ragged = {key: Lying(_path_in(name, known.parts[0], shape), count) for key, known in own.items()}
+        ragged = {key: DatasetColumn(_path_inside(name, lookup.parts[0], shape), count) for key, lookup in own.items()}
         for number, part in enumerate(first.parts):
             if not part.pieces:
                 continue
-            path = _path_in(name, part, shape)
+            path = _path_inside(name, part, shape)
             if part.heap is not None and part.objects:
-                columns["part", number] = EachBytes(path, count, guard)
+                columns["part", number] = BytesColumn(path, count, guard)
             elif part.access in (DIRECT, DECODED) and part.index is not None:
-                columns["part", number] = Lying(path, count, asked_of(file, part.path))
+                columns["part", number] = DatasetColumn(path, count, storage_of(file, part.path))
             else:
-                raise UnlikeError(part.path)
-        for number, value in first.once:
-            columns["once", number] = Once(*named[number], file, name, value, count, guard)
+                raise MixedStorageError(part.path)
+        for number, value in first.constants:
+            columns["constant", number] = ValueColumn(*named[number], file, name, value, count, guard)
     return columns, ragged
 
 
-def _numbered(entry: Any, member: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the numbers of the fields that an entry holds, each with the member of a compound that it is."""
+def _field_numbers(entry: Any, member: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the numbers of an entry's fields, each with its member path in a compound."""
     if isinstance(entry, dict):
         for name, inner in entry.items():
-            yield from _numbered(inner, (*member, name))
+            yield from _field_numbers(inner, (*member, name))
     elif isinstance(entry, int):
         yield entry, member
 
 
-def groups_alike(
+def similar_group_parts(
     opened: OpenFile,
     raw: RawFile,
     shape: SampleShape,
@@ -301,113 +314,114 @@ def groups_alike(
     *,
     cuts: bool,
 ) -> Callable[[int, int], FileParts | None]:
-    """Return what describes a group by its number, the rows of its datasets from a row on, by one that was opened.
+    """Return a function that makes the parts of group `k`, from a row on, like those of the opened group `number`.
 
-    It returns None for a group of which anything is unlike, or not known: that is opened like any dataset.
+    It returns None for a group that differs in any way, or is not understood: that is opened like any dataset.
     """
-    members, columns, alike = ObjectsOfFile(raw, names), list[Lying](), np.zeros(len(names), dtype=bool)
-    members.first, once = number, list[tuple[int, Any, Once | None]]()
+    members, columns, is_similar = ObjectMembers(raw, names), list[DatasetColumn](), np.zeros(len(names), dtype=bool)
+    members.first, values_of_groups = number, list[tuple[int, object, ValueColumn | None]]()
     simple = (
         part.index is not None and part.file == opened.number and part.lengths is None and not part.objects
         for part in first.parts
     )
-    with contextlib.suppress(UnlikeError, H5StreamError):
-        named = any(field.axes for field in first.fields)  # whose names may differ
+    with contextlib.suppress(MixedStorageError, H5StreamError):
+        named = any(field.axes for field in first.fields)  # columns with names, which may differ
         if all(simple) and not named and not any(part.along or not part.targets for part in first.parts):
-            columns = [Lying(_path_in(names[number], part, None), len(names)) for part in first.parts]
-            once = [*_once_of_groups(opened, shape, names[number], len(names), first)]
-            from_bytes(members, [*columns, *(column for _, _, column in once if column is not None)])
-            alike = np.logical_and.reduce([one.known & (one.kind == one.kind[number]) for one in columns])
+            columns = [DatasetColumn(_path_inside(names[number], part, None), len(names)) for part in first.parts]
+            values_of_groups = [*_group_value_columns(opened, shape, names[number], len(names), first)]
+            fill_from_headers(members, [*columns, *(column for _, _, column in values_of_groups if column is not None)])
+            is_similar = np.logical_and.reduce([one.valid & (one.kind == one.kind[number]) for one in columns])
     edges = [np.searchsorted(column.chunks[0], np.arange(len(names) + 1)).tolist() for column in columns]
 
-    def value_of(k: int, value: Any, column: Once | None) -> Any:
+    def value_of(k: int, value: object, column: ValueColumn | None) -> object:
         if column is None:
             return value
-        if not column.known[k]:
-            column.ask(k, opened.file, names[k])
+        if not column.valid[k]:
+            column.query(k, opened.file, names[k])
         return column.values[k]
 
-    def of(k: int, row_start: int) -> FileParts | None:
+    def part_of_group(k: int, row_start: int) -> FileParts | None:
         rows = [int(column.rows[k]) for column in columns]
-        if not alike[k] or not min(rows) or (len(set(rows)) > 1 and not cuts):
+        if not is_similar[k] or not min(rows) or (len(set(rows)) > 1 and not cuts):
             return None
-        parts, values = list[DatasetPart](), first.once
+        parts, values = list[DatasetPart](), first.constants
         with contextlib.suppress(H5StreamError):
-            values = tuple((place, value_of(k, value, column)) for place, value, column in once)
-        if once and values is first.once:  # opened like any other, it has the words
+            values = tuple((place, value_of(k, value, column)) for place, value, column in values_of_groups)
+        if values_of_groups and values is first.constants:  # opening the group raises the proper error
             return None
         for part, column, begins in zip(first.parts, columns, edges, strict=True):
-            path, chunks = inside_of(names[k], column.path), slice(begins[k], begins[k + 1])
-            said, targets = int(column.table["said"][k]), part.targets
-            if said != column.table["said"][number]:
-                targets = tuple(replace(each, meaning=column.meanings[said]) for each in targets)
-            told = {"path": path, "rows": min(rows), "row_start": row_start, "targets": targets}
-            one = part_alike(part, column, k, chunks, **told)
+            path, chunks = member_path(names[k], column.path), slice(begins[k], begins[k + 1])
+            meaning, targets = int(column.meaning_numbers[k]), part.targets
+            if meaning != column.meaning_numbers[number]:
+                targets = tuple(replace(target, meaning=column.meanings[meaning]) for target in targets)
+            options = {"path": path, "rows": min(rows), "row_start": row_start, "targets": targets}
+            one = part_of_member(part, column, k, chunks, **options)
             if one is None:
                 return None
             parts.append(one)
-        return replace(first, rows=min(rows), parts=tuple(parts), once=values)
+        return replace(first, rows=min(rows), parts=tuple(parts), constants=values)
 
-    return of
+    return part_of_group
 
 
-def _once_of_groups(
+def _group_value_columns(
     opened: OpenFile, shape: SampleShape, name: str, count: int, first: FileParts
-) -> Iterator[tuple[int, Any, Once | None]]:
-    """Yield what groups have once: the field's number, the first's value, and what finds that of each; None for one."""
+) -> Iterator[tuple[int, object, ValueColumn | None]]:
+    """Yield the number of each constant field, the first group's value, and its column; None if all groups share it."""
     entries = zip(first.entries, shape.fields, strict=True)
-    named = {number: (f, member) for entry, f in entries for number, member in _numbered(entry)}
-    for number, value in first.once:
-        asked, member = named[number]
-        assert isinstance(asked, Field)
-        is_of_file = asked.name.startswith("/") and not asked.beside and asked.inside(name).name == asked.name
-        if not is_of_file and asked.name.startswith("/") and not asked.beside:
-            raise UnlikeError(asked.name)
-        column = None if is_of_file else Once(asked, member, opened.file, name, value, count, opened.guard)
+    named = {
+        number: (f, member) for entry, f in entries if isinstance(f, Field) for number, member in _field_numbers(entry)
+    }
+    for number, value in first.constants:
+        spec, member = named[number]
+        is_of_file = spec.name.startswith("/") and not spec.beside and spec.inside(name).name == spec.name
+        if not is_of_file and spec.name.startswith("/") and not spec.beside:
+            raise MixedStorageError(spec.name)
+        column = None if is_of_file else ValueColumn(spec, member, opened.file, name, value, count, opened.guard)
         yield number, value, column
 
 
-def _path_in(name: str, part: DatasetPart, shape: SampleShape | None) -> str:
-    """Return the path of a dataset inside of what is a sample, or beside it; elsewhere it is not like the others'."""
-    known = (one.beside for one in (shape.fields if shape else ()) if isinstance(one, Field) and one.beside)
-    if (found := next((path for path in known if inside_of(name, path) == part.path), None)) is not None:
-        return found
+def _path_inside(name: str, part: DatasetPart, shape: SampleShape | None) -> str:
+    """Return a dataset's path relative to its sample, or beside it; raise `MixedStorageError` if it is elsewhere."""
+    beside = (one.beside for one in (shape.fields if shape else ()) if isinstance(one, Field) and one.beside)
+    if (relative := next((path for path in beside if member_path(name, path) == part.path), None)) is not None:
+        return relative
     if name and part.path != name and not part.path.startswith(f"{name}/"):
-        raise UnlikeError(part.path)
+        raise MixedStorageError(part.path)
     return part.path[len(name) :].strip("/")
 
 
-def _targets(wanted: _Wanted, which: Ints, part: DatasetPart, path: str, number: int) -> tuple[Target, ...]:
-    """Return what a part fills, with the value of what was never written, by one of which something was not."""
-    members, shape, describe = wanted
+def _filled_targets(query: _Query, which: Ints, part: DatasetPart, path: str, number: int) -> tuple[Target, ...]:
+    """Return a part's targets with the fill value of a member that is incomplete, if there is one."""
+    members, shape, describe = query
     index = part.chunk_index
     lacking = np.flatnonzero(np.bincount(index.numbers // index.columns, minlength=len(which)) < index.columns)
     for place, k in zip(lacking.tolist(), which[lacking].tolist(), strict=True):
         with members.opened(k) as (file, _):
-            if not members.has(k, file, path):  # the error of what is not there goes through the whole file
+            if not members.has(k, file, path):  # faster than the error of `describe`, which lists the whole file
                 continue
         with contextlib.suppress(FieldNotFoundError):
             one = describe(k, shape)[0].parts[number]
             if one.access != part.access:  # h5py has to read it
-                raise UnlikeError(one.path)
+                raise MixedStorageError(one.path)
             numbers = index.numbers[index.numbers // index.columns == place] % index.columns
-            return filled(members, k, numbers, path, one)
+            return targets_with_fill(members, k, numbers, path, one)
     if not len(lacking):
         return part.targets
     with members.opened(members.first) as (file, name):
-        element = np.frombuffer(fill_of(file[inside_of(name, path)].id)[2], np.uint8)
+        element = np.frombuffer(fill_of(file[member_path(name, path)].id)[2], np.uint8)
     return tuple(
         target if target.leaf is None or not len(element) else replace(target, fill=element[target.leaf.places])
         for target in part.targets
     )
 
 
-def _by_address(first: FileParts, columns: dict[tuple[str, int], Column]) -> Ints | None:
-    """Return the objects as they lie in the file, so that neighbours are read together; None where they do already."""
+def _address_order(first: FileParts, columns: dict[tuple[str, int], MemberColumn]) -> Ints | None:
+    """Return the order of objects by their addresses in the file; None if they are in that order already."""
     nbytes = (math.prod(one.shape) * one.stored_element_nbytes for one in first.parts)
     sizes = [one.heap.row_nbytes if one.heap else size for one, size in zip(first.parts, nbytes, strict=True)]
     lead = columns.get(("part", int(np.argmax(sizes))))
-    if not isinstance(lead, Lying) or not lead.chunks.size:
+    if not isinstance(lead, DatasetColumn) or not lead.chunks.size:
         return None
     owner, _, offset, *_ = lead.chunks
     begins = offset[np.minimum(np.searchsorted(owner, np.arange(len(lead.rows))), len(owner) - 1)]

@@ -1,6 +1,6 @@
-"""Whether rows are read of things that are a sample each: files, groups, datasets; the line that reads them whole.
+"""Hints for users who read rows although each file, group or dataset seems to be one sample.
 
-The answer goes by names and shapes, as that of ``h5stream inspect``: both ask `h5stream.samples.whole`.
+The decision uses names and shapes, like that of ``h5stream inspect``; both call `h5stream.samples.whole`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.source.handles import DAMAGE
 from h5stream.storage.source.stores import is_address
 
-_SOME = 8  # things of many that are looked at
-_MOST_HELD = 64  # datasets of a group, up to which it is looked at
-_MOST_GROUPS = 100_000  # links of a group, up to which they are listed
-_TABLE = 4  # how many times as long as wide a table is: its rows are samples as often as not
+_MOST_SAMPLED = 8  # files or groups that are examined
+_MOST_DATASETS = 64  # a group with more datasets is not examined
+_MOST_GROUPS = 100_000  # the links of a group with more are not listed
+_TABLE = 4  # an array this many times as long as wide is a table, whose rows may well be samples
 
 
-class _Held(NamedTuple):
-    """What a file, or a group, holds: the fields, and what is beside them."""
+class _Contents(NamedTuple):
+    """The datasets of a file, or a group, that are fields or are beside them."""
 
     shapes: dict[str, Shape]  # by the path inside it
     nbytes: int = 0
@@ -54,56 +54,56 @@ class _Held(NamedTuple):
     images: Mapping[str, str] = MappingProxyType({})  # the formats of datasets that are one encoded image
 
 
-def hint_of_rows(asked: Asked, layout: SampleLayout) -> str:
-    """Return what to write if samples are not the rows that were asked for; empty if they seem to be."""
+def hint_of_rows(request: Asked, layout: SampleLayout) -> str:
+    """Return a hint on what to write if the requested rows do not seem to be the samples; else empty."""
     names = [*dict.fromkeys(parts[0].path.strip("/") for parts in layout.datasets)]
-    first, *others = asked.paths
+    first, *others = request.paths
     if not names or layout.lookups or layout.space is not None:
         return ""
     with contextlib.suppress(*DAMAGE, H5StreamError):
         if others:
-            return _hint_of_files(asked, layout, names)
-        if (asked.shape is None or "/" in names[0]) and not is_address(first):
+            return _hint_of_files(request, layout, names)
+        if (request.shape is None or "/" in names[0]) and not is_address(first):
             with open_hdf5(first) as file:
-                return _hint_inside(file, asked, names)
+                return _hint_inside(file, request, names)
     return ""
 
 
 # --- files
 
 
-def _hint_of_files(asked: Asked, layout: SampleLayout, names: Sequence[str]) -> str:
-    chosen, every = spread(asked.paths, _SOME), list[_Held]()
-    if any(map(is_address, chosen)):  # by what was asked for alone, since a look would be a request
+def _hint_of_files(request: Asked, layout: SampleLayout, names: Sequence[str]) -> str:
+    chosen, contents = spread(request.paths, _MOST_SAMPLED), list[_Contents]()
+    if any(map(is_address, chosen)):  # use the layout alone: opening a file would send requests
         by_path = defaultdict[str, dict[str, Shape]](dict)
         for part in (part for parts in layout.datasets for part in parts):
             by_path[layout.files[part.file].path][part.path.strip("/")] = part.shape
         for shapes in (by_path[path] for path in chosen if by_path[path]):
-            every.append(_Held(shapes, layout.row_nbytes * max(shape[0] for shape in shapes.values())))
+            contents.append(_Contents(shapes, layout.row_nbytes * max(shape[0] for shape in shapes.values())))
     else:
         for path in chosen:
             with open_hdf5(path) as file:
-                every.append(_held_in(file, names))
-    fields = _fields_of_whole(every, names)
-    if not fields or any("decode=" in form for form in fields.values()):  # of files, no images are decoded
+                contents.append(_contents_of(file, names))
+    fields = _fields_of_whole(contents, names)
+    if not fields or any("decode=" in form for form in fields.values()):  # decode= does not take whole files
         return ""
-    what = f"each of {len(asked.paths):,} files holds {_say(every[0], names)}"
-    within = f"{asked.group}/" if asked.group else ""
-    text = _written({name.removeprefix(within): form for name, form in fields.items()})
-    return _text(what, "file", text, 'Objects("files")')
+    what = f"each of {len(request.paths):,} files holds {_names_with_shapes(contents[0], names)}"
+    within = f"{request.group}/" if request.group else ""
+    text = _fields_code({name.removeprefix(within): form for name, form in fields.items()})
+    return _hint_text(what, "file", text, 'Objects("files")')
 
 
-def _text(what: str, thing: str, fields: str, samples: str) -> str:
-    way_out = f"if each {thing} is a sample, write fields={fields}, samples={samples}"
+def _hint_text(what: str, kind: str, fields: str, samples: str) -> str:
+    way_out = f"if each {kind} is a sample, write fields={fields}, samples={samples}"
     return f"{what}, whose rows are samples now; {way_out} (`h5stream inspect` shows the program)"
 
 
-def _say(held: _Held, names: Sequence[str]) -> str:
-    return names_text([f"{name} ({shape_text(held.shapes[name])})" for name in names])
+def _names_with_shapes(contents: _Contents, names: Sequence[str]) -> str:
+    return names_text([f"{name} ({shape_text(contents.shapes[name])})" for name in names])
 
 
-def _written(fields: Mapping[str, str]) -> str:
-    """Write fields as Python: each by its path inside the thing, and what else it takes."""
+def _fields_code(fields: Mapping[str, str]) -> str:
+    """Return the Python code of fields, from their relative paths and the arguments of `Field`."""
     forms = [f'Field("{path}", {form})' if form else f'"{path}"' for path, form in fields.items()]
     return forms[0] if len(forms) == 1 else f"[{', '.join(forms)}]"
 
@@ -111,12 +111,12 @@ def _written(fields: Mapping[str, str]) -> str:
 # --- one file: groups, datasets, parts of a sparse matrix
 
 
-def _hint_inside(file: Any, asked: Asked, names: Sequence[str]) -> str:
+def _hint_inside(file: h5py.File, request: Asked, names: Sequence[str]) -> str:
     group = os.path.commonpath([posixpath.dirname(name) for name in names])
     if group and is_matrix(file[group]):
         what = f"{group} is a sparse matrix, and {names_text(names)} hold its values one by one"
         return f'{what}; for its rows write fields=Field("{group}", ragged="dense")'
-    if asked.shape is None:
+    if request.shape is None:
         return _hint_of_datasets(file[group] if group else file, [posixpath.basename(name) for name in names])
     while group:
         if text := _hint_of_groups(file, group, [name.removeprefix(f"{group}/") for name in names]):
@@ -125,77 +125,77 @@ def _hint_inside(file: Any, asked: Asked, names: Sequence[str]) -> str:
     return ""
 
 
-def _hint_of_groups(file: Any, group: str, names: Sequence[str]) -> str:
-    """Tell of a group that others beside it hold the same, and that each of them is a sample."""
+def _hint_of_groups(file: h5py.File, group: str, names: Sequence[str]) -> str:
+    """Return a hint if groups beside a group have the same datasets and each seems to be one sample."""
     above, own = posixpath.split(group)
     parent = file[above] if above else file
     if len(parent) > _MOST_GROUPS:
         return ""
-    some = some_of([*parent])
-    groups = [name for name in some if is_hard_link(parent, name) and isinstance(parent[name], h5py.Group)]
+    names_beside = some_of([*parent])
+    groups = [name for name in names_beside if is_hard_link(parent, name) and isinstance(parent[name], h5py.Group)]
     if len(groups) < LEAST_GROUPS or not (numbered(groups) or len(groups) >= MANY_GROUPS):
         return ""
-    every = [_held_in(parent[name], names) for name in dict.fromkeys([own, *spread(groups, _SOME)])]
-    fields = _fields_of_whole([held for held in every if held.shapes], names)
-    pattern = pattern_of(above, (groups, some))
+    contents = [_contents_of(parent[name], names) for name in dict.fromkeys([own, *spread(groups, _MOST_SAMPLED)])]
+    fields = _fields_of_whole([entry for entry in contents if entry.shapes], names)
+    pattern = pattern_of(above, (groups, names_beside))
     if not fields or not pattern:
         return ""
-    count = len(parent) - len(some) + len(groups)
-    what = f"{group} is one of {count:,} like groups, and holds {_say(every[0], names)}"
-    return _text(what, "group", _written(fields), f'Objects("{pattern}")')
+    count = len(parent) - len(names_beside) + len(groups)
+    finding = f"{group} is one of {count:,} like groups, and holds {_names_with_shapes(contents[0], names)}"
+    return _hint_text(finding, "group", _fields_code(fields), f'Objects("{pattern}")')
 
 
-def _hint_of_datasets(group: Any, names: Sequence[str]) -> str:
-    """Tell of all datasets of a group, which were taken for fields, that each is a sample."""
+def _hint_of_datasets(group: h5py.Group, names: Sequence[str]) -> str:
+    """Return a hint if the datasets of a group, which are now the fields, each seem to be one sample."""
     families = defaultdict[tuple[Any, int], list[str]](list)
     for name in names:
         families[group[name].dtype, group[name].ndim].append(name)
-    alike = max(families.values(), key=len)
-    are_most = len(alike) >= LEAST_GROUPS and datasets_are_samples(alike, [group[name].shape for name in alike])
-    pattern = pattern_of("", (alike, [*group])) if are_most else ""
+    similar = max(families.values(), key=len)
+    are_most = len(similar) >= LEAST_GROUPS and datasets_are_samples(similar, [group[name].shape for name in similar])
+    pattern = pattern_of("", (similar, [*group])) if are_most else ""
     if not pattern:
         return ""
-    where, shape = group.name.strip("/"), shape_text(group[alike[0]].shape)
-    what = f"{where or 'the root'} holds {len(alike):,} like datasets ({shape}, such as {alike[0]!r})"
-    return _text(what, "dataset", '"."', f'Objects("{pattern}")')
+    where, shape = group.name.strip("/"), shape_text(group[similar[0]].shape)
+    what = f"{where or 'the root'} holds {len(similar):,} like datasets ({shape}, such as {similar[0]!r})"
+    return _hint_text(what, "dataset", '"."', f'Objects("{pattern}")')
 
 
-# --- what is in a thing
+# --- the contents of a file or a group
 
 
-def _held_in(thing: Any, names: Sequence[str]) -> _Held:
-    """Return what holds the fields: the datasets of their groups."""
+def _contents_of(group_or_file: h5py.Group, names: Sequence[str]) -> _Contents:
+    """Return the datasets in the groups of the named fields; none if a group is missing or too large."""
     shapes, nbytes, images = dict[str, Shape](), 0, dict[str, str]()
-    is_labelled = any(map(LABEL.search, thing.attrs))
+    is_labelled = any(map(LABEL.search, group_or_file.attrs))
     for where in dict.fromkeys(posixpath.dirname(name) for name in names):
-        group = thing.get(where) if where else thing
-        if not isinstance(group, h5py.Group) or len(group) > _MOST_HELD:
-            return _Held({})
+        group = group_or_file.get(where) if where else group_or_file
+        if not isinstance(group, h5py.Group) or len(group) > _MOST_DATASETS:
+            return _Contents({})
         for name in (name for name in group if is_hard_link(group, name)):
             one, path = group[name], posixpath.join(where, name)
             if isinstance(one, h5py.Dataset) and one.shape is not None and not one.dtype.names:
                 shapes[path], nbytes = one.shape, nbytes + one.nbytes
                 if one.ndim == 1 and one.dtype == np.uint8 and (form := format_of(one[:16].tobytes())):
                     images[path] = form
-    return _Held(shapes, nbytes, is_labelled, images)
+    return _Contents(shapes, nbytes, is_labelled, images)
 
 
-def _fields_of_whole(every: Sequence[_Held], wanted: Sequence[str]) -> dict[str, str]:
-    """Return what fields of whole things take besides their names; nothing if the rows of these may be samples."""
-    if len(every) < 2 or any(map(STEPS.search, wanted)):
+def _fields_of_whole(contents: Sequence[_Contents], wanted: Sequence[str]) -> dict[str, str]:
+    """Return the `Field` arguments of each field if files or groups are samples; empty if rows may be."""
+    if len(contents) < 2 or any(map(STEPS.search, wanted)):
         return {}
     shapes = {
-        name: [held.shapes[name] for held in every]
-        for name in every[0].shapes
-        if len({len(held.shapes.get(name, ())) if name in held.shapes else -1 for held in every}) == 1
+        name: [entry.shapes[name] for entry in contents]
+        for name in contents[0].shapes
+        if len({len(entry.shapes.get(name, ())) if name in entry.shapes else -1 for entry in contents}) == 1
     }
     if not shapes.keys() >= {*wanted}:
         return {}
-    if images := {name: every[0].images[name] for name in wanted if name in every[0].images}:
+    if images := {name: contents[0].images[name] for name in wanted if name in contents[0].images}:
         return {name: f'decode="{images[name]}"' if name in images else "" for name in wanted}
     lengths = [one[:1] for one in shapes[wanted[0]]]
-    rows, labelled = [name for name in shapes if [one[:1] for one in shapes[name]] == lengths], every[0].is_labelled
-    nbytes = max(held.nbytes for held in every)
+    rows, labelled = [name for name in shapes if [one[:1] for one in shapes[name]] == lengths], contents[0].is_labelled
+    nbytes = max(entry.nbytes for entry in contents)
     if not are_samples(shapes, rows, nbytes=nbytes, labelled=labelled) or _is_table(shapes, rows, labelled):
         return {}
     axes = {name: unlike_axes(shapes[name]) for name in wanted}
@@ -203,7 +203,7 @@ def _fields_of_whole(every: Sequence[_Held], wanted: Sequence[str]) -> dict[str,
 
 
 def _is_table(shapes: Mapping[str, Sequence[Shape]], rows: Sequence[str], labelled: bool) -> bool:
-    """Tell whether rows of a few numbers each may be those of one large table, in equal parts."""
+    """Return whether rows of a few numbers each may be those of one large table, split into equal parts."""
     widest = max((shapes[name][0] for name in rows), key=math.prod)
     is_equal = not any(unlike_axes(shapes[name]) for name in rows)
     return not labelled and is_equal and len(widest) == 2 and widest[0] >= _TABLE * widest[1]
