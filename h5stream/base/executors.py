@@ -17,8 +17,8 @@ Job = tuple[str, Callable[..., Any], tuple[Any, ...]]
 """The file that an error is to name, a function, and what it is called with."""
 
 
-def check_executor(executor: Any) -> None:
-    """Refuse what is no executor."""
+def check_executor(executor: object) -> None:
+    """Raise `OptionError` if `executor` is no `concurrent.futures.Executor`."""
     if executor is not None and not isinstance(executor, Executor):
         raise OptionError(
             "executor= takes an executor of concurrent.futures, mpi4py.futures or dask (client.get_executor()), not "
@@ -39,19 +39,19 @@ def carried_out(
                 result = work(*arguments)
             yield result
         return
-    given: list[Future[Any]] = []
+    futures: list[Future[Any]] = []
     try:
         for file, work, arguments in jobs:
             with _naming(file):
-                given.append(executor.submit(work, *arguments))
-        for (file, _, _), future in zip(jobs, given, strict=True):
+                futures.append(executor.submit(work, *arguments))
+        for (file, _, _), future in zip(jobs, futures, strict=True):
             while tick is not None and not wait([future], TICK_S).done:
                 tick()
             with _naming(file):
                 result = future.result()
             yield result
     finally:
-        for future in given:
+        for future in futures:
             future.cancel()
 
 
