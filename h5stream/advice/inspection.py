@@ -41,7 +41,7 @@ from h5stream.advice.program import (
     with_options,
 )
 from h5stream.base import limits
-from h5stream.base.executors import carried_out, check_executor
+from h5stream.base.executors import check_executor, run_jobs
 from h5stream.base.texts import counted, names_in, names_text, shape_text
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
@@ -178,7 +178,7 @@ def inspect_files(paths: Sequence[str], *, executor: Executor | None = None, **a
     """
     check_executor(executor)
     look = functools.partial(inspect_file, **asked)
-    return tuple(carried_out([(path, look, (path,)) for path in paths], executor))
+    return tuple(run_jobs([(path, look, (path,)) for path in paths], executor))
 
 
 def _choose_fields(

@@ -10,7 +10,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,7 +216,13 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self.edges) - 1
 
-    def __getitem__(self, which: Any) -> Any:
+    @overload
+    def __getitem__(self, which: SupportsIndex) -> str: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> Names: ...
+
+    def __getitem__(self, which: SupportsIndex | slice) -> str | Names:
         if isinstance(which, slice):
             return Names.of(self[k] for k in range(*which.indices(len(self))))
         k = range(len(self))[which]
@@ -226,5 +232,5 @@ class Names(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return (self[k] for k in range(len(self)))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[functools.partial[Names], tuple[NDArray[np.uint8], Ints]]:
         return functools.partial(Names, order=self.order), (self.text, self.edges)
