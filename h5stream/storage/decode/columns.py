@@ -129,15 +129,15 @@ def column_pieces(
         problem = f"a row of {elements:,} elements lies in {pieces:,} chunks, {most}"
         raise OptionError(f"{problem}; store the data in chunks that reach further across rows")
     if columns is None:
-        return _cut(chunk_row_shape, np.arange(elements, dtype=np.int64).reshape(row_shape))
+        return _divide(chunk_row_shape, np.arange(elements, dtype=np.int64).reshape(row_shape))
     taken = [numbers for numbers, _ in axes_taken(row_shape, columns)]
     lengths = [len(numbers) for numbers in taken]
     places = np.full(row_shape, -1, dtype=np.int64)  # of each element in the batch's row; -1 if not selected
     places[np.ix_(*taken)] = np.arange(math.prod(lengths)).reshape(lengths)
-    return _cut(chunk_row_shape, places)
+    return _divide(chunk_row_shape, places)
 
 
-def _cut(chunk_row_shape: tuple[int, ...], places: NDArray[np.int64]) -> tuple[ColumnPiece, ...]:
+def _divide(chunk_row_shape: tuple[int, ...], places: NDArray[np.int64]) -> tuple[ColumnPiece, ...]:
     """Divide the places of a row's elements among its chunks, leaving out chunks without a selected element."""
     pieces, grid = [], (-(-n // c) for n, c in zip(places.shape, chunk_row_shape, strict=True))
     for number, where in enumerate(np.ndindex(*grid)):

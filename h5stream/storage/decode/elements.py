@@ -73,7 +73,7 @@ class Leaf:
 def leaf_of(dtype: np.dtype, member: tuple[str, ...], stacked: tuple[str, ...] = ()) -> Leaf | None:
     """Return the leaf of a member, or of stacked members; None if it is not made of scalars of one type."""
     if stacked:
-        return _stacked([leaf_of(dtype, (*member, name)) for name in stacked])
+        return _stack_leaves([leaf_of(dtype, (*member, name)) for name in stacked])
     if dtype.itemsize > MOST_NBYTES:
         return None
     stored_nbytes, offset, current = dtype.itemsize, 0, dtype
@@ -104,7 +104,7 @@ def held_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.int64) if dtype.kind in "mM" else np.dtype(dtype.newbyteorder("="))
 
 
-def _stacked(leaves: list[Leaf | None]) -> Leaf | None:
+def _stack_leaves(leaves: list[Leaf | None]) -> Leaf | None:
     """Join leaves into one; adjacent ones become one run."""
     stackable = [leaf for leaf in leaves if leaf is not None]
     first = stackable[0] if stackable else None
@@ -148,17 +148,17 @@ def may_be_sorted(dtype: np.dtype) -> bool:
     base = dtype.base
     if base.names is None:
         return False
-    return is_parted(base) or any(may_be_sorted(base[name]) for name in base.names)
+    return has_imaginary_first(base) or any(may_be_sorted(base[name]) for name in base.names)
 
 
-def is_parted(dtype: np.dtype) -> bool:
+def has_imaginary_first(dtype: np.dtype) -> bool:
     """Return whether elements are complex numbers with the imaginary part first."""
     return dtype.names == ("i", "r") and dtype["i"] == dtype["r"] and dtype["i"].kind == "f"
 
 
 def as_complex(values: Any) -> Any:
     """Convert parts of complex numbers to complex numbers; return other values unchanged. See `dtype_of`."""
-    if values.dtype.names is None or not is_parted(values.dtype):
+    if values.dtype.names is None or not has_imaginary_first(values.dtype):
         return values
     whole = np.empty(values.shape, f"c{2 * values.dtype['r'].itemsize}")
     whole.real, whole.imag = values["r"], values["i"]
@@ -175,7 +175,7 @@ CANNOT_READ = (TypeError, ValueError, NotImplementedError)
 def type_of(stored: h5py.h5t.TypeID) -> np.dtype:
     """Return the dtype of a stored type; members that h5py cannot read are opaque, with the reason as metadata."""
     try:
-        return _own_type(stored)
+        return _readable_type(stored)
     except CANNOT_READ:
         if stored.get_class() != h5py.h5t.COMPOUND:
             raise
@@ -210,7 +210,7 @@ def type_if_any(stored: h5py.h5t.TypeID) -> np.dtype | None:
         return None
 
 
-def _own_type(stored: h5py.h5t.TypeID) -> np.dtype:
+def _readable_type(stored: h5py.h5t.TypeID) -> np.dtype:
     """Return the dtype that values of a stored type are read as; raise one of `CANNOT_READ` if there is none.
 
     It is h5py's dtype, except that small floats are bits.
@@ -222,23 +222,23 @@ def _own_type(stored: h5py.h5t.TypeID) -> np.dtype:
         return dtype
     kind = stored.get_class()
     if kind == h5py.h5t.ARRAY:
-        return np.dtype((_own_type(stored.get_super()), stored.get_array_dims()))
+        return np.dtype((_readable_type(stored.get_super()), stored.get_array_dims()))
     if kind == h5py.h5t.VLEN:
-        items: np.dtype = h5py.vlen_dtype(_own_type(stored.get_super()))
+        items: np.dtype = h5py.vlen_dtype(_readable_type(stored.get_super()))
         return items
     if kind != h5py.h5t.COMPOUND:
         bits = dtype_of_float(stored)
         assert bits is not None
         return bits
     names, offsets, members = zip(*_members_of(stored), strict=True)
-    formats = [*map(_own_type, members)]
+    formats = [*map(_readable_type, members)]
     dtype = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": stored.get_size()})
     if _overlaps(dtype):
         raise TypeError("h5py gives its members types that are larger than they are, and overlap")
     return dtype
 
 
-def memory_type(dtype: np.dtype, *, is_stored: bool = False) -> Any:
+def memory_type(dtype: np.dtype, *, is_stored: bool = False) -> h5py.h5t.TypeID:
     """Return the HDF5 type of a dtype in memory, or with `is_stored` in a file, where no Python objects are.
 
     Small floats are floats in it, so that libhdf5 converts none.
@@ -340,7 +340,7 @@ def readable_of(dtype: np.dtype) -> np.dtype | None:
     return np.dtype(readable) if readable else None
 
 
-def _members_of(stored: h5py.h5t.TypeID) -> list[tuple[str, int, Any]]:
+def _members_of(stored: h5py.h5t.TypeID) -> list[tuple[str, int, h5py.h5t.TypeID]]:
     """Return the name, offset and type of each member of a stored compound, by ascending offset."""
     numbers = range(stored.get_nmembers())
     names = (stored.get_member_name(i).decode("utf-8", "surrogateescape") for i in numbers)
@@ -353,7 +353,7 @@ def _members_of(stored: h5py.h5t.TypeID) -> list[tuple[str, int, Any]]:
 def is_readable(stored: h5py.h5t.TypeID) -> bool:
     """Return whether h5py can read all of a stored type."""
     try:
-        return _own_type(stored) is not None
+        return _readable_type(stored) is not None
     except CANNOT_READ:
         return False
 
@@ -392,10 +392,10 @@ def stored_as(dataset: h5py.Dataset) -> StoredElement:
     if stored.get_class() != h5py.h5t.COMPOUND or (is_readable(stored) and not has_variable(stored)):
         return StoredElement(stored.get_size(), stored, {}, is_whole=True)
     wide, _ = dataset.file.id.get_create_plist().get_sizes()
-    return _in_file(stored, wide)
+    return _file_layout(stored, wide)
 
 
-def _in_file(stored: h5py.h5t.TypeID, wide: int) -> StoredElement:
+def _file_layout(stored: h5py.h5t.TypeID, wide: int) -> StoredElement:
     """Return the layout of elements in a file whose addresses have `wide` bytes.
 
     Pointers in memory and heap references in the file differ in size: libhdf5 shifts all later members, in the order of
@@ -407,11 +407,11 @@ def _in_file(stored: h5py.h5t.TypeID, wide: int) -> StoredElement:
     if kind == h5py.h5t.REFERENCE:
         return StoredElement(wide + 4 * (not stored.equal(h5py.h5t.STD_REF_OBJ)), None, {})
     if kind == h5py.h5t.ARRAY:
-        inner = _in_file(stored.get_super(), wide)
+        inner = _file_layout(stored.get_super(), wide)
         count = math.prod(stored.get_array_dims())
         return StoredElement(inner.nbytes * count, stored if is_fixed(stored) and is_readable(stored) else None, {})
     if kind != h5py.h5t.COMPOUND:
-        is_plain = is_readable(stored) and _own_type(stored).itemsize == stored.get_size()
+        is_plain = is_readable(stored) and _readable_type(stored).itemsize == stored.get_size()
         return StoredElement(stored.get_size(), stored if is_plain else None, {})
     loose, shift, plain = (
         dict[tuple[str, ...], tuple[int, h5py.h5t.TypeID]](),
@@ -419,7 +419,7 @@ def _in_file(stored: h5py.h5t.TypeID, wide: int) -> StoredElement:
         list[tuple[bytes, int, h5py.h5t.TypeID]](),
     )
     for name, offset, member in _members_of(stored):
-        inner = _in_file(member, wide)
+        inner = _file_layout(member, wide)
         loose |= {(name, *path): (offset + shift + begin, one) for path, (begin, one) in inner.loose.items()}
         if inner.plain is not None:
             plain.append((name.encode("utf-8", "surrogateescape"), offset + shift, inner.plain))
@@ -511,7 +511,7 @@ def is_stored_as(stored: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
         return False
     try:
         return bool(_same_layout(stored, memory_type(dtype, is_stored=True)))
-    except (TypeError, ValueError, NotImplementedError):  # a member without a name, say
+    except (TypeError, ValueError, NotImplementedError):  # for instance, a member without a name
         return False
 
 
@@ -519,7 +519,7 @@ BITFIELDS = tuple(getattr(h5py.h5t, f"STD_B{bits}{order}") for bits in (8, 16, 3
 """Bit fields without unused bits, which are stored like unsigned numbers."""
 
 
-def _same_layout(stored: h5py.h5t.TypeID, numpy_like: Any) -> bool:
+def _same_layout(stored: h5py.h5t.TypeID, numpy_like: h5py.h5t.TypeID) -> bool:
     kind, size, other = stored.get_class(), stored.get_size(), numpy_like.get_class()
     if kind == h5py.h5t.BITFIELD:  # stored like an unsigned number
         is_unsigned = other == h5py.h5t.INTEGER and numpy_like.get_sign() == h5py.h5t.SGN_NONE
@@ -591,7 +591,7 @@ def refusal(dtype: np.dtype) -> str | None:
 
 
 @contextlib.contextmanager
-def to_be_read(dataset: h5py.Dataset) -> Iterator[Any]:
+def safe_to_read(dataset: h5py.Dataset) -> Iterator[h5py.Dataset]:
     """Yield a dataset whose elements are safe to read: the same, or the same in a separately opened file.
 
     The type of an open dataset points to the file through which it was opened first. libhdf5 2.0 corrects that before
@@ -615,7 +615,7 @@ def values_of(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int, .
 
     Axes beyond those of `start` and `count` are read whole.
     """
-    with to_be_read(dataset) as opened:
+    with safe_to_read(dataset) as opened:
         return _values_of(opened, start, count)
 
 
@@ -634,7 +634,7 @@ def _values_of(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int, 
     return _read(dataset.id, count, dtype, functools.partial(dataset.id.read, memory, space), space)
 
 
-def attribute_of(attributes: Any, name: str) -> Any:
+def attribute_of(attributes: h5py.AttributeManager, name: str) -> Any:
     """Read an attribute as h5py does, small floats as bits."""
     opened = attributes.get_id(name)
     stored = opened.get_type()
@@ -644,11 +644,11 @@ def attribute_of(attributes: Any, name: str) -> Any:
 
 
 def _read(
-    opened: Any,
+    opened: h5py.h5d.DatasetID | h5py.h5a.AttrID,
     shape: tuple[int, ...],
     dtype: np.dtype,
-    read: Callable[[Any, Any], None],
-    space: Any = None,
+    read: Callable[[NDArray[Any], h5py.h5t.TypeID], None],
+    space: h5py.h5s.SpaceID | None = None,
 ) -> NDArray[Any]:
     """Read elements of a dataset or an attribute; small floats of variable length, which h5py converts, as bits.
 
@@ -664,7 +664,7 @@ def _read(
             read(partial, memory_type(rest))
             _copy_members(partial, values)
         with elements_of(opened, space) as raw:
-            _take_sequences(raw, opened.get_type(), values.reshape(-1))
+            _copy_sequences(raw, opened.get_type(), values.reshape(-1))
     return values
 
 
@@ -686,7 +686,7 @@ def _copy_members(source: NDArray[Any], target: NDArray[Any]) -> None:
             _copy_members(source[name], target[name])
 
 
-def _take_sequences(raw: NDArray[Any], stored: h5py.h5t.TypeID, values: NDArray[Any]) -> None:
+def _copy_sequences(raw: NDArray[Any], stored: h5py.h5t.TypeID, values: NDArray[Any]) -> None:
     """Copy the variable-length values of small floats from raw elements, as libhdf5 has them in memory."""
     if values.dtype.names is None:
         values[...] = sequences_in(raw, values.dtype).reshape(values.shape)
@@ -697,7 +697,7 @@ def _take_sequences(raw: NDArray[Any], stored: h5py.h5t.TypeID, values: NDArray[
             nbytes = member.get_size() // math.prod(values.dtype[name].shape)
             part = np.ascontiguousarray(within[:, offset : offset + member.get_size()]).reshape(-1).view(f"V{nbytes}")
             inner = member.get_super() if values.dtype[name].subdtype is not None else member
-            _take_sequences(part, inner, values[name])
+            _copy_sequences(part, inner, values[name])
 
 
 def fill_value_of(dataset: h5py.Dataset) -> Any:
@@ -715,7 +715,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
     return np.empty((*shape, *dtype.shape), dtype.base)
 
 
-def _types_in(stored: h5py.h5t.TypeID) -> Iterator[Any]:
+def _types_in(stored: h5py.h5t.TypeID) -> Iterator[h5py.h5t.TypeID]:
     """Yield a stored type and all types nested in it."""
     yield stored
     kind = stored.get_class()
@@ -759,7 +759,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def in_stored_byte_order(values: Any, dtype: Any = None) -> Any:
+def in_stored_byte_order(values: Any, dtype: np.dtype | None = None) -> Any:
     """Correct the byte order of sequences that h5py has read without swapping their bytes.
 
     h5py 3.16 returns variable-length sequences of foreign byte order as if they were native. `dtype` is that of the

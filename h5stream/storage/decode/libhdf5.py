@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import h5py
 import numpy as np
@@ -87,9 +86,9 @@ def write_elements(
         call("H5Dwrite", target.id, stored.id, memory.id, file_space.id, _DEFAULT, elements.ctypes.data)
 
 
-def sequences_in(elements: NDArray[np.void], dtype: Any) -> NDArray[np.object_]:
+def sequences_in(elements: NDArray[np.void], dtype: np.dtype) -> NDArray[np.object_]:
     """Return copies of the sequences in elements of a variable-length `dtype`, within the block of `elements_of`."""
-    items: Any = h5py.check_vlen_dtype(dtype)
+    items: np.dtype = h5py.check_vlen_dtype(dtype)
     is_nested, sequences = isinstance(h5py.check_vlen_dtype(items), np.dtype), np.empty(len(elements), dtype=object)
     for k, (length, address) in enumerate(elements.view([("length", np.uintp), ("address", np.uintp)]).tolist()):
         nbytes = length * (elements.itemsize if is_nested else items.itemsize)

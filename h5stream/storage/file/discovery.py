@@ -10,10 +10,10 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import h5py
-import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
+import hdf5plugin  # noqa: F401  registers its filters with libhdf5
 import numpy as np
 from h5py import h5l
 from numpy.typing import NDArray
@@ -57,7 +57,12 @@ _DEEPEST = 1000
 """The deepest nesting of groups that is searched: libhdf5 itself recurses, and no real file nests as deep."""
 
 
-Chosen = Callable[[str, Any, list[str]], list[str]]
+Node: TypeAlias = "h5py.Group | h5py.Dataset | h5py.Datatype"
+"""An object in a file."""
+
+_Typed: TypeAlias = "h5py.Dataset | h5py.h5d.DatasetID | h5py.h5a.AttrID"
+
+Chosen = Callable[[str, h5py.Group, list[str]], list[str]]
 """A function that selects names to examine, from a group's path, the group and its names."""
 
 MANY_ALIKE, SOME_ALIKE = 200, 32
@@ -71,10 +76,12 @@ def refusal(
     return kind(f"{path!r}{why}", field=name, file=path, **facts)
 
 
-def datasets_of(file: h5py.File, damaged: dict[str, str] | None = None, chosen: Chosen | None = None) -> dict[str, Any]:
+def datasets_of(
+    file: h5py.File, damaged: dict[str, str] | None = None, chosen: Chosen | None = None
+) -> dict[str, h5py.Dataset]:
     """Return all datasets behind hard links of an open file, by path, without names that are not UTF-8."""
     damaged = {} if damaged is None else damaged
-    datasets: dict[str, Any] = {}
+    datasets: dict[str, h5py.Dataset] = {}
     # `visititems` looks every object up from the root, which takes minutes in deep trees.
     seen, open_groups = {_address(file)}, [_hard_linked(file, "", damaged, chosen)]
     while open_groups:
@@ -107,14 +114,14 @@ def spread(items: Sequence[str], wanted: int) -> list[str]:
     return list(items) if count <= wanted else [items[k * (count - 1) // (wanted - 1)] for k in range(wanted)]
 
 
-def _address(entry: Any) -> tuple[int, int]:
+def _address(entry: Node) -> tuple[int, int]:
     info = h5py.h5o.get_info(entry.id)
     return int(info.fileno), int(info.addr)
 
 
 def _hard_linked(
     group: h5py.Group, above: str, damaged: dict[str, str], chosen: Chosen | None
-) -> Iterator[tuple[str, Any]]:
+) -> Iterator[tuple[str, Node]]:
     """Yield the objects behind a group's hard links, with paths; unreadable ones are added to `damaged`."""
     names: list[str] = []
     try:
@@ -169,9 +176,9 @@ def default_fields(file: h5py.File, path: str, guard: Guard) -> list[str]:
     what, ways = f"datasets of unlike length {where}", "fields=[...]"
     if not at_root:
         what, ways = f"no datasets {where}", f"{ways}{_group_options(file)}"
-    single = _first([name for name, dataset in at_root.items() if not dataset.shape])
+    single = _shortened([name for name, dataset in at_root.items() if not dataset.shape])
     singles = f" Without rows, single values: {single}." if single else ""
-    lines = [f"{rows:,} rows: {_first(names, most)}" for rows, names in every]
+    lines = [f"{rows:,} rows: {_shortened(names, most)}" for rows, names in every]
     listing = "; ".join(lines if len(lines) <= _LISTED else [*lines[:_FEW_LENGTHS], "and others"])
     problem = f"{path!r} has {what}, so name the fields: {ways}. It has, by length: {listing}.{singles}"
     raise FieldLengthError(f"{problem} `h5stream inspect {shlex.quote(path)}` prints what to write", file=path)
@@ -223,7 +230,9 @@ def is_hard_link(group: h5py.Group, name: str | bytes) -> bool:
     return bool(_link_type(group, name) == h5l.TYPE_HARD)
 
 
-def behind(group: h5py.Group, name: str | bytes, path: str, way_out: str = "name other fields: fields=[...]") -> Any:
+def behind(
+    group: h5py.Group, name: str | bytes, path: str, way_out: str = "name other fields: fields=[...]"
+) -> Node | None:
     """Return the object behind a link of a group; None if it is missing, or the link is user-defined."""
     kind = _link_type(group, name)
     if kind not in _LINKS:
@@ -248,7 +257,7 @@ def is_there(file: h5py.File, name: str, path: str) -> bool:
     return False
 
 
-def thing_at(file: h5py.File, name: str, path: str) -> Any:
+def thing_at(file: h5py.File, name: str, path: str) -> Node | None:
     """Return the object with a name; None if it is missing."""
     try:
         return file[name]
@@ -257,7 +266,7 @@ def thing_at(file: h5py.File, name: str, path: str) -> Any:
         return None
 
 
-def dataset_at(file: h5py.File, name: str, path: str, what: str = "dataset") -> Any:
+def dataset_at(file: h5py.File, name: str, path: str, what: str = "dataset") -> h5py.h5d.DatasetID | h5py.h5g.GroupID:
     """Open a dataset or group as a low-level h5py ID, in a third of the time of an `h5py.Dataset`."""
     try:
         opened = (h5py.h5d if what == "dataset" else h5py.h5g).open(file.id, name.encode("utf-8", "surrogateescape"))
@@ -272,8 +281,8 @@ def dataset_at(file: h5py.File, name: str, path: str, what: str = "dataset") -> 
     return opened
 
 
-def _first(names: Sequence[str], most: int = _LISTED) -> str:
-    """Return a text of the first names."""
+def _shortened(names: Sequence[str], most: int = _LISTED) -> str:
+    """Return the first names in one text."""
     return ", ".join(names[:most]) + " ..." * (len(names) > most)
 
 
@@ -341,7 +350,7 @@ def _not_found(file: h5py.File, name: str, path: str) -> H5StreamError:
         return refusal(path, name, f": {name!r} cannot be reached: {why}", FieldNotFoundError)
     every = datasets_of(file)
     datasets = {n: dataset for n, dataset in every.items() if not is_bookkeeping(n)} or every
-    inside: dict[str, Any] = {}
+    inside: dict[str, h5py.Dataset] = {}
     with contextlib.suppress(*DAMAGE):  # a broken link
         if isinstance(file.get(clean), h5py.Group):
             inside = {n: dataset for n, dataset in datasets.items() if n.startswith(f"{clean}/")}
@@ -360,9 +369,9 @@ def _not_found(file: h5py.File, name: str, path: str) -> H5StreamError:
         if not inside and leaf in getattr(file.get(above or "/"), "attrs", ()):
             hint = f" {leaf!r} is an attribute of {above or '/'!r}; attributes are named with an @, such as '@{leaf}'."
     if own:  # in a group of samples=, names are relative to it
-        problem = f" has no dataset {written!r} in {within.strip('/')!r}.{hint} It has: {_first(own)}."
+        problem = f" has no dataset {written!r} in {within.strip('/')!r}.{hint} It has: {_shortened(own)}."
         return refusal(path, name, problem, FieldNotFoundError)
-    listing = f" It has: {_first(list(inside or datasets))}." if datasets else " It has no datasets."
+    listing = f" It has: {_shortened(list(inside or datasets))}." if datasets else " It has no datasets."
     return refusal(path, name, f" has no dataset {name!r}.{hint}{listing}", FieldNotFoundError)
 
 
@@ -410,7 +419,7 @@ def why_not_opened(file: h5py.File, name: str, path: str) -> str:
     return ""
 
 
-def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
+def _with_members(datasets: dict[str, h5py.Dataset]) -> Iterator[str]:
     """Yield the names of all possible fields: datasets, and members of compounds."""
     rivals = [name for name in datasets if ":" in name]
     for name, dataset in datasets.items():
@@ -459,7 +468,7 @@ def once_of(file: h5py.File, name: str, path: str, guard: Guard) -> Any:
     def read() -> Any:
         own = elements.type_if_any(dataset.id.get_type())
         if own is not None and may_be_sorted(own) and not elements.has_small_floats(own):
-            with elements.to_be_read(dataset) as opened:
+            with elements.safe_to_read(dataset) as opened:
                 return opened.astype(dtype_of(dataset))[()]
         return elements.values_of(dataset, start, shape)
 
@@ -495,7 +504,7 @@ def type_once(file: h5py.File, name: str, path: str, guard: Guard) -> np.dtype:
     return dtype
 
 
-def region_rows(regions: Thing, of: Any, name: str, path: str) -> NDArray[np.int64]:
+def region_rows(regions: Thing, of: h5py.Dataset | None, name: str, path: str) -> NDArray[np.int64]:
     """Return the first and the end row of each region in a dataset of region references."""
     references = regions.dataset[()]
     for part in regions.member:
@@ -514,7 +523,7 @@ def region_rows(regions: Thing, of: Any, name: str, path: str) -> NDArray[np.int
     return np.array(ranges, dtype=np.int64).reshape(-1, 2).T
 
 
-def _rows_of(reference: Any, of: Any) -> tuple[int, int] | None:
+def _rows_of(reference: h5py.RegionReference, of: h5py.Dataset | None) -> tuple[int, int] | None:
     """Return the first and the end row of a region; None if it is not consecutive whole rows of `of`."""
     if not reference:
         return 0, 0
@@ -537,7 +546,7 @@ def is_attribute(file: h5py.File, name: str, path: str, guard: Guard) -> bool:
     return meaning.mark == "@" if meaning else any(reading.mark == "@" for reading in readings(name))
 
 
-def _read(read: Callable[[], Any], opened: Any, name: str, path: str, member: tuple[str, ...] = ()) -> Any:
+def _read(read: Callable[[], Any], opened: _Typed, name: str, path: str, member: tuple[str, ...] = ()) -> Any:
     """Read a value; raise if h5py cannot read it, or if a batch cannot hold it."""
     whole = dtype = _type_of(opened, name, path)
     for part in member:
@@ -559,12 +568,12 @@ def _read(read: Callable[[], Any], opened: Any, name: str, path: str, member: tu
         raise SourceError(message, file=path) from error
 
 
-def check_has_numpy_type(opened: Any, name: str, path: str) -> None:
+def check_has_numpy_type(opened: _Typed, name: str, path: str) -> None:
     """Raise if h5py cannot read the type of a dataset or an attribute."""
     _type_of(opened, name, path)
 
 
-def _type_of(opened: Any, name: str, path: str) -> np.dtype:
+def _type_of(opened: _Typed, name: str, path: str) -> np.dtype:
     """Return the dtype of a dataset or an attribute; raise if h5py cannot read it."""
     try:
         return dtype_of(opened) if isinstance(opened, h5py.Dataset) else elements.type_of(opened.get_type())
@@ -577,7 +586,7 @@ def _type_of(opened: Any, name: str, path: str) -> np.dtype:
 # https://anndata.readthedocs.io/en/latest/fileformat-prose.html#sparse-arrays
 
 
-def is_matrix(node: Any) -> bool:
+def is_matrix(node: object) -> bool:
     """Return whether an h5py object is a sparse matrix."""
     return isinstance(node, h5py.Group) and all(isinstance(node.get(name), h5py.Dataset) for name in _SPARSE)
 
@@ -603,7 +612,7 @@ def shape_of(group: h5py.Group, name: str, path: str) -> tuple[int, int]:
     return samples, others[0]
 
 
-def categories_of(node: Any) -> tuple[str, ...] | None:
+def categories_of(node: object) -> tuple[str, ...] | None:
     """Return the categories of a categorical column of AnnData, a group with codes; None for anything else."""
     if not isinstance(node, h5py.Group) or not all(name in node for name in _CODED):
         return None

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import h5py
 
@@ -23,6 +23,8 @@ from h5stream.errors import ExternalDataError, TruncatedFileError
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.local import absolute
 from h5stream.storage.source.stores import is_address
+
+_Leave = Callable[[str, h5py.ExternalLink, list[str], int], str]
 
 _MOST_LINKS = 32
 """The most links that are followed in a row; libhdf5 gives up after 16."""
@@ -49,7 +51,7 @@ class Guard:
     def _follow(self, file: h5py.File, name: str, path: str, links_left: int) -> str:
         """Resolve a path, link by link and from file to file, and return its end."""
 
-        def leave(step: str, link: Any, rest: list[str], remaining: int) -> str:
+        def leave(step: str, link: h5py.ExternalLink, rest: list[str], remaining: int) -> str:
             inside = self._opened_path(link.filename, path)
             if inside is None:
                 _refuse_link(path, step, link.filename)
@@ -68,9 +70,9 @@ class Guard:
         if self.allow_external and not is_address(path):
             return
         seen = set() if seen is None else seen
-        for kind, target, source in _leads(dataset.id.get_create_plist()):
+        for kind, target, source in _stored_references(dataset.id.get_create_plist()):
             is_one = kind == VIRTUAL and not _is_pattern(target)  # a pattern may name any number of files
-            inside = self._opened_path(_filled(target), path) if is_one else None
+            inside = self._opened_path(_fill_block(target), path) if is_one else None
             if inside is None:
                 what = "virtual source" if kind == VIRTUAL else "external file"
                 _refuse(path, name, f"field {name!r} has the {what}", target)
@@ -116,9 +118,7 @@ def without_soft_links(file: h5py.File, name: str) -> str:
         return name
 
 
-def _resolved(
-    file: h5py.File, start: str, name: str, links_left: int, leave: Callable[[str, Any, list[str], int], str]
-) -> str:
+def _resolved(file: h5py.File, start: str, name: str, links_left: int, leave: _Leave) -> str:
     """Resolve a path, link by link, and return its end; `leave` resolves an external link and the rest."""
     current = "/" if name.startswith("/") else start
     parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -135,7 +135,7 @@ def _resolved(
     return current
 
 
-def _link(file: h5py.File, step: str) -> Any:
+def _link(file: h5py.File, step: str) -> h5py.SoftLink | h5py.ExternalLink | None:
     """Return the soft or external link with a name; None for a hard link, or if there is none."""
     try:
         if file.id.links.get_info(step.encode("utf-8", "surrogateescape")).type == h5py.h5l.TYPE_HARD:
@@ -166,7 +166,7 @@ def _is_pattern(name: str) -> bool:
     return "%b" in _SPECIFIER.findall(name)
 
 
-def _filled(name: str, block: int = 0) -> str:
+def _fill_block(name: str, block: int = 0) -> str:
     """Return the file or dataset name of a virtual source for a block."""
     return _SPECIFIER.sub(lambda mark: "%" if mark[0] == "%%" else str(block), name)
 
@@ -176,7 +176,7 @@ def _matching_names(file: h5py.File, name: str, check: Callable[[str], None]) ->
     paths = [""]
     for part in name.split("/"):
         if not _is_pattern(part):
-            paths = [posixpath.join(above, _filled(part)) for above in paths]
+            paths = [posixpath.join(above, _fill_block(part)) for above in paths]
             continue
         expression = _SPECIFIER.sub(lambda mark: "%" if mark[0] == "%%" else "[0-9]+", re.escape(part))
         pattern, every = re.compile(expression), list[str]()
@@ -227,11 +227,11 @@ def references(path: Path) -> tuple[Reference, ...]:
     def of_link(name: bytes, info: h5py.h5l.LinkInfo) -> None:
         if info.type == h5py.h5l.TYPE_EXTERNAL:
             target, _ = opened.id.links.get_val(name)
-            items.append(Reference(LINK, file, _place(name), os.fsdecode(target)))
+            items.append(Reference(LINK, file, _object_path(name), os.fsdecode(target)))
 
     def of_object(name: bytes, info: h5py.h5o.ObjInfo) -> None:
         if info.type == h5py.h5o.TYPE_DATASET:
-            items.extend(_of_dataset(h5py.h5d.open(opened.id, name).get_create_plist(), file, name))
+            items.extend(_dataset_references(h5py.h5d.open(opened.id, name).get_create_plist(), file, name))
 
     try:
         with open_file(str(file), marked=False) as opened:
@@ -257,7 +257,7 @@ def needed_elsewhere(path: Path, moved: Path) -> str:
 def files_behind(dataset: h5py.Dataset, path: str, seen: dict[str, None] | None = None) -> list[str]:
     """Return the existing files, other than its own, that libhdf5 reads for a dataset's elements."""
     seen = {} if seen is None else seen
-    for reference in _of_dataset(dataset.id.get_create_plist(), Path(os.path.abspath(path)), b""):
+    for reference in _dataset_references(dataset.id.get_create_plist(), Path(os.path.abspath(path)), b""):
         resolved = reference.resolve()
         if resolved is None or str(resolved) in seen:
             continue
@@ -273,18 +273,18 @@ def files_behind(dataset: h5py.Dataset, path: str, seen: dict[str, None] | None 
     return list(seen)
 
 
-def _of_dataset(creation: h5py.h5p.PropDCID, file: Path, name: bytes) -> Iterator[Reference]:
-    for kind, target, _ in _leads(creation):
+def _dataset_references(creation: h5py.h5p.PropDCID, file: Path, name: bytes) -> Iterator[Reference]:
+    for kind, target, _ in _stored_references(creation):
         if target != "." or kind == STORAGE:  # "." is the file itself
-            for filled in _fill_in(target, file) if kind == VIRTUAL else (target,):
-                yield Reference(kind, file, _place(name), filled)
+            for filled in _expand_pattern(target, file) if kind == VIRTUAL else (target,):
+                yield Reference(kind, file, _object_path(name), filled)
 
 
-def _place(name: bytes) -> str:
+def _object_path(name: bytes) -> str:
     return "/" + name.decode("utf-8", "surrogateescape").lstrip("/")
 
 
-def _leads(creation: h5py.h5p.PropDCID) -> Iterator[tuple[str, str, str]]:
+def _stored_references(creation: h5py.h5p.PropDCID) -> Iterator[tuple[str, str, str]]:
     """Yield kind, file name and dataset name of a dataset's external files and virtual sources, as stored."""
     for number in range(creation.get_external_count()):
         yield STORAGE, os.fsdecode(creation.get_external(number)[0]), ""
@@ -293,9 +293,9 @@ def _leads(creation: h5py.h5p.PropDCID) -> Iterator[tuple[str, str, str]]:
             yield VIRTUAL, creation.get_virtual_filename(number), creation.get_virtual_dsetname(number)
 
 
-def _fill_in(pattern: str, file: Path) -> Iterable[str]:
+def _expand_pattern(pattern: str, file: Path) -> Iterable[str]:
     """Return the names of a pattern for blocks from 0 on, until a file is missing."""
     if not _is_pattern(pattern):
-        return [_filled(pattern)]
-    names = (_filled(pattern, block) for block in range(_MOST_BLOCKS))
+        return [_fill_block(pattern)]
+    names = (_fill_block(pattern, block) for block in range(_MOST_BLOCKS))
     return itertools.takewhile(lambda name: Reference(VIRTUAL, file, "", name).resolve(), names)

@@ -11,7 +11,7 @@ import logging
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -41,7 +41,7 @@ from h5stream.storage.source.local import identity_of
 
 _log = logging.getLogger("h5stream")
 
-_Kind = type[h5py.Group] | type[h5py.Dataset]
+_Kind: TypeAlias = "type[h5py.Group] | type[h5py.Dataset]"
 
 _OTHERS = "name the others: of=[...], Objects([...])"
 
@@ -188,9 +188,9 @@ def groups_of(
     above = f"{root}/" if root else ""
     with contextlib.nullcontext(raw) if raw else RawFile(file, guard) as raw:
         if isinstance(of, str):
-            if not (matching := _matching(root, of, path, kind, raw)):
+            if not (matching := _match_pattern(root, of, path, kind, raw)):
                 what = "group" if kind is h5py.Group else "dataset, which the field '.' is"
-                why = f": {option.format(repr(of))} matches no {what}.{_instead(root, of, path, kind, raw)}"
+                why = f": {option.format(repr(of))} matches no {what}.{_suggestion(root, of, path, kind, raw)}"
                 raise refusal(path, of, why, FieldNotFoundError)
             return matching
         names = Names.of(above + _checked_name(name, option) for name in of)
@@ -261,7 +261,7 @@ def edges_in(file: h5py.File, group: str, of: Of, rows: int, path: str, guard: G
         raise OptionError(f"{path!r}: {error}") from None
 
 
-def _matching(root: str, of: str, path: str, kind: _Kind, raw: RawFile) -> Names:
+def _match_pattern(root: str, of: str, path: str, kind: _Kind, raw: RawFile) -> Names:
     """Return the objects of a kind that a pattern matches, without opening those whose headers are understood.
 
     A part of the pattern that exists literally as a name matches only that name.
@@ -272,11 +272,11 @@ def _matching(root: str, of: str, path: str, kind: _Kind, raw: RawFile) -> Names
         [one for one in of.split("/") if one not in ("", ".")],
     )
     pieces: dict[tuple[bool, ...], list[Names]] = {}
-    for are_literal, matched in _linked(raw.file[root or "/"], levels, above, path, raw, dead):
+    for are_literal, matched in _match_links(raw.file[root or "/"], levels, above, path, raw, dead):
         pieces.setdefault(are_literal, []).append(matched)
     names = Names.joined(())
     for are_literal in sorted(pieces, reverse=True):
-        names = _of_kind(Names.joined(pieces[are_literal]), path, kind, raw, dead)
+        names = _filter_kind(Names.joined(pieces[are_literal]), path, kind, raw, dead)
         if names:
             break
     if dead:  # broken links are no samples
@@ -285,7 +285,7 @@ def _matching(root: str, of: str, path: str, kind: _Kind, raw: RawFile) -> Names
     return names
 
 
-def _of_kind(names: Names, path: str, kind: _Kind, raw: RawFile, dead: list[str]) -> Names:
+def _filter_kind(names: Names, path: str, kind: _Kind, raw: RawFile, dead: list[str]) -> Names:
     """Return the names of objects of a kind; broken links are added to `dead`."""
     wanted, parent, holder = _kind_mask(names, kind, raw), "", raw.file
     for k in np.flatnonzero(~wanted).tolist():  # libhdf5 opens the others, so that damaged objects raise
@@ -297,7 +297,7 @@ def _of_kind(names: Names, path: str, kind: _Kind, raw: RawFile, dead: list[str]
     return names if wanted.all() else names.only(np.flatnonzero(wanted))
 
 
-def _linked(
+def _match_links(
     group: h5py.Group, levels: list[str], above: str, path: str, raw: RawFile, dead: list[str]
 ) -> Iterator[tuple[tuple[bool, ...], Names]]:
     """Yield the names that a pattern matches, with the addresses of their headers.
@@ -307,14 +307,14 @@ def _linked(
     if not levels:
         return
     (pattern, *below), links = levels, links_of(group.id)
-    for is_literal, which in _matches(links, pattern):
+    for is_literal, which in _match_names(links, pattern):
         for name in (links[k] for k in which.tolist()) if below else ():
             if not is_hard_link(group, name):  # the links above were followed before
                 raw.guard.check_links(group.file, above + name, path)
             inner = behind(group, name, path, _OTHERS)
             dead += [above + name] if inner is None else []
             if isinstance(inner, h5py.Group):
-                for are_literal, matched in _linked(inner, below, f"{above}{name}/", path, raw, dead):
+                for are_literal, matched in _match_links(inner, below, f"{above}{name}/", path, raw, dead):
                     yield (is_literal, *are_literal), matched
         if below:
             continue
@@ -341,7 +341,7 @@ def _addresses_of(names: Names) -> Ints:
     return names.addresses
 
 
-def _matches(links: Names, pattern: str) -> Iterator[tuple[bool, NDArray[np.int64]]]:
+def _match_names(links: Names, pattern: str) -> Iterator[tuple[bool, NDArray[np.int64]]]:
     """Yield the index of the link whose name equals the pattern, if any, and then of those that match it.
 
     Names that are not UTF-8 are skipped, as in h5py.
@@ -365,9 +365,9 @@ def _matches(links: Names, pattern: str) -> Iterator[tuple[bool, NDArray[np.int6
             yield is_literal, np.array(which, dtype=np.int64)
 
 
-def _instead(root: str, of: str, path: str, kind: _Kind, raw: RawFile) -> str:
+def _suggestion(root: str, of: str, path: str, kind: _Kind, raw: RawFile) -> str:
     """Return a suggestion for a pattern without matches: objects of the other kind, or existing groups."""
-    other = next(iter(_matching(root, of, path, h5py.Dataset if kind is h5py.Group else h5py.Group, raw)), None)
+    other = next(iter(_match_pattern(root, of, path, h5py.Dataset if kind is h5py.Group else h5py.Group, raw)), None)
     if other is not None and kind is h5py.Dataset:
         return f" It matches groups, such as {other!r}: name the datasets in them as fields, and not '.'"
     if other is not None and ("*" in of or "?" in of):

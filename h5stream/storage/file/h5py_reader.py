@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.decode.columns import columns_of
-from h5stream.storage.decode.elements import in_stored_byte_order, stored_as, to_be_read, type_of, values_of
+from h5stream.storage.decode.elements import in_stored_byte_order, safe_to_read, stored_as, type_of, values_of
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
 from h5stream.storage.layout.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
@@ -32,6 +32,8 @@ from h5stream.storage.source.remote import ObjectFile, ObjectIdentity, check_rea
 from h5stream.storage.source.stores import raise_if_stopped
 
 _log = logging.getLogger("h5stream")
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 _SYSTEM_ERROR = re.compile(r"errno = \d+, error message = '([^']*)'")
 """A system error in a message of libhdf5; without one, the file's bytes are damaged."""
@@ -49,10 +51,10 @@ class H5pyReader:
         self._layout = layout
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._files: dict[int, Any] = {}
-        self._datasets: dict[tuple[int, str], Any] = {}
+        self._files: dict[int, h5py.File] = {}
+        self._datasets: dict[tuple[int, str], h5py.Dataset] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[H5pyReader], tuple[SampleLayout]]:
         return H5pyReader, (self._layout,)
 
     def close(self) -> None:
@@ -70,7 +72,7 @@ class H5pyReader:
             self._pid = os.getpid()
         return self._lock
 
-    def _dataset(self, part: DatasetPart) -> Any:
+    def _dataset(self, part: DatasetPart) -> h5py.Dataset:
         key = (part.file, part.path)
         with self._own_lock():
             if part.file in self._files and not self._files[part.file]:  # it changed, and was reopened elsewhere
@@ -97,7 +99,7 @@ class H5pyReader:
                 raise ValueError(f"it claims {dataset.nbytes:,} bytes")
             return np.frombuffer(dataset[()].tobytes(), dtype=np.uint8)
 
-        return cast(NDArray[np.uint8], self._read(replace(part, path=part.objects[row]), (0,), read))
+        return self._read(replace(part, path=part.objects[row]), (0,), read)
 
     def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[Any]:
         """Read a box of a dataset part, converted to its dtype."""
@@ -105,7 +107,7 @@ class H5pyReader:
         def read(dataset: h5py.Dataset) -> NDArray[Any]:
             return cast(NDArray[Any], in_stored_byte_order(values_of(dataset, start, count)))
 
-        return cast(NDArray[Any], self._read(part, start, read))
+        return self._read(part, start, read)
 
     def chunk(self, part: DatasetPart, number: int) -> NDArray[np.uint8]:
         """Read one chunk as its raw stored elements, padded with zeros beyond the data."""
@@ -125,7 +127,9 @@ class H5pyReader:
         chunk[tuple(slice(0, n) for n in count)] = box
         return chunk.reshape(-1).view(np.uint8)
 
-    def _read(self, part: DatasetPart, start: tuple[int, ...], read: Callable[[Any], Any]) -> Any:
+    def _read(
+        self, part: DatasetPart, start: tuple[int, ...], read: Callable[[h5py.Dataset], NDArray[_Scalar]]
+    ) -> NDArray[_Scalar]:
         path = self._layout.files[part.file].path
         what = f"{path!r}, dataset {part.path!r}: h5py cannot read the rows from {start[0]} on"
         first = ""
@@ -153,7 +157,7 @@ class H5pyReader:
                     if part.file in self._files and self._datasets.get((part.file, part.path)) is dataset:
                         self._forget(part.file).close()
 
-    def _forget(self, number: int) -> Any:
+    def _forget(self, number: int) -> h5py.File:
         self._datasets = {key: other for key, other in self._datasets.items() if key[0] != number}
         return self._files.pop(number)
 
@@ -185,7 +189,7 @@ def read_raw_box(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int
     if box.size and stored.plain is not None:
         file_space = dataset.id.get_space()
         file_space.select_hyperslab(start, count)
-        with to_be_read(dataset) as opened:
+        with safe_to_read(dataset) as opened:
             opened.id.read(h5py.h5s.create_simple(count), file_space, box, stored.plain)
     return box
 

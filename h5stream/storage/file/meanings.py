@@ -18,7 +18,7 @@ from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Pac
 from h5stream.samples.table import ROW
 from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, has_small_sequences, type_if_any
 from h5stream.storage.decode.small_floats import held_as, name_of, shown, widened, widened_dtype
-from h5stream.storage.file.discovery import thing_at
+from h5stream.storage.file.discovery import Node, thing_at
 from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import (
@@ -119,8 +119,10 @@ def packing_of(
     attributes = attributes_of(dataset, names)
     every = []
     for one in members:
-        fill = _inside(_fill_value(dataset, path), one) if FILL in missing else None
-        every.append(_packing(missing, dtype, {name: _inside(value, one) for name, value in attributes.items()}, fill))
+        fill = _member_value(_fill_value(dataset, path), one) if FILL in missing else None
+        every.append(
+            _packing(missing, dtype, {name: _member_value(value, one) for name, value in attributes.items()}, fill)
+        )
     if len(set(every)) > 1:
         rule = "members have different fill values, and make one tensor; make a field of each, or give missing= numbers"
         raise OptionError(f"{path!r}: {dataset.name!r}: {rule}")
@@ -153,7 +155,7 @@ def _fill_value(dataset: h5py.Dataset, path: str) -> Any:
     return fill_value_of(dataset)
 
 
-def _inside(value: Any, member: tuple[str, ...]) -> Any:
+def _member_value(value: Any, member: tuple[str, ...]) -> Any:
     """Return the member of a value, or the value itself if it is no compound."""
     for name in member:
         value = value[name] if getattr(value, "dtype", None) is not None and value.dtype.names else value
@@ -185,9 +187,9 @@ def with_packings(layout: SampleLayout, packed: Sequence[Packed], *, may_lack: b
         for number in leaves:
             if number in once:
                 of = [np.array([dict(one)[number]], dtype=object) for one in packed]
-                layout = _with(layout, number, of, None)
+                layout = _with_field_packings(layout, number, of, None)
             else:
-                layout = _with_own(layout, number, field.missing, may_lack=may_lack)
+                layout = _with_dataset_packings(layout, number, field.missing, may_lack=may_lack)
     return layout
 
 
@@ -205,7 +207,9 @@ def _check_fit(requested: Field, fields: Sequence[FieldLayout]) -> None:
             raise OptionError(f"Field({requested.name!r}): {problem}; give the number as it is stored")
 
 
-def _with_own(layout: SampleLayout, number: int, missing: MissingValues, *, may_lack: bool) -> SampleLayout:
+def _with_dataset_packings(
+    layout: SampleLayout, number: int, missing: MissingValues, *, may_lack: bool
+) -> SampleLayout:
     """Return the layout with the packings of a field, from each of its datasets."""
     pairs = ((n, one) for n, parts in enumerate(layout.datasets) for one in parts[0].targets if one.field == number)
     dataset, _ = next(pairs)
@@ -214,8 +218,8 @@ def _with_own(layout: SampleLayout, number: int, missing: MissingValues, *, may_
         files = _DatasetOpener(layout, opened)
         for part in layout.datasets[dataset]:
             target = next(one for one in part.targets if one.field == number)
-            of.append(_of_part(files, part, target, layout.fields[number], missing, may_lack=may_lack))
-    return _with(layout, number, of, dataset)
+            of.append(_part_packings(files, part, target, layout.fields[number], missing, may_lack=may_lack))
+    return _with_field_packings(layout, number, of, dataset)
 
 
 class _DatasetOpener:
@@ -227,7 +231,7 @@ class _DatasetOpener:
         self._part: DatasetPart | None = None
         self._numbers = np.zeros(0, dtype=np.int64)
 
-    def dataset(self, part: DatasetPart, k: int) -> tuple[Any, str]:
+    def dataset(self, part: DatasetPart, k: int) -> tuple[Node | None, str]:
         """Return a part's dataset, or that of its object `k`, and the path of its file."""
         identity, path = self._layout.files[part.file], part.path
         within = identity.path
@@ -265,7 +269,7 @@ def _file_of_each(part: DatasetPart, identity: FilesIdentity) -> NDArray[np.int6
     return numbers
 
 
-def _of_part(
+def _part_packings(
     files: _DatasetOpener,
     part: DatasetPart,
     target: Target,
@@ -296,7 +300,9 @@ def _unwritten(part: DatasetPart) -> NDArray[np.int64]:
     return np.setdiff1d(np.arange(len(part.objects)), part.index.numbers // part.index.columns)
 
 
-def _with(layout: SampleLayout, number: int, of: Sequence[NDArray[np.object_]], dataset: int | None) -> SampleLayout:
+def _with_field_packings(
+    layout: SampleLayout, number: int, of: Sequence[NDArray[np.object_]], dataset: int | None
+) -> SampleLayout:
     """Return the layout with a field's packings, and if datasets differ, with a field of their index."""
     index_of = {one: k for k, one in enumerate(dict.fromkeys(one for part in of for one in part.tolist()))}
     field = layout.fields[number]
@@ -312,7 +318,7 @@ def _with(layout: SampleLayout, number: int, of: Sequence[NDArray[np.object_]], 
     if dataset is None or (is_of_parts and dataset < len(layout.aligned)):
         column = Column(np.concatenate(numbers), layout.file_starts, by_rows=True)
     else:
-        column = Column(_of_samples(layout, field, numbers, dataset))
+        column = Column(_sample_packings(layout, field, numbers, dataset))
     return _with_column(layout, number, packings, column)
 
 
@@ -325,7 +331,7 @@ def _with_column(layout: SampleLayout, number: int, packings: tuple[Packing, ...
     return replace(layout, fields=tuple(fields), columns=(*layout.columns, (len(fields) - 1, column)))
 
 
-def _of_samples(
+def _sample_packings(
     layout: SampleLayout, field: FieldLayout, numbers: Sequence[NDArray[np.int32]], dataset: int
 ) -> NDArray[np.int32]:
     """Return the index of each sample's packing, by its rows."""
@@ -424,11 +430,13 @@ def warn_of_meanings(layout: SampleLayout) -> None:
     followed = set(_followed(layout))
     for parts in layout.datasets:
         for place, target in enumerate(parts[0].targets):
-            first = _compared(target.field, target.meaning, followed)
+            first = _compared_attributes(target.field, target.meaning, followed)
             for where, meaning in _located_meanings(layout, parts, place):
-                if meaning != target.meaning and _compared(target.field, meaning, followed) != first:
-                    at_first = _where(layout, parts[0], parts[0].path)
-                    _warn(layout, target.field, (first, at_first), (_compared(target.field, meaning, followed), where))
+                if meaning == target.meaning:
+                    continue
+                if (other := _compared_attributes(target.field, meaning, followed)) != first:
+                    at_first = _location(layout, parts[0], parts[0].path)
+                    _warn(layout, target.field, (first, at_first), (other, where))
                     return
 
 
@@ -437,12 +445,12 @@ def _located_meanings(
 ) -> Iterator[tuple[tuple[str, str], Meaning]]:
     """Yield the locations of a field's data, with the attributes there."""
     for part in parts:
-        yield _where(layout, part, part.path), part.targets[place].meaning
+        yield _location(layout, part, part.path), part.targets[place].meaning
         for path, meaning in part.targets[place].others:
-            yield _where(layout, part, path), meaning
+            yield _location(layout, part, path), meaning
 
 
-def _where(layout: SampleLayout, part: DatasetPart, path: str) -> tuple[str, str]:
+def _location(layout: SampleLayout, part: DatasetPart, path: str) -> tuple[str, str]:
     """Return the file and the path of data in a part; for objects that are files, the object's file."""
     identity = layout.files[part.file]
     if not isinstance(identity, FilesIdentity):
@@ -457,7 +465,7 @@ def _followed(layout: SampleLayout) -> Iterator[int]:
             yield from (numbers_of(leaf)[0] for _, leaf in leaves_of("", entry))
 
 
-def _compared(field: int, meaning: Meaning, followed: set[int]) -> dict[str, str]:
+def _compared_attributes(field: int, meaning: Meaning, followed: set[int]) -> dict[str, str]:
     """Return the attributes that must agree, by name: with missing="netcdf" only the units."""
     names = ("units",) if field in followed else MEANINGS
     return {name: value for name, value in meaning if name in names}

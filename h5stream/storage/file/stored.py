@@ -67,7 +67,7 @@ VARIABLE_LENGTH = "variable length"
 
 
 @contextlib.contextmanager
-def open_hdf5(path: str) -> Iterator[Any]:
+def open_hdf5(path: str) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading, independently of other handles, and close it at the end of the block."""
     try:
         file = open_file(path)
@@ -107,7 +107,7 @@ class Files:
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         self.identities, self.named = identities_of(paths), len(paths)
-        self._numbers: dict[Any, int] = {}
+        self._numbers: dict[str | tuple[int, int], int] = {}
         # by the index of each field in a sample: the names of the first file's columns, and their positions in a row
         self.columns: dict[tuple[int, str], tuple[list[str], NDArray[np.int32]]] = {}
 
@@ -121,7 +121,7 @@ class Files:
         return number
 
 
-def _inode(path: str) -> Any:
+def _inode(path: str) -> str | tuple[int, int]:
     if is_address(path):
         return path
     stat = stat_of(path)
@@ -207,9 +207,9 @@ def part_of(
 ) -> DatasetPart:
     """Return the part of a dataset and its fields; with `along`, samples are boxes, and columns are not selected."""
     opened.guard.check_data(place.dataset, name, place.identity.path)
-    part = _through_h5py(place, None if along else columns, targets, row_start)
-    described = _of_heap if part.reason == VARIABLE_LENGTH else _of_chunks
-    part = described(part, place, name, targets)
+    part = _h5py_part(place, None if along else columns, targets, row_start)
+    describe = _heap_part if part.reason == VARIABLE_LENGTH else _chunked_part
+    part = describe(part, place, name, targets)
     if not part.pieces:  # rows that h5py reads, or values in a heap
         part = replace(part, pieces=column_pieces(part.shape[1:], part.shape[1:], part.columns))
     if part.leads_on:
@@ -231,7 +231,7 @@ def part_moved(part: DatasetPart, moved: NDArray[np.int64] | None) -> DatasetPar
     return replace(part, moved=moved, access=DECODED if part.access == DIRECT else part.access)
 
 
-def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row_start: int) -> DatasetPart:
+def _h5py_part(place: Place, columns: Columns, targets: Sequence[Target], row_start: int) -> DatasetPart:
     """Return the part of a dataset that is read through h5py; its reason is empty if h5stream may read it itself."""
     dataset, row_shape = place.dataset, place.dataset.shape[1:]
     pipeline = filters.pipeline_of(dataset.id.get_create_plist())
@@ -244,7 +244,7 @@ def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row
         rows=dataset.shape[0],
         row_start=row_start,
         access=VIA_H5PY,
-        reason=_why_h5py(place, pipeline, targets, stored),
+        reason=_h5py_reason(place, pipeline, targets, stored),
         chunk_rows=max(1, chunk_rows),
         pipeline=pipeline,
         columns=columns,
@@ -256,7 +256,7 @@ def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row
     )
 
 
-def _why_h5py(
+def _h5py_reason(
     place: Place, pipeline: filters.Pipeline, targets: Sequence[Target], stored: elements.StoredElement
 ) -> str:
     """Return why a dataset's type or layout requires h5py; empty if it does not."""
@@ -277,7 +277,7 @@ def _why_h5py(
     return f"{filters.KNOWN_NAMES[undone[0].id]}: only libhdf5 undoes it" if undone else ""
 
 
-def _of_chunks(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
+def _chunked_part(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
     """Return the part with its chunk index, or for h5py if the chunks are not reliable."""
     index, why = _read_index(part, place, name)
     if index is None or part.reason:
@@ -343,7 +343,7 @@ def _read_index(part: DatasetPart, place: Place, name: str, element_nbytes: int 
 # --- values of variable length whose heap can be read without libhdf5
 
 
-def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
+def _heap_part(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
     """Return the part with references to its variable-length values, or for h5py if they cannot be read."""
     dataset, rows = place.dataset, place.dataset.shape[0]
     where, kind, whole = 0, dataset.id.get_type(), elements.stored_as(dataset)
@@ -363,7 +363,7 @@ def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Targe
     if stored.chunk_nbytes > COMPARED_NBYTES:
         return part
     try:
-        raw = _all_elements(place, stored, slice(where, where + reference_nbytes))
+        raw = _read_all_elements(place, stored, slice(where, where + reference_nbytes))
     except (H5StreamError, DecodeError) as error:
         reason = f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}"
         damaged = error.chunk if isinstance(error, CorruptChunkError) else None
@@ -375,7 +375,7 @@ def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Targe
     return replace(part, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(targets))
 
 
-def _all_elements(place: Place, stored: DatasetPart, taken: slice) -> NDArray[np.uint8] | None:
+def _read_all_elements(place: Place, stored: DatasetPart, taken: slice) -> NDArray[np.uint8] | None:
     """Read the bytes `taken` of all elements, chunk by chunk; None if missing chunks have a fill value."""
     index, dataset, nbytes = stored.chunk_index, place.dataset, stored.stored_element_nbytes
     is_filled = dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED

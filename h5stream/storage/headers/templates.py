@@ -182,7 +182,7 @@ class _HeaderParser:
         template.data += data.tobytes()
         template.same += b"\xff" * nbytes + bytes(data.shape[1] - nbytes)
         if is_checked:
-            self._varying(begin + nbytes - 4, 4)
+            self._mark_varying(begin + nbytes - 4, 4)
         return begin
 
     def _ahead(self, where: int, nbytes: int) -> bytes:
@@ -198,7 +198,7 @@ class _HeaderParser:
     def _number(self, at: int, nbytes: int) -> int:
         return int.from_bytes(self._bytes(at, nbytes), "little")
 
-    def _varying(self, at: int, nbytes: int) -> Span:
+    def _mark_varying(self, at: int, nbytes: int) -> Span:
         """Mark bytes that may differ, and return their position."""
         self._check(holds=0 <= nbytes <= len(self.template.data) - at)
         self.template.same[at : at + nbytes] = bytes(nbytes)
@@ -206,7 +206,7 @@ class _HeaderParser:
 
     def _address(self, at: int) -> int:
         """Mark an address as varying; return it as an offset in the file, or `NOWHERE`."""
-        value, _ = self._number(at, self._wide), self._varying(at, self._wide)
+        value, _ = self._number(at, self._wide), self._mark_varying(at, self._wide)
         if value == (1 << 8 * self._wide) - 1:
             return NOWHERE
         self._check(holds=value < int(self._raw.end[0]) - self._base)
@@ -230,7 +230,7 @@ class _HeaderParser:
         end = begin + int.from_bytes(head[size_at : size_at + width], "little")
         self._block(-1, where, end + ahead, is_checked=is_new)
         if is_new and flags & 0x20:
-            self._varying(6, 16)
+            self._mark_varying(6, 16)
         self._parse_messages(begin, end, message_head, is_new=is_new)
         for pointer, place, nbytes in self._further:  # grows meanwhile
             begin = self._block(pointer, place, nbytes, is_checked=is_new)
@@ -251,7 +251,7 @@ class _HeaderParser:
             self._check(holds=kind == _LINK or kind not in self._messages)
             self._messages[kind] = Span(at, nbytes)
         if kind in _VARYING_FROM:
-            self._varying(at + _VARYING_FROM[kind], nbytes - _VARYING_FROM[kind])
+            self._mark_varying(at + _VARYING_FROM[kind], nbytes - _VARYING_FROM[kind])
         elif kind == _ATTRIBUTE:
             self._attribute(at, at + nbytes)
         elif kind == _CONTINUATION:
@@ -259,7 +259,7 @@ class _HeaderParser:
         elif kind == _LINK:
             self._link(at)
         elif kind == _SYMBOL_TABLE:
-            self._varying(at, 2 * self._wide)
+            self._mark_varying(at, 2 * self._wide)
         else:
             self._check(holds=kind in _OF_DATASETS or kind in (_GROUP_INFO, _COMMENT, _REFERENCES))
 
@@ -273,7 +273,7 @@ class _HeaderParser:
         name, at = self._bytes(at + width, nbytes), at + width + nbytes
         if is_hard:
             self._check(holds=name not in self.template.links)
-            self.template.links[name] = self._varying(at, self._wide)
+            self.template.links[name] = self._mark_varying(at, self._wide)
 
     def _lengths(self, at: int) -> tuple[int, int, int]:
         """Return the position and the number of a dataspace's lengths, and 1 if maximum lengths follow."""
@@ -288,7 +288,7 @@ class _HeaderParser:
         unit, first = 8 if version == 1 else 1, at + (9 if version == 3 else 8)
         sizes = (-(-self._number(at + k, 2) // unit) * unit for k in (2, 4, 6))
         name_at, type_at, space_at, value_at = itertools.accumulate(sizes, initial=first)
-        self._varying(value_at, end - value_at)
+        self._mark_varying(value_at, end - value_at)
         name = self._bytes(name_at, type_at - name_at).partition(b"\0")[0].decode("utf-8", "surrogateescape")
         if name not in self._wanted or (version > 1 and flags):
             return
@@ -312,7 +312,7 @@ class _HeaderParser:
             return
         self._check(holds={_SPACE, _TYPE, _LAYOUT} <= messages.keys())
         first, template.rank, has_most = self._lengths(messages[_SPACE].at)
-        self._varying(first, template.rank * long * (1 + has_most))
+        self._mark_varying(first, template.rank * long * (1 + has_most))
         template.dims = [Span(first + k * long, long) for k in range(template.rank)]
         template.element_nbytes = self._number(messages[_TYPE].at + 4, 4)
         template.filters = self._number(messages[_PIPELINE].at + 1, 1) if _PIPELINE in messages else 0
@@ -322,10 +322,10 @@ class _HeaderParser:
         if template.layout == COMPACT:
             template.nbytes = Span(at + 2, 2)
             self._check(holds=4 + self._number(at + 2, 2) <= nbytes)
-            template.address = self._varying(at + 4, self._number(at + 2, 2))
+            template.address = self._mark_varying(at + 4, self._number(at + 2, 2))
         elif template.layout == CONTIGUOUS:
-            template.address = self._varying(at + 2, self._wide)
-            template.nbytes = self._varying(at + 2 + self._wide, long)
+            template.address = self._mark_varying(at + 2, self._wide)
+            template.nbytes = self._mark_varying(at + 2 + self._wide, long)
         else:
             self._check(holds=template.layout == CHUNKED and template.rank > 0)
             self._chunks(at, version)
@@ -344,13 +344,16 @@ class _HeaderParser:
         self._check(
             holds=rank == template.rank + 1 and 1 <= width <= 8 and (version == 3) == (template.index == BTREE_1)
         )
-        template.sides = [self._varying(sides_at + k * width, width) for k in range(template.rank)]
+        template.sides = [self._mark_varying(sides_at + k * width, width) for k in range(template.rank)]
         is_filtered_one = template.index == SINGLE and template.filters > 0
         self._check(holds=flags == 2 * is_filtered_one and template.index in _INDEX_NBYTES)
         if is_filtered_one:
-            template.nbytes, template.mask = self._varying(after, self._long), self._varying(after + self._long, 4)
+            template.nbytes, template.mask = (
+                self._mark_varying(after, self._long),
+                self._mark_varying(after + self._long, 4),
+            )
             after += self._long + 4
-        template.address = self._varying(after + _INDEX_NBYTES[template.index], self._wide)
+        template.address = self._mark_varying(after + _INDEX_NBYTES[template.index], self._wide)
 
     # --- groups --------------------------------------------------------------------------------------------------
 
@@ -373,10 +376,10 @@ class _HeaderParser:
             self._check(holds=sign[:5] == b"TREE\0")
             first, entry = 8 + 2 * wide, long + wide
             begin = self._block(pointer, where, first + count * entry + long)
-            self._varying(begin + 8, 2 * wide)
+            self._mark_varying(begin + 8, 2 * wide)
             pointers = range(begin + first + long, begin + first + long + count * entry, entry)
             for one in pointers:
-                self._varying(one, wide)
+                self._mark_varying(one, wide)
             ends = (self._text(names, self._number(one + wide, long)) for one in pointers)
             pointer = next((one for one, end in zip(pointers, ends, strict=True) if name <= end), -1)
             self._check(holds=pointer >= 0)
@@ -388,8 +391,8 @@ class _HeaderParser:
     def _leaf(self, begin: int, names: int, count: int) -> None:
         wide, entry = self._wide, 2 * self._wide + 24
         for at in range(begin + 8, begin + 8 + count * entry, entry):
-            link = self._varying(at + wide, wide)
-            self._varying(at + 2 * wide + 8, 16)
+            link = self._mark_varying(at + wide, wide)
+            self._mark_varying(at + 2 * wide + 8, 16)
             if self._number(at + 2 * wide, 4) < 2:  # no soft link
                 self.template.links[self._text(names, self._number(at, wide))] = link
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.storage.decode.columns import ColumnNames
-from h5stream.storage.decode.elements import to_be_read
+from h5stream.storage.decode.elements import safe_to_read
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.remote import ObjectIdentity, opened_with
@@ -56,7 +56,7 @@ class AxisNames:
 
 def _names_in(dataset: h5py.Dataset, member: str) -> NDArray[Any]:
     """Return the names in a dataset; strings are decoded."""
-    with to_be_read(dataset) as opened:
+    with safe_to_read(dataset) as opened:
         values = np.asarray(opened[member] if member else opened[()])
     if values.dtype.kind not in "SO":
         return values
@@ -126,7 +126,7 @@ def unlike_names(first: Sequence[AxisNames], other: Sequence[AxisNames], field: 
         if named is None or named.key == theirs.key:
             continue
         a, b = named.read(), theirs.read()
-        if len(a) != len(b) or (wrong := _first_unlike(a, b)) is None:
+        if len(a) != len(b) or (wrong := _first_difference(a, b)) is None:
             continue
         here, elsewhere = (names.tolist()[wrong] for names in (a, b))
         message = (
@@ -142,7 +142,7 @@ def unlike_names(first: Sequence[AxisNames], other: Sequence[AxisNames], field: 
     return ""
 
 
-def _first_unlike(a: NDArray[Any], b: NDArray[Any]) -> int | None:
+def _first_difference(a: NDArray[Any], b: NDArray[Any]) -> int | None:
     """Return the first index at which names differ; numbers may differ by rounding."""
     if "O" in (a.dtype.kind, b.dtype.kind):
         unlike = np.array([str(x) != str(y) for x, y in zip(a.tolist(), b.tolist(), strict=True)], dtype=bool)

@@ -97,7 +97,7 @@ def _scales(scale: Any) -> tuple[Fraction, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """What a sample takes of a dataset, if it is not what ``samples=`` says for all fields.
+    """The part of a dataset that a sample takes, if it differs from ``samples=``.
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ class Field:
             "file": ()
             if file is None
             else tuple(path for one in several(file, "Field(file=)") for path in paths_of(one, None)),
-            "lookup": _lookup(name, lookup),
+            "lookup": _checked_lookup(name, lookup),
             "decode": _decode(name, format_, length, ragged),
             "length": length,
             "normalize": normalization(name, normalize),
@@ -317,7 +317,7 @@ class Field:
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
-        object.__setattr__(self, "ragged", self._form(ragged))
+        object.__setattr__(self, "ragged", self._ragged_form(ragged))
         present = options_of(self)
         for option, what, refused, way_out in _CLASHES:
             if option in present and not present.isdisjoint(refused):
@@ -326,7 +326,7 @@ class Field:
 
     def __repr__(self) -> str:
         arguments = {
-            "columns": _written(self.columns),
+            "columns": _columns_argument(self.columns),
             "dtype": self.dtype,
             "take": "all" if self.repeat else None if self.take == Take() else self.take,
             "file": self.file or None,
@@ -338,7 +338,7 @@ class Field:
         }
         return f"Field({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in arguments.items() if v is not None)])})"
 
-    def _form(self, ragged: Form | Ragged | None) -> Ragged | None:
+    def _ragged_form(self, ragged: Form | Ragged | None) -> Ragged | None:
         """Return the form of rows in a batch if samples have several; None if each sample is one row."""
         if isinstance(ragged, Ragged) or (ragged is None and self.decode):
             form = ragged
@@ -402,7 +402,7 @@ class Field:
             return self
         stays = self._beside is None and (self._file or self.file or self.name.startswith("/") or self.names_objects)
 
-        def here(name: str) -> str:
+        def resolve(name: str) -> str:
             literal, written = parted(name)
             if name.startswith("/"):
                 return name if self._beside is None else self._beside.put(name, group)
@@ -412,9 +412,9 @@ class Field:
 
         lookup = self.lookup
         if isinstance(lookup, (str, Stretches)):
-            lookup = here(lookup) if isinstance(lookup, str) else renamed(lookup, here)
-        name, length = self.name if stays else here(self.name), self.length
-        return changed(self, name=name, lookup=lookup, length=here(length) if length and not stays else length)
+            lookup = resolve(lookup) if isinstance(lookup, str) else renamed(lookup, resolve)
+        name, length = self.name if stays else resolve(self.name), self.length
+        return changed(self, name=name, lookup=lookup, length=resolve(length) if length and not stays else length)
 
 
 class SiblingPattern(NamedTuple):
@@ -469,7 +469,7 @@ def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
     return places
 
 
-def _lookup(name: str, lookup: Any) -> Any:
+def _checked_lookup(name: str, lookup: Any) -> Any:
     """Check `lookup`, and return it in its normal form."""
     if lookup is None or (isinstance(lookup, str) and not braces_in(name)):
         return lookup
@@ -579,15 +579,15 @@ def _columns(columns: Any) -> Columns:
             raise OptionError(f"columns= names a column twice, of {reprlib.repr(names)}; name each once")
         return ColumnNames(names)
     if not isinstance(columns, tuple):
-        return columns if columns is None else _of_axis(columns)
+        return columns if columns is None else _axis_index(columns)
     if columns and all(isinstance(index, (int, np.integer)) for index in columns):
         numbers = ", ".join(map(str, columns))
         meanings = f"columns=[{numbers}] takes these columns, and columns=({numbers}, ...) what x[i, {numbers}] is"
         raise OptionError(f"columns={columns!r} is a tuple of numbers, which may mean two things: {meanings}")
-    return tuple(_of_axis(index, is_one=True) for index in columns)
+    return tuple(_axis_index(index, is_one=True) for index in columns)
 
 
-def _written(columns: Columns) -> Any:
+def _columns_argument(columns: Columns) -> Any:
     """Return columns in the form of the argument."""
     if not isinstance(columns, ColumnNames):
         return columns
@@ -611,7 +611,7 @@ def _column_names(columns: Any) -> tuple[str, ...]:
     return () if names and not isinstance(names[0], str) else names
 
 
-def _of_axis(index: Any, *, is_one: bool = False) -> Any:
+def _axis_index(index: Any, *, is_one: bool = False) -> Any:
     """Parse an index of one axis: a slice, numbers, a mask, or if it `is_one` of several axes, a single number."""
     check_ordered("columns=", index)
     if isinstance(index, (slice, EllipsisType)):
@@ -893,7 +893,7 @@ _PLACED = tuple(f"Take({name}=)" for name in _TOOK)
 _NAMED = "columns= of names"
 _ARRAYS = f"ragged={ARRAYS!r}"
 _EACH = (_ARRAYS, "a part of an axis", "lookup= of rows", "lookup= of several rows")
-"""Names of finer cases, beside the options themselves."""
+"""Names of special cases of options."""
 
 _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "sparse": ("rows of a sparse matrix", ("dtype=", "normalize=", "columns=", "ragged=", "file=", "lookup=")),

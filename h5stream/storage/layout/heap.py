@@ -22,7 +22,7 @@ DOUBTFUL = -2
 """Replaces an invalid address; such a value is read through libhdf5, which raises the error."""
 
 MOST_VALUES = 1 << 25
-"""The most values of a dataset whose references are kept in memory, 16 bytes each; h5py reads larger ones."""
+"""The most values of a dataset whose references are kept in memory, 16 bytes each; h5py reads larger datasets."""
 
 PARSED_TOGETHER = 1 << 20
 """References that are parsed together."""
@@ -83,10 +83,10 @@ class HeapValues:
         order = np.argsort(self.address[chosen], kind="stable")
         ordered, file = chosen[order], self.superblock
         if self.index is None:
-            return self._read_each(source, self.address[chosen], targets, wanted, order)
+            return self._read_direct(source, self.address[chosen], targets, wanted, order)
         address, size, descriptor = self.address[ordered], file.file_nbytes, source.descriptor()
         if descriptor is None:
-            descriptor, address, size = self._fetched(source, address, self.nbytes_of(ordered))
+            descriptor, address, size = self._fetch_collections(source, address, self.nbytes_of(ordered))
         failed = np.zeros(len(ordered), dtype=bool)
         counts = read_objects(
             descriptor.number, size, file.length_nbytes, address, self.index[ordered].astype(np.int64),
@@ -96,7 +96,7 @@ class HeapValues:
         mask[order] = failed
         return mask, counts
 
-    def _read_each(
+    def _read_direct(
         self, source: ByteSource, address: Ints, targets: Ints, wanted: Ints, order: Ints
     ) -> tuple[NDArray[np.bool_], tuple[int, int]]:
         """Read values outside the heap, each to its target address."""
@@ -106,7 +106,7 @@ class HeapValues:
         source.read_many(address[readable].tolist(), [memoryview(one).cast("B") for one in memory])
         return (address < 0) & (address != NOWHERE), (int(wanted[readable].sum()), len(readable))
 
-    def _fetched(self, source: ByteSource, address: Ints, nbytes: Ints) -> tuple[Descriptor, Ints, int]:
+    def _fetch_collections(self, source: ByteSource, address: Ints, nbytes: Ints) -> tuple[Descriptor, Ints, int]:
         """Fetch the collections at ascending addresses into a memory file; return it, each one's offset, and its size.
 
         The first read of a collection is large enough for the wanted values, so a second is rarely needed.

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,10 @@ class SparseEntry:
     is_dense: bool  # whether a batch holds rows of a dense matrix
     # whether columns are numbered in the order of selection: not ascending, and `width` marks those not selected
     is_renumbered: bool = False
+
+
+Entry: TypeAlias = "int | SparseEntry | dict[str, Entry]"
+"""An entry of a sample's structure: a field's number, a sparse matrix, or the members of a compound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +189,7 @@ class DatasetPart:
     # if its rows are objects: their paths; the dataset has the same path below each as below the first. If they are
     # rows of objects: the paths of these datasets
     objects: Sequence[str] = ()
-    asked: int = 0  # how many of these libhdf5 was asked for, because their headers were not understood
+    asked: int = 0  # objects that libhdf5 opened, because their headers were not understood
     # object_edges, object_rows: for rows of objects, the first row of each and last their end, and the rows of each.
     # Between an object's last row and the next one's first there may be rows that no sample has
     object_edges: NDArray[np.int64] | None = None
@@ -515,7 +519,7 @@ class SampleLayout:
 
     @property
     def asked(self) -> int:
-        """How many objects libhdf5 was asked for, because their headers were not understood."""
+        """The number of objects that libhdf5 opened, because their headers were not understood."""
         return max((sum(part.asked for part in parts) for parts in self.datasets), default=0)
 
     @property
@@ -529,7 +533,7 @@ class SampleLayout:
         return self.shape.assemble([_pick(entry, values) for entry in self.entries])
 
 
-def leaves_of(key: str, entry: Any) -> Iterator[tuple[str, int | SparseEntry]]:
+def leaves_of(key: str, entry: Entry) -> Iterator[tuple[str, int | SparseEntry]]:
     """Yield the leaves of an entry by name: the members of a compound as ``key:member``."""
     if isinstance(entry, dict):
         for member, inner in entry.items():
@@ -543,7 +547,7 @@ def numbers_of(leaf: int | SparseEntry) -> tuple[int, ...]:
     return (leaf.values, leaf.columns) if isinstance(leaf, SparseEntry) else (leaf,)
 
 
-def _pick(entry: Any, values: Sequence[Any]) -> Any:
+def _pick(entry: Entry, values: Sequence[Any]) -> Any:
     if isinstance(entry, SparseEntry):
         rows = values[entry.values]
         if entry.is_dense:

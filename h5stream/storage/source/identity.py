@@ -84,7 +84,7 @@ class ByteSource:
     def __init__(self, identity: Any) -> None:
         self.identity = identity  # the state of the file when it was opened
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[], ByteSource], tuple[()]]:
         return self.identity.open, ()
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:

@@ -162,7 +162,7 @@ class FileIdentity(SourceIdentity):
 MOST_OPEN = 256
 """The most files with an open descriptor; with a file per sample there are tens of thousands."""
 
-_opened_in_turn: collections.deque[weakref.ref[FileBytes]] = collections.deque()
+_open_sources: collections.deque[weakref.ref[FileBytes]] = collections.deque()
 
 
 class FileBytes(ByteSource):
@@ -203,9 +203,9 @@ class FileBytes(ByteSource):
                     raise not_permitted(path) from None
                 except OSError as error:
                     raise SourceError(f"{path!r} cannot be opened: {error.strerror}", file=path) from error
-                _opened_in_turn.append(weakref.ref(self))
-                while len(_opened_in_turn) > MOST_OPEN:  # the next read of a closed file opens it again
-                    first = _opened_in_turn.popleft()()
+                _open_sources.append(weakref.ref(self))
+                while len(_open_sources) > MOST_OPEN:  # the next read of a closed file opens it again
+                    first = _open_sources.popleft()()
                     if first is not None and first is not self:
                         first.close()
             return self._descriptor

@@ -123,7 +123,7 @@ class Opening:
         coming = self._coming.pop(identity.path, None)
         while len(self._coming) < _OPENED_AHEAD and (one := next(self._next, None)):
             if one != identity:
-                self._coming[one.path] = requests().begin(_beginning(one))
+                self._coming[one.path] = requests().begin(_fetch_beginning(one))
         if coming is not None:
             with store_errors(identity.path, "reading", identity.store):
                 _cache_blocks(identity, 0, requests().wait(coming))
@@ -182,7 +182,7 @@ class ObjectIdentity(SourceIdentity):
 
     def now(self) -> ObjectIdentity:
         """Request the current identity of the object."""
-        return requests().run([_now(self.path, self.store)])[0]
+        return requests().run([_current_identity(self.path, self.store)])[0]
 
     def difference(self, now: ObjectIdentity) -> str:
         """Return how the object has changed, as a text; empty if the store reports no change."""
@@ -236,7 +236,7 @@ async def _identity(address: str) -> ObjectIdentity:
     else:  # reopened without options
         word = _store_words.get(address) or word_of(base, None)
     _store_words[address] = word
-    identity, cache = await _now(address, word), _caches.get(address)
+    identity, cache = await _current_identity(address, word), _caches.get(address)
     # An object without an ETag, or with a weak one, may differ the next time; a store in memory numbers ETags
     # anew in each process.
     if not identity.is_watched:
@@ -260,7 +260,7 @@ def _with_cache(identity: ObjectIdentity, cache: ObjectCache | None) -> ObjectId
     return replace(identity, cache=cache)
 
 
-async def _beginning(identity: ObjectIdentity) -> memoryview:
+async def _fetch_beginning(identity: ObjectIdentity) -> memoryview:
     """Return the first bytes of an object, which libhdf5 reads first."""
     source, target = identity.open(), memoryview(bytearray(min(identity.size, _FIRST_BLOCKS * BLOCK_NBYTES)))
     if isinstance(source, CachedBytes):
@@ -272,7 +272,7 @@ async def _beginning(identity: ObjectIdentity) -> memoryview:
     return target
 
 
-async def _now(address: str, word: str) -> ObjectIdentity:
+async def _current_identity(address: str, word: str) -> ObjectIdentity:
     base, path = parts_of(address)
     if word not in stores:
         word = word_of(base, None)

@@ -95,7 +95,7 @@ _STOP_S = 0.1
 """How often a thread that waits for a request checks whether to stop."""
 
 stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stop_asked", default=lambda: False)
-"""Returns whether the current thread's read is no longer needed."""
+"""A function that returns whether the current thread's read is no longer needed."""
 
 
 class StoppedError(Exception):
@@ -302,7 +302,7 @@ def _open_store(base: str, options: Mapping[str, Any]) -> Any:
         if not (isinstance(error, Exception) or _is_panic(error)):
             raise
         if (unknown := re.match(r"(?:Configuration key: '|Invalid key: )(\w+)", str(error))) is not None:
-            raise _no_such_option(base, unknown[1]) from None
+            raise _unknown_option(base, unknown[1]) from None
         raise OptionError(f"storage_options= does not open {base!r}: {_without_keys(error, base)}") from None
 
 
@@ -323,13 +323,13 @@ def _checked(base: str, options: object, place: str = "") -> dict[str, Any]:
     checked = dict(options)
     for name, value in options.items():
         if place in ("retry_config", "backoff") and _PLACES.get(name) != place:
-            raise _no_such_option(base, name, value)
+            raise _unknown_option(base, name, value)
         if name in ("client_options", "retry_config", "backoff"):
             checked[name] = _checked(base, value, name)
         elif name == "config" and not place:
             checked[name] = _checked(base, value)
         elif not place and (_plain(name) in _PLACES or base.startswith(("http", "memory"))):
-            raise _no_such_option(base, name, value)
+            raise _unknown_option(base, name, value)
         elif not place and name != "credential_provider" and not isinstance(value, (str, bool)):
             rule = f"storage_options={{{name!r}: ...}} takes text, or True or False"
             raise OptionError(f"{rule}, not {type(value).__name__}")
@@ -353,7 +353,7 @@ def _duration(name: str, value: object) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _no_such_option(base: str, name: str, value: object = None) -> OptionError:
+def _unknown_option(base: str, name: str, value: object = None) -> OptionError:
     """Return the error for an unknown option, with the similar one and the dict that contains it."""
     own, plain = _OF_STORES.get(_variable_prefix(base), ""), _plain(name)
     places, meant = dict.fromkeys(own.split(), "") | _PLACES, _FOREIGN_NAMES.get(plain, plain)
@@ -475,11 +475,11 @@ def _first_line(message: str) -> str:
             why = re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", message, re.DOTALL)
             reason = f", {why[1]}: {why[2]}"[:300] if why else ""
             return f"{action} was answered with {status[1].strip()}{reason}"
-        return f"{action}: {_of_transport(first, message)}"
-    return _of_transport(first, message)
+        return f"{action}: {_transport_message(first, message)}"
+    return _transport_message(first, message)
 
 
-def _of_transport(first: str, message: str) -> str:
+def _transport_message(first: str, message: str) -> str:
     """Return the first line of a connection error, with the reason below it."""
     if first.endswith("builder error"):
         how = "AWS_ALLOW_HTTP=true, or storage_options={'client_options': {'allow_http': True}}"
