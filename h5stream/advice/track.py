@@ -36,7 +36,7 @@ class EpochSummary(ShownAsText):
         Batches taken, fewer where the loop ended early, and ``len(loader)``, or what a resume left of it; None if it
         has none.
     samples : int or None
-        Rows taken; None if no batch or_na how many it has.
+        Rows taken; None if no batch told how many it has.
     epoch_s : float
         Seconds from the first ``next`` to the end.
     batch_size, expected_batch_size : int or None

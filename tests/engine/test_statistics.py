@@ -147,7 +147,7 @@ def test_batches_that_were_ready_are_counted_when_asked_for(tmp_path):
         for _ in iterator:
             pass
         found = loader.stats()
-    # StoreUsage 9 times: for the first, which may have been ready, then 7, 6 ... 0 at the end.
+    # Asked 9 times: for the first, which may have been ready, then 7, 6 ... 0 at the end.
     assert found.ready_mean * 9 >= 7 + 6 + 5 + 4 + 3 + 2 + 1
     assert 1 / 9 <= found.starved_share <= 2 / 9
     assert found.ready_limit >= 8
