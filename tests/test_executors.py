@@ -15,7 +15,7 @@ from making import write_datasets
 
 from h5stream import H5Dataset, Sequences, repack, stage
 from h5stream.advice.inspection import inspect_files
-from h5stream.base.executors import carried_out
+from h5stream.base.executors import run_jobs
 from h5stream.dataset import statistics as statistics
 from h5stream.errors import IsolatedProcessError, OptionError, StagingError
 
@@ -122,7 +122,7 @@ def test_an_error_names_its_file(paths, tmp_path, by, request):
     with pytest.raises(OSError, match=r"b\.h5"):
         repack(paths, tmp_path / "new", executor=executor)
     with pytest.raises(ZeroDivisionError) as caught:
-        list(carried_out([("b.h5", divmod, (1, 0))], executor))
+        list(run_jobs([("b.h5", divmod, (1, 0))], executor))
     assert caught.value.__notes__ == ["while working on b.h5"]
 
 
@@ -131,7 +131,7 @@ def test_a_process_that_dies_is_told_with_its_file():
         ProcessPoolExecutor(1, SERVED) as pool,
         pytest.raises(IsolatedProcessError, match=r"b\.h5: a process of executor= is gone"),
     ):
-        list(carried_out([("b.h5", os._exit, (3,))], pool))
+        list(run_jobs([("b.h5", os._exit, (3,))], pool))
 
 
 def test_ctrl_c_cancels_what_has_not_begun():
@@ -149,7 +149,7 @@ def test_ctrl_c_cancels_what_has_not_begun():
     was = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
     with ThreadPoolExecutor(1) as pool:
         with pytest.raises(KeyboardInterrupt):
-            list(carried_out([(f"{k}.h5", work, (k,)) for k in range(5)], pool, tick=interrupt))
+            list(run_jobs([(f"{k}.h5", work, (k,)) for k in range(5)], pool, tick=interrupt))
         hold.set()
     signal.signal(signal.SIGINT, was)
     assert ran == [0]

@@ -396,7 +396,7 @@ def test_a_refusal_says_whose_credentials_were_wrong(server, monkeypatch, option
             H5Dataset("s3://bucket/a.h5", storage_options=store | options)
     else:
         monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
-        assert said in stores._rights("s3://bucket/a.h5", "no such word")
+        assert said in stores._permission_advice("s3://bucket/a.h5", "no such word")
 
 
 def test_no_message_repeats_a_secret_that_a_server_does():
@@ -536,9 +536,9 @@ def test_a_store_that_is_not_there_yet_is_asked_again(folder, monkeypatch):
     monkeypatch.setitem(stores._RETRIES["backoff"], "max_backoff", datetime.timedelta(seconds=0.5))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    refused = stores.asked_of_stores()
+    refused = stores.store_usage()
     asked = in_thread(lambda: H5Dataset(f"http://127.0.0.1:{port}/a.h5", "y")[7])
-    eventually(lambda: stores.asked_of_stores(refused).requests)
+    eventually(lambda: stores.store_usage(refused).requests)
     with pytest.raises(TimeoutError):
         asked.result(0.4)  # longer than the first few of the growing steps
     with ObjectServer(folder, port):

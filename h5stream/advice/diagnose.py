@@ -16,7 +16,7 @@ from typing import Any
 
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
 from h5stream.base import limits
-from h5stream.base.texts import NA, percent, text_of_bytes, told, whole_number
+from h5stream.base.texts import NA, or_na, percent, text_of_bytes, whole_number
 from h5stream.device.facts import synchronize
 from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.errors import OptionError
@@ -534,7 +534,7 @@ def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     first_rows = knobs.window_rows if knobs.first_window_rows is None else knobs.first_window_rows
     fewer = max(knobs.batch_size or 1, (first_rows or 0) // 4)
     if first_rows is not None and fewer < first_rows:
-        present = f"{told(knobs.window_rows, '{}')}, the first {first_rows}"
+        present = f"{or_na(knobs.window_rows, '{}')}, the first {first_rows}"
         why = "batches come when the first window is read; fewer rows mix less"
         turns.append(_turn("window", present, speedup, fewer, why))
     if knobs.num_workers == 0:
@@ -564,7 +564,7 @@ class Trial:
 
     batches: int = 0
     rows: int = 0  # taken
-    largest: int | None = None  # rows of a batch; None while none told how many it has
+    largest: int | None = None  # rows of a batch; None while none or_na how many it has
     epochs: int = 0  # that came to their end
     epoch_batches: int | None = None  # batches of an epoch; None where the loader does not tell
     elapsed_s: float = 0.0  # seconds, to the end of the device's work

@@ -41,14 +41,14 @@ from h5stream.advice.program import (
     with_options,
 )
 from h5stream.base import limits
-from h5stream.base.executors import carried_out, check_executor
+from h5stream.base.executors import check_executor, run_jobs
 from h5stream.base.texts import counted, names_in, names_text, shape_text
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
 from h5stream.samples.whole import LABEL, LEAST_ALIKE, LEAST_GROUPS, LONG_COUNT
 from h5stream.storage.source.local import identity_of
-from h5stream.storage.source.stores import Asked, asked_of_stores
+from h5stream.storage.source.stores import StoreUsage, store_usage
 
 _MOST_CHOSEN = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
@@ -61,7 +61,7 @@ class Inspection:
 
     file: str
     file_nbytes: int
-    asked: Asked  # of a store, to look at it and to open its sample
+    asked: StoreUsage  # of a store, to look at it and to open its sample
     entries: tuple[DatasetEntry, ...]  # its datasets, in the file's order
     # these by number of rows, those of the sample first, then most bytes first; None for what has no rows
     groups: dict[int | None, list[DatasetEntry]]
@@ -97,7 +97,7 @@ def inspect_file(
         raise OptionError(f"a batch has at least one row, not {batch_size}")
     if listing is None:
         listing = list_file(path, most=MOST_DATASETS, allow_external=allow_external)
-    before = Asked(*map(operator.sub, asked_of_stores(), listing.asked))  # another process may have listed it
+    before = StoreUsage(*map(operator.sub, store_usage(), listing.asked))  # another process may have listed it
     entries, by_path = tuple(listing.entries), listing.by_path
     kinds = proposals_of(path, listing, allow_external=allow_external)
     # What only links lead to is not listed, and a field all the same.
@@ -107,11 +107,11 @@ def inspect_file(
     budget = default_budget(limits.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     apart = any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds)
     sample, advice, lines, no_sample = None, tuple[Advice, ...](), Lines(), _NOT_ROWS if apart else _NO_ROWS
-    asked = asked_of_stores(before)
+    asked = store_usage(before)
     try:
         if names:
             dataset = H5Dataset(path, [*map(fields_from_text, forms.values())], allow_external=allow_external)
-            asked = asked_of_stores(before)
+            asked = store_usage(before)
             size = batch_size or batch_rows(len(dataset), dataset.layout.row_nbytes)
             sample, advice = cost_sample(dataset, entries, names, chosen_by, size, budget, threads)
     except H5StreamError as error:
@@ -178,7 +178,7 @@ def inspect_files(paths: Sequence[str], *, executor: Executor | None = None, **a
     """
     check_executor(executor)
     look = functools.partial(inspect_file, **asked)
-    return tuple(carried_out([(path, look, (path,)) for path in paths], executor))
+    return tuple(run_jobs([(path, look, (path,)) for path in paths], executor))
 
 
 def _choose_fields(

@@ -29,7 +29,7 @@ from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.open.opening import open_layout
 from h5stream.storage.source.local import identity_of
-from h5stream.storage.source.stores import NOTHING, Asked, asked_of_stores
+from h5stream.storage.source.stores import NOTHING, StoreUsage, store_usage
 
 REFUSED = "refused"  # h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`
 DAMAGED = "damaged"  # the layout of what is there and cannot be opened: a dataset, or a group with all that is in it
@@ -180,7 +180,7 @@ class Listing:
         default_factory=functools.partial(defaultdict, GroupEntry)
     )  # the root's is ""
     left_out: int = 0  # datasets that were not looked at
-    asked: Asked = NOTHING  # of a store, to list it
+    asked: StoreUsage = NOTHING  # of a store, to list it
 
     def without(self, taken: Collection[str] = ()) -> Listing:
         """Return it without what is no data, and what is taken."""
@@ -229,7 +229,7 @@ def list_file(
     some: Callable[[Sequence[str]], list[str]] = discovery.some_of,
 ) -> Listing:
     """List the datasets and groups that hard links lead to: all, or at most so many, and of each group `some`."""
-    before = asked_of_stores()
+    before = store_usage()
     identity_of(path)
     groups, damaged = defaultdict[str, GroupEntry](GroupEntry), dict[str, str]()
 
@@ -246,7 +246,7 @@ def list_file(
         left_out = max(0, _count(file, found, groups) - len(entries))
     why = "it is there, but libhdf5 cannot open it: "
     entries += [DatasetEntry(path=name, reason=f"{why}{said}") for name, said in damaged.items()]
-    return Listing(path, entries, groups, left_out, asked_of_stores(before))
+    return Listing(path, entries, groups, left_out, store_usage(before))
 
 
 def list_files(paths: Sequence[str], *, allow_external: bool = False) -> dict[str, Listing]:

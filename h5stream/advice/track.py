@@ -13,7 +13,7 @@ from rich.console import Console
 from h5stream.advice import WAITING
 from h5stream.advice.diagnose import Limit, LoaderKnobs, Trial, clock, gpu_ratio, length_of, loop_limit, statistics_of
 from h5stream.base import limits
-from h5stream.base.texts import ShownAsText, percent, text_of_bytes, told
+from h5stream.base.texts import ShownAsText, or_na, percent, text_of_bytes
 from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
@@ -115,15 +115,15 @@ class EpochSummary(ShownAsText):
         # What went into making batches of rows that were there, where it is not next to nothing.
         share = self.statistics.transform_s / self.epoch_s if self.statistics is not None and self.epoch_s else 0.0
         made = f" (tensors, batch_transform and collate_fn: {percent(share)})" if share >= LEAST_TOLD else ""
-        sizes = (told(rows, "{}") for rows in (self.batch_size, self.expected_batch_size))
+        sizes = (or_na(rows, "{}") for rows in (self.batch_size, self.expected_batch_size))
         waits = (self.wait_mean_s, self.wait_max_s, self.wait_first_s)
         lines = (
-            f"{self.description or 'epoch'}: {self.epoch_s:.1f}s | {told(self.samples_per_s, '{:,.0f}')} samples/s | "
+            f"{self.description or 'epoch'}: {self.epoch_s:.1f}s | {or_na(self.samples_per_s, '{:,.0f}')} samples/s | "
             f"{self.batches_per_s:.1f} batches/s{early}",
             "Batch size: {} (expected: {})".format(*sizes),
             f"GPU memory: {text_of_bytes(allocated)} allocated, {text_of_bytes(peak)} peak",
             "DataLoader avg: {}, max: {} (first batch: {})".format(
-                *(told(seconds and 1e3 * seconds, "{:.1f}ms") for seconds in waits)
+                *(or_na(seconds and 1e3 * seconds, "{:.1f}ms") for seconds in waits)
             ),
             f"Waiting for data: {percent(self.waiting_share)} of the time{made}",
             f"Mean utilisation: GPU {percent(self.gpu_ratio)} | CPU {percent(cpu.mean if cpu else None)}",

@@ -1,5 +1,5 @@
 """Numbers and words: sizes as texts, limits of the machine, file systems, names.
 
-Imports nothing of ours but `errors`. Every room may import it.
-Start with `limits` (what a process may use) and `texts` (numbers as people write them).
+Imports only `errors`. Every folder may import it.
+Start with `limits` (resources of a process) and `texts` (parsing and formatting of numbers).
 """

@@ -1,4 +1,4 @@
-"""Jobs over many files, each a call that pickles: in this process, or by an executor of the user's."""
+"""Run picklable jobs over many files, in this process or in an executor of the user."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from h5stream.errors import IsolatedProcessError, OptionError
 
 TICK_S = 0.1
-"""How long a wait lasts at most before `tick` is called."""
+"""The longest wait between calls of `tick`."""
 
 
 Job = tuple[str, Callable[..., Any], tuple[Any, ...]]
-"""The file that an error is to name, a function, and what it is called with."""
+"""The file to name in errors, a function, and its arguments."""
 
 
-def check_executor(executor: Any) -> None:
-    """Refuse what is no executor."""
+def check_executor(executor: object) -> None:
+    """Raise `OptionError` if `executor` is no `concurrent.futures.Executor`."""
     if executor is not None and not isinstance(executor, Executor):
         raise OptionError(
             "executor= takes an executor of concurrent.futures, mpi4py.futures or dask (client.get_executor()), not "
@@ -26,37 +26,35 @@ def check_executor(executor: Any) -> None:
         )
 
 
-def carried_out(
-    jobs: Sequence[Job], executor: Executor | None, tick: Callable[[], None] | None = None
-) -> Generator[Any]:
-    """Yield what jobs return, in their order.
+def run_jobs(jobs: Sequence[Job], executor: Executor | None, tick: Callable[[], None] | None = None) -> Generator[Any]:
+    """Run jobs, and yield their results in order.
 
-    # Guarantees: at an error, at Ctrl-C, and when it is closed, jobs that have not begun are cancelled.
+    # Guarantees: jobs that have not begun are cancelled after an error or Ctrl-C, and when the generator is closed.
     """
     if executor is None:
         for file, work, arguments in jobs:
-            with _naming(file):
+            with _errors_naming(file):
                 result = work(*arguments)
             yield result
         return
-    given: list[Future[Any]] = []
+    futures: list[Future[Any]] = []
     try:
         for file, work, arguments in jobs:
-            with _naming(file):
-                given.append(executor.submit(work, *arguments))
-        for (file, _, _), future in zip(jobs, given, strict=True):
+            with _errors_naming(file):
+                futures.append(executor.submit(work, *arguments))
+        for (file, _, _), future in zip(jobs, futures, strict=True):
             while tick is not None and not wait([future], TICK_S).done:
                 tick()
-            with _naming(file):
+            with _errors_naming(file):
                 result = future.result()
             yield result
     finally:
-        for future in given:
+        for future in futures:
             future.cancel()
 
 
 @contextlib.contextmanager
-def _naming(file: str) -> Iterator[None]:
+def _errors_naming(file: str) -> Iterator[None]:
     try:
         yield
     except BrokenExecutor as error:

@@ -1,4 +1,4 @@
-"""What the system says of the place where a file lies: its mount, its disk, what is cached of it, what fits."""
+"""The file system below a path: its mount, its free space, the page cache, and safe writing of files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _SAMPLES = 64
 _SAMPLE_BYTES = 1 << 20
 
 _UNFINISHED: set[Callable[[], object]] = set()
-"""What removes the files that are being written, each without a lock."""
+"""Callables that remove files that are still being written; none takes a lock."""
 
 
 class Mount(NamedTuple):
-    """The file system that a path lies on."""
+    """A mounted file system."""
 
-    kind: str  # its type, such as ``tmpfs`` or ``ext4``; empty where it is not known
+    kind: str  # its type, such as ``tmpfs`` or ``ext4``; empty if unknown
     point: str  # where it is mounted
 
     @property
@@ -73,9 +73,9 @@ def existing_parent(path: Path) -> Path:
 
 
 def give_name(part: Path, name: Path) -> None:
-    """Rename a file to a name that must be free; `FileExistsError` where it was taken meanwhile."""
+    """Rename a file without overwriting; raise `FileExistsError` if the name is taken."""
     try:
-        os.link(part, name)  # unlike rename, it fails where the name is taken
+        os.link(part, name)  # unlike rename, it fails if the name is taken
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links
@@ -85,7 +85,7 @@ def give_name(part: Path, name: Path) -> None:
 
 
 def try_flock(descriptor: int, kind: int) -> bool:
-    """Try to lock a file; tell whether that was done, or somebody else has it locked."""
+    """Try to lock a file without blocking; return whether that succeeded."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -94,7 +94,7 @@ def try_flock(descriptor: int, kind: int) -> bool:
 
 
 def flush_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on its storage."""
+    """Write the entries of a folder to its storage."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -103,11 +103,11 @@ def flush_folder(folder: Path) -> None:
 
 
 def resident_bytes(path: Path) -> int | None:
-    """Return about how many bytes of a file the page cache holds; None where nobody tells.
+    """Estimate how many bytes of a file are in the page cache; None if the system does not say.
 
-    Up to 64 MiB every page counts; of a larger file 64 samples of 1 MiB, since to ask about all takes long.
+    Up to 64 MiB every page counts; a larger file is sampled at 64 places of 1 MiB, because a full scan is slow.
 
-    Source: ``mincore(2)``, which tells the truth only to those who own the file or may write to it.
+    Source: ``mincore(2)``, which is accurate only for the file's owner and for users who may write to it.
     """
     try:
         with path.open("rb") as file:
@@ -125,11 +125,11 @@ def _resident(descriptor: int, size_bytes: int) -> int:
     for offset in range(0, size_bytes, spread):
         length = min(_SAMPLE_BYTES, size_bytes - offset)
         answer = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
-        # Private and writable, as only such a mapping lets ctypes have its address. Nothing is written or touched.
+        # ctypes only takes the address of a writable mapping; this one is private, and nothing is written or touched.
         with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=offset) as mapped:
             first = ctypes.c_char.from_buffer(mapped)
             failure = libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(length), answer)
-            del first  # a mapping cannot be closed while ctypes holds on to it
+            del first  # a mapping cannot be closed while ctypes refers to it
         if failure:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         looked_at += length
@@ -139,7 +139,7 @@ def _resident(descriptor: int, size_bytes: int) -> int:
 
 @contextlib.contextmanager
 def unfinished(remove: Callable[[], object]) -> Iterator[None]:
-    """Have `remove` called by a signal that ends the command meanwhile."""
+    """Register `remove` for the length of a block: `ended_by_signals` calls it if a signal ends the process."""
     _UNFINISHED.add(remove)
     try:
         yield
@@ -149,21 +149,21 @@ def unfinished(remove: Callable[[], object]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGHUP and SIGTERM, where they would end this process, remove what is unfinished first.
+    """Handle SIGHUP and SIGTERM, unless they are handled already: call what `unfinished` registered, then die.
 
-    # Guarantees: the handler removes and dies, and raises nothing: an exception is lost where Python runs a weak
-    reference's callback, as it does behind each call of h5py. A forked child dies alone.
+    # Guarantees: the handler removes and dies, and raises nothing: an exception is lost if Python is running a weak
+    reference's callback, as it does after each call of h5py. A forked child dies alone.
     """
-    ours, before = os.getpid(), {}
+    owner, before = os.getpid(), {}
 
     def end(number: int, frame: object) -> None:
-        for remove in tuple(_UNFINISHED) if os.getpid() == ours else ():
+        for remove in tuple(_UNFINISHED) if os.getpid() == owner else ():
             with contextlib.suppress(OSError):
                 remove()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be asked for
+    if threading.current_thread() is threading.main_thread():  # Python sets handlers in no other thread
         for number in (signal.SIGHUP, signal.SIGTERM):
             if signal.getsignal(number) == signal.SIG_DFL:  # not below `nohup`
                 before[number] = signal.signal(number, end)
@@ -174,12 +174,12 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# --- whether copies fit: the folder's free space, and for a file system in memory also the memory there is ----
+# --- whether copies fit: free space and, for a file system in memory, available memory -----------------------
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-# What stays free unless the caller says otherwise. A training process needs memory of its own and grows
+# Default margins that stay free. A training process needs memory of its own and grows
 # while it runs; the kernel starts to reclaim and to swap well before the last page is gone.
 MEMORY_MARGIN_SHARE = 0.05
 LEAST_MEMORY_MARGIN = 256 << 20
@@ -187,9 +187,9 @@ DISK_MARGIN_SHARE = 0.01
 
 
 def usable_bytes(folder: Path, margin_bytes: int | None = None, freed_bytes: int = 0) -> tuple[int, list[str]]:
-    """Return what a folder can take when so much is deleted there, and what limits that.
+    """Return the bytes that fit into a folder once `freed_bytes` are deleted, and one text for each limit.
 
-    What is to stay free of each limit is taken off; `margin_bytes` replaces the usual margins.
+    A margin is subtracted from each limit; `margin_bytes` replaces the default margins.
     """
     place = existing_parent(folder)
     mount, facts, bounds = mount_of(place), os.statvfs(place), []
@@ -202,13 +202,13 @@ def usable_bytes(folder: Path, margin_bytes: int | None = None, freed_bytes: int
     if mount.in_memory:
         memory = limits.memory_available_bytes()
         bounds.append(("the available memory", memory, max(LEAST_MEMORY_MARGIN, int(MEMORY_MARGIN_SHARE * memory))))
-    least, said = 1 << 62, []
+    least, limit_texts = 1 << 62, []
     for what, have, usual in bounds:
         margin = usual if margin_bytes is None else margin_bytes
         least = min(least, have + freed_bytes - margin)
         less = f" less a margin of {text_of_bytes(margin)}" if margin else ""
-        said.append(f"{what} is {text_of_bytes(have + freed_bytes)}{less}")
-    return max(0, least), said
+        limit_texts.append(f"{what} is {text_of_bytes(have + freed_bytes)}{less}")
+    return max(0, least), limit_texts
 
 
 def check_fits(
@@ -219,9 +219,9 @@ def check_fits(
     freed_bytes: int = 0,
     promised_bytes: int = 0,
 ) -> None:
-    """Raise `NotEnoughSpaceError` where files do not fit, with what would, smallest first.
+    """Raise `NotEnoughSpaceError` if files do not fit; the message names those that would, smallest first.
 
-    Each file has a name and its bytes; what other processes are copying will still take `promised_bytes`.
+    `sizes` are names and bytes; `promised_bytes` are still to be written by other processes.
     """
     taken = sorted((-(-size // mmap.PAGESIZE) * mmap.PAGESIZE, name) for name, size in sizes)
     needed, (usable, limits) = sum(size for size, _ in taken), usable_bytes(folder, margin_bytes, freed_bytes)
@@ -247,7 +247,7 @@ def check_fits(
 
 @contextlib.contextmanager
 def explained(folder: Path, how: str, source: str = "", needed: int = 0) -> Iterator[None]:
-    """Turn what the operating system or libhdf5 says of a file that is being ``"copied"`` into ours, with its name."""
+    """Translate errors of the system or libhdf5 into `StagingError`; `how` is a participle, such as ``"copied"``."""
     what = source or "the manifest of staged files"
     try:
         yield
@@ -271,6 +271,6 @@ def explained(folder: Path, how: str, source: str = "", needed: int = 0) -> Iter
 
 
 def is_full(error: BaseException) -> bool:
-    """Tell whether an error of the operating system or of libhdf5 means that there is no space left."""
-    told = any(f"errno = {number}," in str(error) for number in _FULL)
-    return told or (isinstance(error, OSError) and error.errno in _FULL)
+    """Return whether an error of the operating system or of libhdf5 means that no space is left."""
+    is_in_message = any(f"errno = {number}," in str(error) for number in _FULL)
+    return is_in_message or (isinstance(error, OSError) and error.errno in _FULL)

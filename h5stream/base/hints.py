@@ -1,11 +1,11 @@
-"""Hints: what comes of an argument that was left out, or of data that look like something else; each is logged once."""
+"""Hints about omitted arguments and about data that look like another kind; each is logged once per process."""
 
 from __future__ import annotations
 
 import logging
 
 DEFAULTS, SAMPLES, WORKERS = "h5stream.defaults", "h5stream.samples", "h5stream.workers"
-"""The loggers: of arguments that were left out, of what samples seem to be, and of processes that are waited for."""
+"""Loggers for omitted arguments, for the kind that samples seem to have, and for slow worker processes."""
 
 _logged: set[str] = set()
 

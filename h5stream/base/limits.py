@@ -1,6 +1,6 @@
-"""What this process may really use: processors and memory, as the scheduler and the cgroup allow.
+"""Processors and memory available to this process, within its CPU affinity and cgroups.
 
-``os.cpu_count()`` and the machine's total memory are what a container's neighbours share.
+``os.cpu_count()`` and the machine's total memory are shared with the neighbours of a container.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/")
-"""Where the files of the kernel are; read at each call."""
+"""The folder of ``proc`` and ``sys``; read at each call."""
 
 
 def _cgroup() -> Path:
@@ -49,25 +49,25 @@ def cpus() -> int:
 
 
 def memory_limit_bytes() -> int | None:
-    """Return the tightest cgroup memory limit over this process in bytes, or None where there is none."""
+    """Return the tightest cgroup memory limit over this process in bytes, or None if there is none."""
     return min((limit for limit, _ in _limits_and_uses() if limit < 1 << 60), default=None)
 
 
 def memory_total_bytes() -> int:
-    """Return the memory in bytes that the machine has, or the cgroup may use: it does not change from run to run."""
+    """Return the machine's memory in bytes, or the cgroup's limit if lower; it is the same from run to run."""
     limit = memory_limit_bytes()
     total = _meminfo_bytes("MemTotal")
     return total if limit is None else min(total, limit)
 
 
 def memory_available_bytes() -> int:
-    """Return the memory in bytes that can be taken now without swapping: the kernel's estimate, within the cgroup."""
+    """Return the bytes that can be allocated now without swapping: the kernel's estimate, within the cgroup."""
     available = _meminfo_bytes("MemAvailable")
     return min((available, *(max(0, limit - used) for limit, used in _limits_and_uses() if used is not None)))
 
 
 def _limits_and_uses() -> Iterator[tuple[int, int | None]]:
-    """Yield the limit of each cgroup over this process, of which any may be the tightest, and its use without cache."""
+    """Yield the memory limit of each cgroup over this process, and its use without the page cache, in bytes."""
     names = [(folder, "memory.max", "memory.current", "") for folder in cgroup_folders()]
     names.append((_cgroup() / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))  # v1
     for folder, limit_name, use_name, prefix in names:
@@ -90,6 +90,6 @@ _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def return_freed_memory() -> None:
-    """Return what was freed to the system: of each of many threads, glibc would keep what it ever had at a time."""
+    """Release freed memory to the system; glibc would keep the peak of each thread's arena."""
     if _malloc_trim is not None:
         _malloc_trim(0)

@@ -1,7 +1,7 @@
-"""Names: how a user writes the names of objects, and the names of many objects as bytes.
+"""Object names: their syntax as users write them, and compact arrays of many names.
 
-A name that is in the file is taken as it is. Otherwise ``*``, ``?``, ``[...]``, ``:``, ``@`` and ``{}`` mean something,
-and a backslash takes the character after it as it is. A million names take 30 MB as bytes, and as texts 200 and more.
+A name that exists in the file is taken literally. Otherwise ``*``, ``?``, ``[...]``, ``:``, ``@`` and ``{}`` are
+special, and a backslash escapes the next character. A million names take 30 MB as bytes, and 200 MB or more as str.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 
-# --- one name as a user writes it -------------------------------------------------------------------------------------
+# --- one name, as users write it --------------------------------------------------------------------------------------
 
 
 class Within(str):
-    """A name as a user writes it, behind the path of a group or an object, which is taken as it is."""
+    """A name with a literal prefix, the path of a group or an object; the rest is as a user wrote it."""
 
     __slots__ = ("literal",)
 
     def __new__(cls, literal: str, written: str) -> Within:
-        """Put a name behind a path."""
+        """Join a literal path and a written name."""
         name = super().__new__(cls, literal + written)
         name.literal = literal
         return name
@@ -39,23 +39,23 @@ class Within(str):
 
 
 def parted(name: str) -> tuple[str, str]:
-    """Return the part of a name that is taken as it is, and the part that a user wrote."""
+    """Return the literal prefix of a name, and the part that a user wrote."""
     literal = name.literal if isinstance(name, Within) else ""
     return literal, name[len(literal) :]
 
 
 def unquoted(text: str) -> str:
-    """Return a text in which backslashes take the characters after them as they are."""
+    """Remove the backslashes that escape characters."""
     return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
 
 
 def quoted(text: str, marks: str = "*?[") -> str:
-    """Return a text with a backslash before each of some characters, and before each backslash."""
+    """Put a backslash before each of the characters `marks`, and before each backslash."""
     return re.sub(rf"[{re.escape(marks)}\\]", r"\\\g<0>", text)
 
 
 def tokens_of(text: str, marks: str) -> list[str]:
-    """Split a text at some marks, which are tokens themselves unless a backslash is before them."""
+    """Split a text into tokens: each mark that no backslash escapes, and the texts between."""
     return re.findall(rf"(?:{marks})|(?:\\.|(?!{marks}).)+", text, re.DOTALL)
 
 
@@ -65,11 +65,11 @@ class Reading(NamedTuple):
     path: str
     mark: str = ""
     rest: tuple[str, ...] = ()  # the texts between the colons of a member's name; the attribute's name
-    is_quoted: bool = False  # whether backslashes were taken for quotes
+    is_quoted: bool = False  # whether backslashes were read as escapes
 
 
 def readings(name: str) -> Iterator[Reading]:
-    """Yield what a field's name may mean, that which takes most of it as it is first."""
+    """Yield the possible readings of a field's name, the most literal first."""
     literal, written = parted(name)
     yield Reading((literal + written).strip("/"))
     for is_quoted in (False, True) if "\\" in written else (False,):
@@ -90,10 +90,10 @@ def readings(name: str) -> Iterator[Reading]:
             yield Reading((literal + unquoted(written)).strip("/"), is_quoted=True)
 
 
-def member_in(dtype: np.dtype[Any], reading: Reading) -> tuple[str, ...] | None:
-    """Return the member path that a name means in a compound, as its texts are or joined by colons; None for none."""
+def member_in(dtype: np.dtype, reading: Reading) -> tuple[str, ...] | None:
+    """Return the member path that a reading names in a compound, whose names may have colons; None if missing."""
 
-    def among(inner: np.dtype[Any], texts: tuple[str, ...]) -> tuple[str, ...] | None:
+    def among(inner: np.dtype, texts: tuple[str, ...]) -> tuple[str, ...] | None:
         cuts = range(1, len(texts) + 1)
         for cut in cuts if reading.is_quoted else reversed(cuts):
             one = ":".join(texts[:cut])
@@ -108,25 +108,25 @@ def member_in(dtype: np.dtype[Any], reading: Reading) -> tuple[str, ...] | None:
 
 
 def quoted_member(path: str, member: Sequence[str]) -> str:
-    """Write a member as a field's name with a backslash before its last part, so that nothing else is read first."""
+    """Return a field's name for a member, escaped so that no other reading comes first."""
     *above, last = (quoted(text, ":@") for text in (path, *member))
     return ":".join((*above, last if last.startswith("\\") else f"\\{last}"))
 
 
-class Template(NamedTuple):
-    """A name with ``{}`` in it: what is before and behind that, and the member after, as a user writes it."""
+class NameTemplate(NamedTuple):
+    """A name with ``{}``: the literal text before and after it, and the member, as a user wrote it."""
 
     before: str
     behind: str
     rest: str
 
     def put(self, name: str) -> Within:
-        """Return the name with an object's name in place of the braces."""
+        """Return the name, with an object's name in place of the braces."""
         return Within(f"{self.before}{name}{self.behind}".strip("/"), self.rest)
 
 
-def templates(name: str) -> Iterator[Template]:
-    """Yield what a name with ``{}`` in it may mean: each of these, and each colon after it that may begin a member."""
+def templates(name: str) -> Iterator[NameTemplate]:
+    """Yield the templates that a name may mean: any ``{}`` may be the braces, any later colon the member's."""
     literal, written = parted(name)
     for is_quoted in (False, True) if "\\" in written else (False,):
         tokens = tokens_of(written, r"\{\}|:") if is_quoted else re.split(r"(\{\}|:)", written)
@@ -136,24 +136,24 @@ def templates(name: str) -> Iterator[Template]:
                 before, behind = "".join(tokens[:k]), "".join(tokens[k + 1 : end])
                 if is_quoted:
                     before, behind = unquoted(before), unquoted(behind)
-                yield Template(literal + before, behind, "".join(tokens[end:]))
+                yield NameTemplate(literal + before, behind, "".join(tokens[end:]))
 
 
 def braces_in(name: str) -> int:
-    """Return how many ``{}`` of a name a user may have meant."""
+    """Return how many ``{}`` of a name are not escaped."""
     return tokens_of(parted(name)[1], r"\{\}").count("{}")
 
 
 def as_pattern(written: str) -> str:
-    """Return a pattern as `fnmatch` and `glob` take it, from one in which backslashes are quotes."""
-    return re.sub(r"\\(.)", lambda one: f"[{one[1]}]" if one[1] in "*?[" else one[1], written, flags=re.DOTALL)
+    """Return a pattern for `fnmatch` and `glob`, from one that escapes characters with backslashes."""
+    return re.sub(r"\\(.)", lambda match: f"[{match[1]}]" if match[1] in "*?[" else match[1], written, flags=re.DOTALL)
 
 
 # --- many names -------------------------------------------------------------------------------------------------------
 
 
 class Names(Sequence[str]):
-    """Paths of objects, in an order; a text is made when it is asked for."""
+    """A sequence of object paths, stored as bytes; a str is made on access."""
 
     def __init__(
         self, text: NDArray[np.uint8], edges: Ints, addresses: Ints | None = None, *, order: Ints | None = None
@@ -162,29 +162,29 @@ class Names(Sequence[str]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
-        return sum(each.nbytes for each in (self.text, self.edges, self.addresses, self.order) if each is not None)
+        """Bytes of its arrays."""
+        return sum(array.nbytes for array in (self.text, self.edges, self.addresses, self.order) if array is not None)
 
     @classmethod
     def of(cls, paths: Iterable[str], addresses: Ints | None = None) -> Names:
-        """Make names of texts."""
+        """Encode paths."""
         encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
         text = np.frombuffer(bytearray(b"".join(encoded)), dtype=np.uint8)
         return cls(text, np.cumsum([0, *map(len, encoded)], dtype=np.int64), addresses)
 
     @classmethod
     def joined(cls, pieces: Iterable[Names]) -> Names:
-        """Put names behind one another; addresses stay where all pieces have them."""
-        every = [*pieces] or [cls.of((), np.zeros(0, np.int64))]
-        if len(every) == 1:
-            return every[0]
-        known = [piece.addresses for piece in every if piece.addresses is not None]
-        starts = np.cumsum([0, *(piece.edges[-1] for piece in every)])
-        edges = [piece.edges[:-1] + start for piece, start in zip(every, starts, strict=False)]
+        """Concatenate names; addresses are kept if all pieces have them."""
+        parts = [*pieces] or [cls.of((), np.zeros(0, np.int64))]
+        if len(parts) == 1:
+            return parts[0]
+        addresses = [piece.addresses for piece in parts if piece.addresses is not None]
+        starts = np.cumsum([0, *(piece.edges[-1] for piece in parts)])
+        edges = [piece.edges[:-1] + start for piece, start in zip(parts, starts, strict=False)]
         return cls(
-            np.concatenate([piece.text for piece in every]),
+            np.concatenate([piece.text for piece in parts]),
             np.concatenate([*edges, starts[-1:]]),
-            np.concatenate(known) if len(known) == len(every) else None,
+            np.concatenate(addresses) if len(addresses) == len(parts) else None,
         )
 
     def taken(self, order: Ints) -> Names:
@@ -192,14 +192,14 @@ class Names(Sequence[str]):
         return Names(self.text, self.edges, order=order)
 
     def only(self, which: Ints) -> Names:
-        """Return some of the names, by ascending numbers."""
+        """Return a subset of the names, by ascending indices."""
         chosen, lengths = np.zeros(len(self), dtype=np.bool_), np.diff(self.edges)
         chosen[which] = True
         text, edges = self.text[np.repeat(chosen, lengths)], np.append(0, np.cumsum(lengths[which]))
         return Names(text, edges, None if self.addresses is None else self.addresses[which])
 
     def inside(self, above: str) -> Names:
-        """Return the same with a path before each."""
+        """Return the names with a path before each."""
         head = np.frombuffer(above.encode("utf-8", "surrogateescape"), dtype=np.uint8)
         edges = self.edges + len(head) * np.arange(len(self.edges))
         is_head, text = np.zeros(edges[-1], dtype=np.bool_), np.empty(edges[-1], dtype=np.uint8)
@@ -209,14 +209,20 @@ class Names(Sequence[str]):
         return Names(text, edges, self.addresses)
 
     def encoded(self) -> Iterator[bytes]:
-        """Yield the names as they lie there."""
+        """Yield the names as bytes, in stored order."""
         text = self.text.tobytes()
         return (text[start:end] for start, end in itertools.pairwise(self.edges.tolist()))
 
     def __len__(self) -> int:
         return len(self.edges) - 1
 
-    def __getitem__(self, which: Any) -> Any:
+    @overload
+    def __getitem__(self, which: SupportsIndex) -> str: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> Names: ...
+
+    def __getitem__(self, which: SupportsIndex | slice) -> str | Names:
         if isinstance(which, slice):
             return Names.of(self[k] for k in range(*which.indices(len(self))))
         k = range(len(self))[which]
@@ -226,5 +232,5 @@ class Names(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return (self[k] for k in range(len(self)))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[functools.partial[Names], tuple[NDArray[np.uint8], Ints]]:
         return functools.partial(Names, order=self.order), (self.text, self.edges)

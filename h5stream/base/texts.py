@@ -1,4 +1,4 @@
-"""Bytes, whole numbers, counts, shapes and names as people write and read them, also in notebooks."""
+"""Parse and format bytes, whole numbers, counts, shapes and names, also for notebooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import operator
 import re
 import reprlib
 from collections.abc import Iterable, KeysView, Reversible, Sequence, Set
-from typing import Any
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 
@@ -34,11 +34,11 @@ _BROUGHT = {
     "prometheus": "prometheus-client",
     "tensorboard": "tensorboard",
 }
-"""What each extra brings, as pip calls it; h5stream itself is not on PyPI."""
+"""The pip requirement of each extra; h5stream itself is not on PyPI."""
 
 
 def missing_extra(needs: str, extra: str) -> MissingExtraError:
-    """Return the error for a package that is not installed, with what installs it."""
+    """Return the error for a missing package, with the command that installs it."""
     return MissingExtraError(
         f"{needs}, which is not installed: python -m pip install {_BROUGHT[extra]}, or, in a clone of h5stream, "
         f"python -m pip install -c constraints.txt '.[{extra}]'"
@@ -46,13 +46,13 @@ def missing_extra(needs: str, extra: str) -> MissingExtraError:
 
 
 def as_bytes(value: int | str, *, name: str) -> int:
-    """Return the bytes that a number or a text such as ``"4GiB"`` means; `name` is the option's, for errors."""
+    """Return the bytes that an int or a text such as ``"4GiB"`` means; `name` is the option's, for errors."""
     refused = OptionError(f'{name} takes bytes, as a whole number or as a text such as "4GiB", not {value!r}')
     if isinstance(value, str):
-        found = _TEXT.fullmatch(value)
-        if found is None or found[2].lower() not in _BYTES_OF:
+        match = _TEXT.fullmatch(value)
+        if match is None or match[2].lower() not in _BYTES_OF:
             raise refused
-        number, scale = found[1].replace("_", ""), _BYTES_OF[found[2].lower()]
+        number, scale = match[1].replace("_", ""), _BYTES_OF[match[2].lower()]
         # Whole numbers stay exact beyond what a float can hold.
         return int(number) * scale if number.isdigit() else int(float(number) * scale)
     if (nbytes := whole_number(value)) is None or nbytes < 0:
@@ -61,21 +61,21 @@ def as_bytes(value: int | str, *, name: str) -> int:
 
 
 NA = "n/a"
-"""Stands for what is not known."""
+"""Text of an unknown number."""
 
 
-def told(value: float | None, form: str) -> str:
-    """Return a number in a form such as ``{:.1f} ms``; ``n/a`` where it is not known."""
+def or_na(value: float | None, form: str) -> str:
+    """Format a number, with a form such as ``{:.1f} ms``; ``n/a`` for None."""
     return NA if value is None else form.format(value)
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:
-    """Return a ratio as a percentage, such as ``45.2%``; ``n/a`` where it is not known."""
+    """Format a ratio as a percentage, such as ``45.2%``; ``n/a`` for None."""
     return NA if ratio is None else f"{ratio:.{digits}%}"
 
 
 def text_of_bytes(nbytes: float | None, per: str = "") -> str:
-    """Return bytes, or bytes a second with ``"/s"``, as people read them: three digits and a binary unit."""
+    """Format bytes, or with ``"/s"`` bytes a second, with three digits and a binary unit."""
     if nbytes is None:
         return NA
     if abs(nbytes) < 1024:
@@ -90,44 +90,44 @@ def text_of_bytes(nbytes: float | None, per: str = "") -> str:
     return f"{size:.{digits}f} {unit}{per}"
 
 
-def check_ordered(what: str, given: Any) -> None:
-    """Refuse a set where several things are named: `what` takes them in an order, and each process has its own."""
-    is_set = isinstance(given, Set) and not isinstance(given, (Reversible, KeysView))
-    if is_set or isinstance(given, type(iter(set()))):
-        shown = f"a set of {len(given)}, {reprlib.repr(given)}," if is_set else "an iterator over a set,"
+def check_ordered(what: str, values: Any) -> None:
+    """Raise `OptionError` for a set: the order matters for `what`, and a set's differs between processes."""
+    is_set = isinstance(values, Set) and not isinstance(values, (Reversible, KeysView))
+    if is_set or isinstance(values, type(iter(set()))):
+        shown = f"a set of {len(values)}, {reprlib.repr(values)}," if is_set else "an iterator over a set,"
         raise OptionError(
             f"{what} takes several in an order, and {shown} has no order: it differs between processes, such as ranks. "
             "Write sorted(...), or a list"
         )
 
 
-def listed(what: str, given: Any) -> list[Any]:
-    """Return several things that a user names as a list, in their order; those of an array are Python's objects."""
-    check_ordered(what, given)
-    if not hasattr(given, "__array__"):
-        if not isinstance(given, Iterable):
-            raise OptionError(f"{what} takes several in a list, not {given!r:.200}")
-        return list(given)
-    array = np.asarray(given)
+def listed(what: str, values: object) -> list[Any]:
+    """Return the values that a user listed as a list, in their order; the items of an array as Python objects."""
+    check_ordered(what, values)
+    if not hasattr(values, "__array__"):
+        if not isinstance(values, Iterable):
+            raise OptionError(f"{what} takes several in a list, not {values!r:.200}")
+        return list(values)
+    array = np.asarray(values)
     if array.ndim > 1:
         raise OptionError(f"{what} takes names in an array of one axis, not of shape {array.shape}: reshape(-1)")
     return list(array.reshape(-1).tolist())
 
 
 def as_text(name: Any) -> Any:
-    """Return a name that is bytes, as h5py and NumPy have some, as text; anything else as it is."""
+    """Decode a name if it is bytes, as some from h5py and NumPy are; return anything else unchanged."""
     return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
 
 
-def names_in(what: str, given: Any) -> tuple[Any, ...]:
-    """Return several names in their order, those that are bytes as texts; see `listed`."""
-    return tuple(map(as_text, listed(what, given)))
+def names_in(what: str, values: object) -> tuple[Any, ...]:
+    """Return the names that a user listed, in their order, bytes decoded; see `listed`."""
+    return tuple(map(as_text, listed(what, values)))
 
 
-def whole_number(value: Any) -> int | None:
-    """Return a whole number of whatever type, NumPy's as well; None for what is none, and for a bool."""
+def whole_number(value: object) -> int | None:
+    """Return a whole number of any type, including NumPy's, as int; None for anything else, and for a bool."""
     try:
-        return None if isinstance(value, bool) else operator.index(value)
+        return operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else None
     except TypeError:
         return None
 
@@ -137,13 +137,13 @@ MOST_WHOLE = (1 << 63) - 1
 
 
 def check_holds(what: str, number: int) -> None:
-    """Refuse a whole number that arrays cannot hold, of either sign."""
+    """Raise `OptionError` for a whole number that int64 arrays cannot hold, of either sign."""
     if abs(number) > MOST_WHOLE:
         raise OptionError(f"{what} takes whole numbers of at most 2**63 - 1, which arrays hold, not {number!r:.200}")
 
 
-def checked_number(what: str, value: Any, least: int, rule: str, *, is_seed: bool = False) -> int:
-    """Return a whole number that is not below the least; refuse all else: `what` takes `rule`. A seed has any size."""
+def checked_number(what: str, value: object, least: int, rule: str, *, is_seed: bool = False) -> int:
+    """Return a whole number of at least `least`, or raise: `what` takes `rule`. A seed has any size."""
     if (number := whole_number(value)) is None or number < least:
         raise OptionError(f"{what} takes {rule}, not {value!r:.200}")
     if not is_seed:
@@ -152,75 +152,82 @@ def checked_number(what: str, value: Any, least: int, rule: str, *, is_seed: boo
 
 
 def count_text(number: float) -> str:
-    """Return a number as people read it: small ones with what follows the point."""
+    """Format a number for people: small ones with decimals."""
     if number >= 100 or number == int(number):
         return f"{number:,.0f}"
     return f"{number:.1f}".removesuffix(".0") if number >= 1 else f"{number:.2g}"
 
 
-def counted(count: int, thing: str, things: str = "") -> str:
-    """Count things."""
-    return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """Return a count and its noun, such as ``2 files``."""
+    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """Write a shape, such as ``3 x 1,024``."""
+    """Format a shape, such as ``3 x 1,024``."""
     return " x ".join(f"{n:,}" for n in shape)
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Name some datasets and count the others."""
+    """List the first names, and count the others."""
     shown = ", ".join(names[:_NAMED])
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
 
 
+class _PrettyPrinter(Protocol):
+    """The part of IPython's printer that is used here."""
+
+    def text(self, obj: str) -> object:
+        """Print a text."""
+
+
 class ShownAsText:
-    """Shown as the last line of a notebook's cell as ``print`` shows it; ``repr`` stays what a dataclass gives."""
+    """Mixin: a notebook shows ``str`` of the object; ``repr`` is not changed."""
 
     __slots__ = ()
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+    def _repr_pretty_(self, printer: _PrettyPrinter, cycle: bool) -> None:
         printer.text(str(self))
 
 
-# --- names that may be meant by another one
+# --- suggestions for misspelt names
 
 
 _LEAST = 3
-"""Letters that another name begins with, from which it may be meant: ``obs`` by ``observations``."""
+"""Letters of a shared prefix that make a suggestion: ``observations`` for ``obs``."""
 
 _MOST_COMPARED = 20_000
-"""Names that are compared letter by letter; beyond, only whole parts of them are."""
+"""Names that are compared letter by letter; with more, only whole parts are compared."""
 
 
-def nearest_names(name: str, there: Iterable[str]) -> list[str]:
-    """Find the names that were most likely meant by `name`, the best first; few or none.
+def nearest_names(name: str, candidates: Iterable[str]) -> list[str]:
+    """Return the few candidates that `name` most likely means, the best first; none if none is close.
 
-    What differs in the separator (``obs/label`` for the member ``obs:label``) or in case only is sure; then come names
-    that end alike; then those that are spelled alike.
+    Names that differ only in the separator (``obs/label`` for the member ``obs:label``) or in case come first, then
+    names with the same last part, then names with a similar spelling.
     """
-    asked, keys = _key(name), {known: _key(known) for known in there}
+    wanted, keys = _key(name), {candidate: _key(candidate) for candidate in candidates}
     for part in (str, _leaf):
         for case in (str, str.casefold):
-            if same := [known for known, key in keys.items() if case(part(key)) == case(part(asked))]:
+            if same := [candidate for candidate, key in keys.items() if case(part(key)) == case(part(wanted))]:
                 return same[:3]
-    # What lies in the same group or compound is compared by its last name alone: all else is equal anyway.
-    folded = {key.casefold(): known for known, key in keys.items()} if len(keys) <= _MOST_COMPARED else {}
-    group, leaf = asked.casefold().rpartition("/")[::2]
-    beside = {_leaf(key): known for key, known in folded.items() if key.rpartition("/")[0] == group}
-    elsewhere = {key: known for key, known in folded.items() if key.rpartition("/")[0] != group}
+    # Names in the same group or compound are compared by their last part alone: the rest is equal.
+    folded = {key.casefold(): candidate for candidate, key in keys.items()} if len(keys) <= _MOST_COMPARED else {}
+    group, leaf = wanted.casefold().rpartition("/")[::2]
+    beside = {_leaf(key): candidate for key, candidate in folded.items() if key.rpartition("/")[0] == group}
+    elsewhere = {key: candidate for key, candidate in folded.items() if key.rpartition("/")[0] != group}
     begin = [key for key in beside if key.startswith(leaf) or leaf.startswith(key)]
     if longest := max((key for key in begin if min(len(key), len(leaf)) >= _LEAST), key=len, default=""):
         return [beside[longest]]
-    for written, spelled, cutoff in ((leaf, beside, 0.5), (asked.casefold(), elsewhere, 0.65)):
+    for written, spelled, cutoff in ((leaf, beside, 0.5), (wanted.casefold(), elsewhere, 0.65)):
         if near := difflib.get_close_matches(written, spelled, n=1, cutoff=cutoff):
             return [spelled[near[0]]]
     return []
 
 
-def did_you_mean(name: str, there: Iterable[str]) -> str:
-    """Ask for the nearest names in a sentence, beginning with a space; empty where none is near."""
-    near = " or ".join(map(repr, nearest_names(name, there)))
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Return " Did you mean ...?" with the nearest names, or an empty text if none is close."""
+    near = " or ".join(map(repr, nearest_names(name, candidates)))
     return f" Did you mean {near}?" if near else ""
 
 

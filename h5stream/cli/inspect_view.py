@@ -19,7 +19,7 @@ from h5stream.advice.program import Proposal, fields_text
 from h5stream.base.texts import count_text, counted, names_text, shape_text, text_of_bytes
 from h5stream.cli.showing import labelled, named_lines, table, whole
 from h5stream.monitor.progress import printable
-from h5stream.storage.file.catalogue import Kept
+from h5stream.storage.file.catalogue import CatalogueEntry
 from h5stream.storage.file.meanings import packed_text
 from h5stream.storage.layout.layout import DECODED, DIRECT, HEAP, VIA_H5PY
 
@@ -342,7 +342,7 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     _show(console, iter(shown))
 
 
-def print_catalogue(console: Console, path: str, kept: Sequence[Kept], dropped: int | None) -> None:
+def print_catalogue(console: Console, path: str, kept: Sequence[CatalogueEntry], dropped: int | None) -> None:
     """Print what is kept of a file's objects, or how much of it was dropped."""
     what = f"{counted(len(kept), 'catalogue')} kept" if dropped is None else f"{counted(dropped, 'catalogue')} dropped"
     console.print(Text(printable(f"{path}: {what}"), "bold cyan" if dropped is None else ""))

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.base import limits
-from h5stream.base.executors import Job, carried_out, check_executor
+from h5stream.base.executors import Job, check_executor, run_jobs
 from h5stream.base.texts import check_ordered, did_you_mean, names_in
 from h5stream.dataset.moments import Moments, ValueCounts
 from h5stream.engine.assemble import objects_of, strings_to_lists, tensor_of, unpacking_of
@@ -182,7 +182,7 @@ def statistics_of(
             kept.forget()
     blocks = shuffled_blocks(layout, rows)
     kept_axes = [(numbers.index(first), axes[name]) for name, (first, *_) in chosen.items()]
-    watched = _merged(carried_out(_jobs(layout, rows, blocks, kept_axes), executor))
+    watched = _merged(run_jobs(_jobs(layout, rows, blocks, kept_axes), executor))
     found = {name: each.found(name, blocks.total_rows) for name, each in zip(chosen, watched, strict=True)}
     kept.put(STATISTICS, [_to_text(one) for one in found.values()])
     kept.save(blocks.total_rows, 0)

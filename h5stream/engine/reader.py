@@ -38,7 +38,7 @@ from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.source.identity import ByteSource, SourceIdentity
 from h5stream.storage.source.remote import READERS
-from h5stream.storage.source.stores import over_afterwards, raise_if_stopped
+from h5stream.storage.source.stores import cancelled_on_exit, raise_if_stopped
 
 ASKING_ROWS = 65_536
 """Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
@@ -400,7 +400,7 @@ class RowReader:
         # Not of `concurrent.futures`, whose threads Python's exit waits for before it stops those that read.
         threads = list[threading.Thread]()
         try:
-            with over_afterwards():
+            with cancelled_on_exit():
                 for _ in tasks[:READERS]:
                     carry = contextvars.copy_context().run
                     threads.append(threading.Thread(target=carry, args=(land,), name="h5stream-far", daemon=True))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from h5stream.base.texts import ShownAsText, text_of_bytes
 from h5stream.compiled import _native as kernels
-from h5stream.storage.source.stores import NOTHING, Asked, asked_of_stores
+from h5stream.storage.source.stores import NOTHING, StoreUsage, store_usage
 
 LEAST_TOLD = 0.01
 """Share of the time from which what was spent in transforms is printed."""
@@ -452,14 +452,14 @@ class RunCounters:
         if self._first is None:
             self._first = ended
 
-    def snapshot(self, ahead: Asked = NOTHING) -> LoaderStatistics:
+    def snapshot(self, ahead: StoreUsage = NOTHING) -> LoaderStatistics:
         """Add up the counts so far; `ahead` has the requests to stores for the next epoch."""
         now = self._ended if self._ended is not None else clock()
         began = now if self._began is None else self._began
         # Copying a deque runs no Python code, so that no thread can change it meanwhile.
         waits = sorted(self._waits.copy())
         asks, (requests,) = max(1, self._asks), self.of_stores
-        in_all = asked_of_stores() if self._from_stores else NOTHING
+        in_all = store_usage() if self._from_stores else NOTHING
         total = Tally()
         for tally in self._tallies.copy():
             total.add(tally)

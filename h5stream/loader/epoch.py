@@ -20,7 +20,7 @@ from h5stream.loader.route import Route, route_for
 from h5stream.loader.settings import Settings
 from h5stream.order.epoch import EpochOrder, Order
 from h5stream.storage.layout.layout import SampleLayout
-from h5stream.storage.source.stores import NOTHING, Asked
+from h5stream.storage.source.stores import NOTHING, StoreUsage
 from h5stream.workers.processes import checked_method
 
 HELD_BATCHES = 2
@@ -125,7 +125,7 @@ class Iterations:
                     return False
         return True
 
-    def asked_ahead(self) -> Asked:
+    def asked_ahead(self) -> StoreUsage:
         """Return what was asked of stores so far for what is read ahead."""
         runs = [run for run, _, _ in tuple(self._ahead.values())]
         return next((run.counters.of_stores[0] for run in runs), NOTHING)

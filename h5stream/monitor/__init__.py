@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from h5stream.base.texts import NA, ShownAsText, percent, text_of_bytes, told
+from h5stream.base.texts import NA, ShownAsText, or_na, percent, text_of_bytes
 
 if TYPE_CHECKING:
     from h5stream.monitor.export import CsvLog, JsonlLog, TensorBoardLog, open_log, read_log
@@ -258,8 +258,8 @@ class Figure(NamedTuple):
 
 
 _RATE: Show = functools.partial(text_of_bytes, per="/s")
-_WATTS: Show = functools.partial(told, form="{:.0f} W")
-_CORES: Show = functools.partial(told, form="{:.2f} cores")
+_WATTS: Show = functools.partial(or_na, form="{:.0f} W")
+_CORES: Show = functools.partial(or_na, form="{:.2f} cores")
 _DISK = ("Disk read", _RATE, "magenta", None)
 _VRAM, _RAM = ((f"{of}_used_bytes", f"{of}_total_bytes") for of in ("gpu.memory", "host.ram"))
 

@@ -19,7 +19,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.base.texts import NA, counted, missing_extra, percent, told
+from h5stream.base.texts import NA, counted, missing_extra, or_na, percent
 from h5stream.errors import OptionError
 from h5stream.monitor import (
     FIGURES,
@@ -340,10 +340,10 @@ def _table(
 def _gpu_state(gpu: GpuSample) -> str:
     if gpu.unavailable is not None:
         return gpu.unavailable
-    clock = told(None if gpu.sm_clock_hz is None else gpu.sm_clock_hz / 1e6, "{:.0f} MHz")
+    clock = or_na(None if gpu.sm_clock_hz is None else gpu.sm_clock_hz / 1e6, "{:.0f} MHz")
     reasons = held_back_by(gpu)
     held = NA if reasons is None else ", ".join(reasons) or "nothing"
-    return f"{told(gpu.temperature_c, '{:.0f} °C')}   SM clock {clock}   held back by: {held}"
+    return f"{or_na(gpu.temperature_c, '{:.0f} °C')}   SM clock {clock}   held back by: {held}"
 
 
 # --- The course of the samples as a picture; matplotlib comes with the extra ``plot`` -------------

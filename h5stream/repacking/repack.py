@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.base import limits
-from h5stream.base.executors import carried_out, check_executor
+from h5stream.base.executors import check_executor, run_jobs
 from h5stream.base.filesystem import check_fits, explained, flush_folder, give_name, unfinished, usable_bytes
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Engine
@@ -213,7 +213,7 @@ def repack(
         # An executor's threads and processes know of an object only what comes with the job.
         known = _identities(old for old, _ in pairs)
         jobs = [(str(old), _repacked, (old, new, recipe, overwrite, progress, known.get(old))) for old, new in pairs]
-        results = tuple(carried_out(jobs, executor))
+        results = tuple(run_jobs(jobs, executor))
     return results if many else results[0]
 
 

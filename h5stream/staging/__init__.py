@@ -221,7 +221,7 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
     # What links lead to is among the files. Other files that those need come along only where they may be outside.
     follow = layout.allow_external and any(part.leads_on for parts in layout.datasets for part in parts)
     # Of objects in stores it is those that the layout was made of that are copied, or that lie there already.
-    with opened_with(None, known=[one for one in every if isinstance(one, ObjectIdentity)]):
+    with opened_with(None, identities=[one for one in every if isinstance(one, ObjectIdentity)]):
         staged = _stage([one.path for one in every], to, follow, None, hold=True, keep=True)
     for notice in staged.notices:
         _log.info("%s", notice)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from h5stream.base import filesystem
-from h5stream.base.executors import TICK_S, Job, carried_out
+from h5stream.base.executors import TICK_S, Job, run_jobs
 from h5stream.base.texts import names_text, text_of_bytes
 from h5stream.errors import H5StreamError, SourceError, UnfollowableReferenceError
 from h5stream.repacking import Recipe
@@ -331,7 +331,7 @@ class StagingRun:
         else:
             plan, told = (self._plan, self._tell) if self.executor is None else (lambda _: None, None)
             calls = [(job.source.path, _rewritten, (job, self.recipe, plan(job.source.path), told)) for job in jobs]
-        with contextlib.closing(carried_out(calls, self.executor, self._tick)) as results:
+        with contextlib.closing(run_jobs(calls, self.executor, self._tick)) as results:
             yield from ([one] for one in results)
 
     def _publish(self, finished: Sequence[CopyJob]) -> None:

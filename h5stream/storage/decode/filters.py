@@ -1,9 +1,9 @@
-"""A filter pipeline becomes steps in C that run outside HDF5's lock and Python's.
+"""Filter pipelines, undone by steps in C that hold neither HDF5's lock nor the GIL.
 
-Filters ran in order when the chunk was written, so they are undone in reverse, leaving out those whose bit
-is set in the chunk's filter mask. A byte shuffle that was applied first is *not* undone here: the engine
-fuses it with the scatter, which saves a pass over memory. `compiled/pipeline.h` undoes the others; what it cannot is a
-step of Python between them.
+Filters are undone in the reverse of the order in which they were applied, skipping those whose bit is set in the
+chunk's filter mask. A byte shuffle that was applied first is *not* undone here: the engine fuses it with the scatter,
+which saves a pass over memory. `compiled/pipeline.h` undoes the others; a filter that it does not know is a Python step
+between them.
 
 Source: HDF5 File Format Specification, "Data Storage - Filter Pipeline Message".
 """
@@ -15,8 +15,9 @@ import functools
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import h5py
 import imagecodecs
 import numpy as np
 
@@ -42,7 +43,7 @@ class Filter:
     """One filter of a pipeline."""
 
     id: int  # registered filter number
-    values: tuple[int, ...] = ()  # its client data, as stored in the file
+    values: tuple[int, ...] = ()  # its client data values in the file
     name: str = ""  # the field's word for it (`gzip`, `zstd` ...), or the name in the file
 
     @property
@@ -57,9 +58,9 @@ class Filter:
 
 
 class DecodeScratch:
-    """Buffers that one thread reuses from chunk to chunk.
+    """Buffers that one thread reuses for all chunks.
 
-    # Guarantees: belongs to one thread. What `Pipeline.decode` returned is valid until its next call.
+    # Guarantees: belongs to one thread. A result of `Pipeline.decode` is valid until its next call.
     """
 
     def __init__(self) -> None:
@@ -67,26 +68,26 @@ class DecodeScratch:
         self.native = kernels.Scratch()
 
     def buffer(self, role: str, nbytes: int) -> Bytes:
-        """Return `nbytes` of memory that keeps its content until the role is asked for again."""
-        held = self._buffers.get(role)
-        if held is None or held.nbytes < nbytes:
-            held = self._buffers[role] = np.empty(nbytes, dtype=np.uint8)
-        return held[:nbytes]
+        """Return a buffer of `nbytes`, valid until the next call for this role."""
+        buffer = self._buffers.get(role)
+        if buffer is None or buffer.nbytes < nbytes:
+            buffer = self._buffers[role] = np.empty(nbytes, dtype=np.uint8)
+        return buffer[:nbytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """The filters of a dataset, in the order in which they were applied when writing."""
+    """The filters of a dataset, in the order of writing."""
 
     filters: tuple[Filter, ...] = ()  # empty for unfiltered data
-    _cache: dict[tuple[int, int], Undoing] = field(default_factory=dict, compare=False, repr=False)
+    _cache: dict[tuple[int, int], DecodingPlan] = field(default_factory=dict, compare=False, repr=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Not by `__getstate__`: dataclasses of Python 3.11.0 to 3.11.3 put their own in its place.
+    def __reduce__(self) -> tuple[functools.partial[Pipeline], tuple[()]]:
+        # `__getstate__` would not do: dataclasses of Python 3.11.0 to 3.11.3 replace it.
         return functools.partial(Pipeline, filters=self.filters), ()
 
     def describe(self) -> str:
-        """Return the filters' names, joined as people write them: ``shuffle + gzip-4``."""
+        """Return the filters' names in one text, such as ``shuffle + gzip-4``."""
         names = []
         for f in self.filters:
             name = f.word or f"filter {f.id}"
@@ -94,58 +95,58 @@ class Pipeline:
         return " + ".join(names)
 
     def native(self, filter_mask: int, raw_nbytes: int) -> kernels.Pipeline | None:
-        """Return what undoes the filters of a chunk in C; None if Python undoes some, or parameters are damaged.
+        """Return the native pipeline that decodes a chunk; None if it needs Python steps or parameters are damaged.
 
-        Its `shuffled` elements are still to be unshuffled, as `decode` says of them.
+        Elements stay shuffled if `decode` returns a shuffle width for them.
         """
         try:
-            undoing = self._undoing(filter_mask, raw_nbytes)
-        except DecodeError:  # which decoding says of each chunk
+            plan = self._plan(filter_mask, raw_nbytes)
+        except DecodeError:  # `decode` raises it for each chunk
             return None
-        first = undoing.steps[0]
-        return first.native if len(undoing.steps) == 1 and isinstance(first, StepsInC) else None
+        first = plan.steps[0]
+        return first.native if len(plan.steps) == 1 and isinstance(first, StepsInC) else None
 
     def decode(
         self, stored: Bytes, *, filter_mask: int, raw_nbytes: int, scratch: DecodeScratch, out: Bytes | None = None
     ) -> tuple[Bytes, int]:
-        """Undo the filters of one chunk but a byte shuffle that was applied first; give the bytes of its elements."""
-        undoing = self._undoing(filter_mask, raw_nbytes)
-        return undoing.of(stored, scratch, out), undoing.shuffled
+        """Decode one chunk; return its bytes, and the element width of a shuffle that is still to be undone, or 0."""
+        plan = self._plan(filter_mask, raw_nbytes)
+        return plan.decode(stored, scratch, out), plan.shuffled
 
-    def _undoing(self, filter_mask: int, raw_nbytes: int) -> Undoing:
-        """Work out the steps once for each filter mask; files with small chunks have millions of them."""
+    def _plan(self, filter_mask: int, raw_nbytes: int) -> DecodingPlan:
+        """Return the steps for a filter mask, cached: files with small chunks have millions of chunks."""
         key = (filter_mask, raw_nbytes)
-        undoing = self._cache.get(key)
-        if undoing is None:
-            undoing = self._cache[key] = _undoing(self.filters, filter_mask, raw_nbytes)
-        return undoing
+        plan = self._cache.get(key)
+        if plan is None:
+            plan = self._cache[key] = _plan_decoding(self.filters, filter_mask, raw_nbytes)
+        return plan
 
 
-class Undoing(NamedTuple):
-    """How the filters of a dataset's chunks are undone, that of one filter mask."""
+class DecodingPlan(NamedTuple):
+    """The steps that decode the chunks of a dataset that have one filter mask."""
 
     filters: tuple[Filter, ...]  # in the order in which they are undone
     steps: tuple[StepsInC | StepInPython, ...]
-    shuffled: int  # bytes of the elements of a shuffle that was applied first, and is left to the scatter; or 0
+    shuffled: int  # element bytes of a shuffle that was applied first, and is left to the scatter; or 0
 
-    def of(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
-        """Undo them for one chunk, in `out` if that is given."""
+    def decode(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
+        """Decode one chunk, into `out` if given."""
         for step in self.steps[:-1]:
             data = step.undo(data, scratch, None)
         return self.steps[-1].undo(data, scratch, out)
 
 
-def _undoing(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> Undoing:
+def _plan_decoding(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> DecodingPlan:
     applied, shuffled = [one for i, one in enumerate(filters) if not filter_mask >> i & 1], 0
     if applied and applied[0].id == SHUFFLE and raw_nbytes % element_nbytes_of(applied[0].values) == 0:
         shuffled = element_nbytes_of(applied.pop(0).values)
     undone = tuple(reversed(applied))
     exact = [_exact_nbytes(undone[k + 1 :], raw_nbytes) for k in range(len(undone))]
-    return Undoing(undone, tuple(_steps(undone, exact, raw_nbytes, shuffled)), shuffled if shuffled > 1 else 0)
+    return DecodingPlan(undone, tuple(_steps(undone, exact, raw_nbytes, shuffled)), shuffled if shuffled > 1 else 0)
 
 
 def _exact_nbytes(later: Sequence[Filter], raw_nbytes: int) -> int:
-    """Return the bytes that a step gives before others are undone; -1 if these may take any number."""
+    """Return the bytes that a step must produce for the `later` ones; -1 if they take any number."""
     if all(one.id in (SHUFFLE, FLETCHER32) for one in later):
         return raw_nbytes + 4 * sum(one.id == FLETCHER32 for one in later)
     return -1
@@ -154,7 +155,7 @@ def _exact_nbytes(later: Sequence[Filter], raw_nbytes: int) -> int:
 def _steps(
     undone: Sequence[Filter], exact: Sequence[int], raw_nbytes: int, shuffled: int
 ) -> Iterator[StepsInC | StepInPython]:
-    """Divide steps into those of Python, and runs of others."""
+    """Yield Python steps, and runs of C steps between them."""
     run = list[int]()
     for k, one in enumerate(undone):
         if _function_of(one.id) is not None:
@@ -171,15 +172,15 @@ def _steps(
 
 
 class StepInPython(NamedTuple):
-    """A step that Python undoes."""
+    """A filter that Python undoes."""
 
     filter: Filter
-    exact: int  # the bytes that it gives, or -1
+    exact: int  # bytes that it must produce, or -1 for any number
     raw_nbytes: int
     role: str  # of its buffer
 
     def undo(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
-        """Undo one filter of one chunk."""
+        """Undo the filter for one chunk."""
         name, most = self.filter.word, most_nbytes(self.raw_nbytes)
         if data.nbytes > most:
             raise _error((), TAKES_MORE, data.nbytes, self.raw_nbytes)
@@ -195,13 +196,13 @@ class StepInPython(NamedTuple):
 
 
 class StepsInC(NamedTuple):
-    """Steps that one call undoes, without Python's lock."""
+    """Consecutive filters that one call undoes without the GIL."""
 
     filters: tuple[Filter, ...]
     native: kernels.Pipeline
 
     def undo(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
-        """Undo these filters of one chunk."""
+        """Undo the filters for one chunk."""
         undone = self.native.decode(data, out, scratch.native)
         if isinstance(undone, tuple):
             step, reason, first, second = undone
@@ -220,17 +221,17 @@ def _steps_in_c(steps: Sequence[tuple[Filter, int]], raw_nbytes: int, shuffled: 
 
 
 def _function_of(filter_id: int) -> tuple[bool, Decoder] | None:
-    """Return whether C undoes a filter by a plugin, and the functions that it calls; None if it cannot undo it."""
+    """Return whether C undoes a filter through a plugin, and the functions to call; None if C cannot undo it."""
     if filter_id in (SHUFFLE, FLETCHER32, LZF):
         return False, Decoder(0)
     if (decoder := decoder_of(filter_id)) is not None:
         return False, decoder
-    # The plugin for LZ4 reads as far as lengths among its bytes say, which nothing checks.
+    # The LZ4 plugin trusts lengths in its input without checking them.
     plugin = None if filter_id in UNDO or filter_id == LZ4 else plugin_function(filter_id)
     return None if plugin is None else (True, Decoder(plugin))
 
 
-def pipeline_of(creation: Any) -> Pipeline:
+def pipeline_of(creation: h5py.h5p.PropDCID) -> Pipeline:
     """Read the filter pipeline of an h5py dataset creation property list."""
     filters = []
     for i in range(creation.get_nfilters()):
@@ -239,23 +240,23 @@ def pipeline_of(creation: Any) -> Pipeline:
     return Pipeline(filters=tuple(filters))
 
 
-# --- why bytes do not decode
+# --- errors of decoding
 
 FIRST_PLUGIN = 256
-"""Filters below this number are libhdf5's own."""
+"""The lowest number of a registered filter; lower ones are libhdf5's own."""
 
 HARDEST_DEFLATE = 9
 
 
 class DecodeError(Exception):
-    """Stored bytes do not decode; the caller adds where they came from."""
+    """Stored bytes do not decode; the caller adds the file and the chunk."""
 
 
 class NotAskedError(DecodeError):
-    """Stored bytes do not decode, and libhdf5 is not to be asked about them.
+    """Stored bytes do not decode, and libhdf5 must not be tried on them.
 
-    It would take whatever memory they claim, run the same plugin again, or read behind the end of its buffer, such as
-    where they decode to fewer than a chunk has.
+    It would allocate whatever memory they claim, run the same plugin again, or read beyond the end of its buffer, for
+    instance if they decode to fewer bytes than a chunk has.
     """
 
 
@@ -279,13 +280,13 @@ _REASONS = (
     "{name}: its parameters are incomplete",
     "{name}: its parameters are not a zfp header",
 )
-"""In the order of the reasons in `compiled/filters.h`."""
+"""Messages by reason, in the order of `compiled/filters.h`."""
 
 NO_ROOM, TAKES_MORE, DECODES_TO, GAVE, PARAMETERS, GOES_ON, DAMAGED, NO_CHECKSUM = range(8)
 
 
 def _error(step: Sequence[Filter], reason: int, first: int, second: int) -> Exception:
-    """Return the error that says why a step failed; without a step, that of all of them."""
+    """Return the exception for a failed step, or for the whole pipeline without a step."""
     name, filter_id = (step[0].word, step[0].id) if step else ("", FIRST_PLUGIN)
     if reason == NO_ROOM:
         return MemoryError(_REASONS[reason].format(first=first))
@@ -298,31 +299,31 @@ def _error(step: Sequence[Filter], reason: int, first: int, second: int) -> Exce
 
 
 def _wrong_parameters(filter_id: int, values: tuple[int, ...]) -> str:
-    """Say that a filter's parameters are not what libhdf5 takes: it refuses others, and what stands beside them too."""
+    """Return the message for parameters that libhdf5 refuses."""
     if filter_id == SHUFFLE:
         return f"shuffle: its parameters are {values}, not the bytes of an element"
     return f"gzip: its parameters are {values}, not a level from 0 to {HARDEST_DEFLATE}"
 
 
 def element_nbytes_of(values: tuple[int, ...]) -> int:
-    """Return an element's bytes, of a shuffle's parameters; as libhdf5, which takes no other (``H5Zshuffle.c``)."""
+    """Return the element bytes in a shuffle's parameters, refusing those that libhdf5 refuses (``H5Zshuffle.c``)."""
     if len(values) != 1 or values[0] == 0:
         raise DecodeError(_wrong_parameters(SHUFFLE, values))
     return values[0]
 
 
 def most_nbytes(raw_nbytes: int) -> int:
-    """Return the bytes that a chunk may take at any point of its pipeline; more are damage, or to fill the memory."""
+    """Return the most bytes that a chunk may take at any point of its pipeline; more mean damage, or an attack."""
     return 2 * raw_nbytes + 65536
 
 
-# --- filters that are undone in Python: each from stored bytes into a buffer that is reused
+# --- filters that are undone in Python, each into a reused buffer
 
 _INT_MAX = 2**31 - 1
 
 
 def _undo_deflate(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
-    """Inflate without libdeflate, which is not in every build of imagecodecs."""
+    """Inflate with zlib, if the build of imagecodecs lacks libdeflate."""
     if len(values) != 1 or values[0] > HARDEST_DEFLATE:
         raise DecodeError(_wrong_parameters(DEFLATE, values))
     stream, most = zlib.decompressobj(), most_nbytes(out.nbytes)
@@ -350,8 +351,8 @@ def _undo_szip(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
     if promised > out.nbytes:
         raise NotAskedError(f"szip promises {promised} bytes where at most {out.nbytes} fit")
     out = out[:promised]
-    # libaec stops without a word where the stream does not make sense, so marks in the last bytes tell whether it
-    # came there; data that happens to look like one mark does not look like both.
+    # libaec stops silently at an invalid stream, so marks in the last bytes show whether it got
+    # there; data that happen to equal one mark do not equal both.
     for mark in (0xA5, 0x5A):
         out[-8:] = mark
         imagecodecs.szip_decode(data, mask, pixels_per_block, bits_per_pixel, pixels_per_scanline, header=True, out=out)
@@ -361,7 +362,7 @@ def _undo_szip(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
 
 
 def _undo_bzip2(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
-    # The plugin's buffer would grow with the stream, of which 45 bytes can hold 45 MB; and imagecodecs stops
+    # The plugin's buffer would grow with the stream, and 45 bytes can hold 45 MB; imagecodecs stops
     # when `out` is full, before the checksum.
     stream = bz2.BZ2Decompressor()
     try:
@@ -381,7 +382,5 @@ UNDO: dict[int, Callable[[tuple[int, ...], Bytes, Bytes], Bytes]] = {
     SZIP: _undo_szip,
     BZIP2: _undo_bzip2,
 }
-"""What undoes a filter that C does not: of parameters, stored bytes and a buffer, the part of the buffer that it wrote.
-
-Memory of its own would not reach the batch.
-"""
+"""Functions for filters that C does not undo: they take parameters, stored bytes and a buffer, and return the part of
+the buffer that they wrote. Memory of their own would not reach the batch."""

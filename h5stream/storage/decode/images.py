@@ -1,8 +1,9 @@
-"""Encoded images: what their bytes say of them, and decoding them outside the GIL."""
+"""Encoded images: their formats and sizes, and decoding without the GIL."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -17,60 +18,60 @@ Format = Literal["auto", "jpeg", "png", "webp", "auto-rgb", "png-rgb"]
 FORMATS = get_args(Format)
 
 COLOURS = "-rgb"
-"""Ends a format with which a palette PNG comes in its palette's colours, not as the numbers of these."""
+"""Suffix of a format that returns palette PNGs in colours instead of palette indices."""
 
 MOST_NBYTES = 1 << 30
-"""Bytes of a decoded image, at most: a few bytes can claim many more."""
+"""Maximum bytes of a decoded image: a few bytes can claim many more."""
 
 LOOKED_AT = 32
-"""Images that are decoded at opening, spread over the data, to see whether they are of one size."""
+"""Images, spread over the data, that are decoded on opening to check that their sizes are equal."""
 
-_DECODERS: dict[str, Any] = {
+_DECODERS: dict[str, Callable[..., NDArray[Any]]] = {
     "jpeg": imagecodecs.jpeg8_decode,
     "png": imagecodecs.png_decode,
     "webp": imagecodecs.webp_decode,
 }
 _INDEXED = 3
-"""The colour type of a PNG whose pixels are numbers of colours in a palette."""
+"""The colour type of a PNG with a palette."""
 _EXPANDED = {1: 255, 2: 85, 4: 17}
-"""What a decoder multiplies gray levels of so many bits by, so that white is 255."""
+"""The factor by which a decoder multiplies gray levels of some bits, so that white is 255."""
 _END, _SCAN = b"\xff\xd9", b"\xff\xda"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """How a field's bytes are images."""
+    """The format and the decoded size of a field's images."""
 
-    # `"jpeg"`, `"png"`, `"webp"`, or `"auto"` for whatever each begins like; `COLOURS` behind it makes palettes colours
+    # `"jpeg"`, `"png"`, `"webp"`, or `"auto"` to detect it for each image; the suffix `COLOURS` expands palettes
     format: str
-    mean_nbytes: float = 0.0  # mean_nbytes, most_nbytes: of those that were looked at, decoded
+    mean_nbytes: float = 0.0  # mean_nbytes, most_nbytes: of the decoded sample, see `LOOKED_AT`
     most_nbytes: float = 0.0
 
 
 class OtherShapeError(Exception):
-    """An image is of another size than the first ones."""
+    """An image has another size than the first ones."""
 
 
-def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
-    """Decode an image."""
+def decode_image(data: Bytes, wanted: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Decode an image, into `out` if given, which must fit."""
     head = bytes(data[:16])
-    found, kind = format_of(head), wanted.removesuffix(COLOURS)
-    if not found or kind not in ("auto", found):
+    actual, kind = format_of(head), wanted.removesuffix(COLOURS)
+    if not actual or kind not in ("auto", actual):
         begins = f"they begin with {head[:8]!r}" if head else "there are none"
         raise DecodeError(f"its bytes are no {'image' if kind == 'auto' else kind}: {begins}")
-    if found == "jpeg" and data[-2:].tobytes() != _END:
+    if actual == "jpeg" and data[-2:].tobytes() != _END:
         end = (text := data.tobytes()).rfind(_END)
-        if end < 0 or _SCAN in text[end:]:  # that of a preview inside
-            raise DecodeError("its end is missing")  # of which libjpeg would make a grey rest
-    if out is None:  # else its decoder refuses what does not fit there
-        height, width = _size_of(data, found)
+        if end < 0 or _SCAN in text[end:]:  # the end of an embedded preview
+            raise DecodeError("its end is missing")  # libjpeg would fill the rest with grey
+    if out is None:  # otherwise the decoder refuses an image that does not fit
+        height, width = _size_of(data, actual)
         if not height or not width:
             raise DecodeError("it has no pixels")
         if height * width * 8 > MOST_NBYTES:
             raise DecodeError(f"it claims {height:,} x {width:,} pixels, more than are decoded")
     depth, in_colours = palette_bits(data), wanted.endswith(COLOURS)
     try:
-        image: NDArray[Any] = _DECODERS[found](_plain_png(data, in_colours=in_colours) if depth else data, out=out)
+        image: NDArray[Any] = _DECODERS[actual](_plain_png(data, in_colours=in_colours) if depth else data, out=out)
         if depth in _EXPANDED and not in_colours:
             np.floor_divide(image, _EXPANDED[depth], out=image)
     except ValueError:
@@ -84,7 +85,7 @@ def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
 
 
 def palette_bits(data: Bytes) -> int:
-    """Return the bits of a pixel of a palette PNG; 0 for all other images, and for one whose header is damaged.
+    """Return the bits per pixel of a palette PNG; 0 for all other images, and for a damaged header.
 
     Source: the PNG specification, third edition (IHDR, and the check value of a chunk).
     """
@@ -95,7 +96,7 @@ def palette_bits(data: Bytes) -> int:
 
 
 def _plain_png(data: Bytes, *, in_colours: bool) -> NDArray[np.uint8]:
-    """Return a palette PNG without transparency; or as one of gray levels, stored alike: the numbers of its colours."""
+    """Return a palette PNG without transparency, or as a gray PNG whose levels are the palette indices."""
     text = data.tobytes()
     header = text[12:25] + (text[25:26] if in_colours else b"\0") + text[26:29]  # 0: the colour type of gray levels
     pieces, at = [text[:12], header, zlib.crc32(header).to_bytes(4, "big")], 33
@@ -110,7 +111,7 @@ def _plain_png(data: Bytes, *, in_colours: bool) -> NDArray[np.uint8]:
 
 
 def format_of(head: bytes) -> str:
-    """Name the format of an image that begins with these bytes; empty for anything else."""
+    """Return the format of an image by its first bytes; empty if unknown."""
     if head.startswith(b"\xff\xd8"):
         return "jpeg"
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -119,7 +120,7 @@ def format_of(head: bytes) -> str:
 
 
 def _size_of(data: Bytes, kind: str) -> tuple[int, int]:
-    """Return the rows and columns that the header of an image says.
+    """Return the height and width in the header of an image.
 
     Sources: ITU-T T.81 (SOF markers), the PNG specification (IHDR), RFC 9649 (VP8, VP8L and VP8X chunks).
     """

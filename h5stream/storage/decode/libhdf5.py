@@ -1,10 +1,10 @@
-"""Functions of libhdf5 that h5py has not, and elements of variable length as libhdf5 has them in memory.
+"""Functions of libhdf5 that h5py lacks, and elements of variable length as libhdf5 stores them in memory.
 
-h5py gives such elements as Python objects, and does not write each of them back as it was read: sequences of texts of
-a fixed length lose characters, sequences of foreign byte order come back swapped, and small floats are converted. Here
-an element is the structure that libhdf5 makes of it: a length and an address, or the address of a text.
+h5py returns such elements as Python objects, which it does not always write back unchanged: sequences of fixed-length
+strings lose characters, sequences of foreign byte order come back swapped, and small floats are converted. Here an
+element is libhdf5's own structure: a length and an address, or the address of a string.
 
-# Guarantees: calls are made under h5py's lock. What libhdf5 allocated for the elements that were read is freed when the
+# Guarantees: calls are made under h5py's lock. The memory that libhdf5 allocated for elements is freed when the
 # block of `elements_of` ends, however it ends.
 
 Source: HDF5 reference manual, H5Dread, H5Dwrite, H5Aread, H5Awrite, H5Treclaim, H5Pget_fill_value.
@@ -15,8 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import h5py
 import numpy as np
@@ -39,9 +38,9 @@ _DEFAULT = 0  # H5P_DEFAULT
 
 
 @functools.cache
-def _function(name: str) -> Any:
-    """Return a function of the libhdf5 that h5py is linked with."""
-    function = getattr(ctypes.CDLL(h5py.h5d.__file__), name)
+def _function(name: str) -> Callable[..., int]:
+    """Return a function of the libhdf5 that h5py uses, its argument types set."""
+    function = ctypes.CDLL(h5py.h5d.__file__)[name]
     function.argtypes, function.restype = _ARGUMENTS[name], ctypes.c_int
     return function
 
@@ -54,42 +53,46 @@ def call(name: str, *arguments: int) -> None:
 
 
 @contextlib.contextmanager
-def elements_of(thing: Any, space: Any = None) -> Iterator[NDArray[np.void]]:
-    """Read the elements of a dataset, or of what `space` selects of it, or of an attribute; free them afterwards.
+def elements_of(
+    source: h5py.h5d.DatasetID | h5a.AttrID, space: h5s.SpaceID | None = None
+) -> Iterator[NDArray[np.void]]:
+    """Read the elements of an attribute, or of a dataset or its selection `space`; free them at the end of the block.
 
-    The array has one axis of elements; what it holds may be passed to `write_elements` within the block.
+    The array has one axis; it may be passed to `write_elements` within the block.
     """
-    stored, every = thing.get_type(), thing.get_space()
+    stored, every = source.get_type(), source.get_space()
     count = (space or every).get_select_npoints()
     elements = np.zeros(count, dtype=f"V{stored.get_size()}")
     memory = h5s.create_simple((count,))
     try:
-        if isinstance(thing, h5a.AttrID):
-            call("H5Aread", thing.id, stored.id, elements.ctypes.data)
+        if isinstance(source, h5a.AttrID):
+            call("H5Aread", source.id, stored.id, elements.ctypes.data)
         elif count:
-            call("H5Dread", thing.id, stored.id, memory.id, (space or every).id, _DEFAULT, elements.ctypes.data)
+            call("H5Dread", source.id, stored.id, memory.id, (space or every).id, _DEFAULT, elements.ctypes.data)
         yield elements
     finally:
         call("H5Dvlen_reclaim", stored.id, memory.id, _DEFAULT, elements.ctypes.data)
 
 
-def write_elements(thing: Any, elements: NDArray[np.void], space: Any = None) -> None:
+def write_elements(
+    target: h5py.h5d.DatasetID | h5a.AttrID, elements: NDArray[np.void], space: h5s.SpaceID | None = None
+) -> None:
     """Write elements that `elements_of` has read to a dataset or an attribute of the same type."""
-    stored, elements = thing.get_type(), np.ascontiguousarray(elements)
-    if isinstance(thing, h5a.AttrID):
-        call("H5Awrite", thing.id, stored.id, elements.ctypes.data)
+    stored, elements = target.get_type(), np.ascontiguousarray(elements)
+    if isinstance(target, h5a.AttrID):
+        call("H5Awrite", target.id, stored.id, elements.ctypes.data)
     elif elements.size:
-        memory, file_space = h5s.create_simple((elements.size,)), space or thing.get_space()
-        call("H5Dwrite", thing.id, stored.id, memory.id, file_space.id, _DEFAULT, elements.ctypes.data)
+        memory, file_space = h5s.create_simple((elements.size,)), space or target.get_space()
+        call("H5Dwrite", target.id, stored.id, memory.id, file_space.id, _DEFAULT, elements.ctypes.data)
 
 
-def sequences_in(elements: NDArray[np.void], dtype: Any) -> NDArray[np.object_]:
-    """Return the sequences that elements of h5py's dtype of variable length are, within the block of `elements_of`."""
-    items: Any = h5py.check_vlen_dtype(dtype)
-    is_nested, found = isinstance(h5py.check_vlen_dtype(items), np.dtype), np.empty(len(elements), dtype=object)
+def sequences_in(elements: NDArray[np.void], dtype: np.dtype) -> NDArray[np.object_]:
+    """Return copies of the sequences in elements of a variable-length `dtype`, within the block of `elements_of`."""
+    items: np.dtype = h5py.check_vlen_dtype(dtype)
+    is_nested, sequences = isinstance(h5py.check_vlen_dtype(items), np.dtype), np.empty(len(elements), dtype=object)
     for k, (length, address) in enumerate(elements.view([("length", np.uintp), ("address", np.uintp)]).tolist()):
         nbytes = length * (elements.itemsize if is_nested else items.itemsize)
         memory = (ctypes.c_uint8 * nbytes).from_address(address) if nbytes else b""
         inside = np.frombuffer(memory, dtype=np.uint8).copy()
-        found[k] = sequences_in(inside.view(elements.dtype), items) if is_nested else inside.view(items)
-    return found
+        sequences[k] = sequences_in(inside.view(elements.dtype), items) if is_nested else inside.view(items)
+    return sequences

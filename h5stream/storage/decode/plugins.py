@@ -31,14 +31,14 @@ class _FilterClass(ctypes.Structure):
 
 @functools.cache  # without a lock: a fork while another thread held it would stop the child
 def _functions() -> dict[int, int]:
-    """Load every plugin library; filter number -> the address of its C function."""
+    """Load every plugin library; return the addresses of their C functions by filter number."""
     functions = dict[int, int]()
     for path in sorted(Path(hdf5plugin.PLUGIN_PATH).glob("*.so")):
         try:
             library = ctypes.CDLL(str(path))
             get_info = library.H5PLget_plugin_info
         except (OSError, AttributeError):
-            continue  # not loadable on this machine: the filter counts as missing, and says so where needed
+            continue  # not loadable on this machine: the filter counts as missing
         get_info.restype = ctypes.POINTER(_FilterClass)
         info = get_info().contents
         if info.version == 1 and info.decoder_present and info.filter:
@@ -47,28 +47,28 @@ def _functions() -> dict[int, int]:
 
 
 def plugin_function(filter_id: int) -> int | None:
-    """Return the address of what decodes a registered filter, or None if hdf5plugin does not carry it."""
+    """Return the address of a registered filter's function, or None if hdf5plugin lacks it."""
     return _functions().get(filter_id)
 
 
-# --- Which HDF5 this is and which filters it can decode -------------------------------------------
+# --- versions of the HDF5 libraries, and the filters that they decode -------------------------------------------
 
 
 FILTER_NAMES = {1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
 FILTER_NAMES |= {number: name for name, number in hdf5plugin.FILTERS.items()}
-"""Filters of libhdf5 and h5py themselves, and those that come with hdf5plugin, by number."""
+"""Names of the filters of libhdf5, h5py and hdf5plugin, by number."""
 
 
 class StorageVersions(NamedTuple):
-    """Versions of what reads HDF5 here."""
+    """Versions of the installed HDF5 libraries."""
 
     hdf5: str  # hdf5, h5py, hdf5plugin: versions of the C library and of the two packages
     h5py: str
     hdf5plugin: str
-    filters: dict[int, tuple[str, bool]]  # of all three: name, and whether this libhdf5 can decode it
+    filters: dict[int, tuple[str, bool]]  # by number: name, and whether this libhdf5 can decode it
 
 
 def storage_versions() -> StorageVersions:
-    """Return the versions, and ask libhdf5 for every filter."""
+    """Return the versions, and whether libhdf5 can decode each filter."""
     filters = {number: (name, bool(h5py.h5z.filter_avail(number))) for number, name in sorted(FILTER_NAMES.items())}
     return StorageVersions(h5py.version.hdf5_version, h5py.version.version, hdf5plugin.version, filters)

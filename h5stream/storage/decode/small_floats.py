@@ -1,7 +1,7 @@
-"""Floats that torch has types for and NumPy has none: bfloat16, and those of 8 bits.
+"""Floats with a torch type and no NumPy type: bfloat16, and floats of 8 bits.
 
-A file's are recognised by their bit fields. Here they are unsigned numbers of their bits, whose dtype has the name of
-the torch type in its metadata; `widened` gives the numbers that they stand for.
+In a file they are recognised by their bit fields. In memory they are unsigned integers with the same bits, whose dtype
+has the name of the torch type in its metadata; `widened` returns their values as float32.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 
 class _Bits(NamedTuple):
-    """The bits of a float, its sign in front."""
+    """The bit layout of a float; the sign is the highest bit."""
 
     nbytes: int
-    exponent: int  # bits of the exponent, and of the mantissa behind it
+    exponent: int  # exponent, mantissa: bits of each
     mantissa: int
     bias: int
     # "ieee": the largest exponent stands for infinity and NaN; "fn": all bits set are NaN, and there is no infinity;
-    # "fnuz": so it is, and NaN is what would be the negative zero
+    # "fnuz": no infinity either, and the bits of negative zero are NaN
     specials: str = "ieee"
 
 
@@ -31,40 +31,40 @@ STORED = {
     "float8_e4m3fn": _Bits(1, 4, 3, 7, "fn"),
     "float8_e5m2": _Bits(1, 5, 2, 15),
 }
-"""By the name that torch has for it, each float that the bit fields of a stored type tell."""
+"""By torch's name, the floats that are recognised by the bit fields of a stored type."""
 
 FLOATS = STORED | {"float8_e4m3fnuz": _Bits(1, 4, 3, 8, "fnuz"), "float8_e5m2fnuz": _Bits(1, 5, 2, 16, "fnuz")}
-"""And those that a user may say that opaque bytes are."""
+"""All floats, including those that a user may assign to opaque bytes."""
 
 NO_SMALL_TYPE = "torch has no type for floats of"
-"""How an error begins that says so."""
+"""The beginning of the error message for such types."""
 
 _NAME = "torch"
-"""What the metadata of a dtype of bits has the name under."""
+"""The key of the name in a dtype's metadata."""
 
 
-def bits_dtype(name: str, nbytes: int, order: str = "=") -> np.dtype[Any]:
-    """Return the dtype of the bits of a torch type."""
+def bits_dtype(name: str, nbytes: int, order: str = "=") -> np.dtype:
+    """Return the dtype for the bits of a torch type."""
     return np.dtype(f"{order}u{nbytes}", metadata={_NAME: name})
 
 
-def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of the torch type whose bits a dtype holds; empty if it holds numbers of its own."""
+def name_of(dtype: np.dtype) -> str:
+    """Return the name of the torch type whose bits a dtype holds; empty for ordinary dtypes."""
     return "" if dtype.metadata is None else str(dtype.metadata.get(_NAME, ""))
 
 
-def shown(dtype: np.dtype[Any]) -> str:
-    """Return the text of a dtype, and not of the bits, if it has those of floats."""
+def shown(dtype: np.dtype) -> str:
+    """Return the text of a dtype, with the torch name instead of the integer type of its bits."""
     if dtype.subdtype is not None and name_of(dtype.base):
         return f"({name_of(dtype.base)!r}, {dtype.shape})"
     return name_of(dtype) or str(dtype)
 
 
-def dtype_of_float(stored: Any) -> np.dtype[Any] | None:
-    """Return the dtype of the bits of a stored float; None for types that NumPy has, or that libhdf5 converts.
+def dtype_of_float(stored: h5py.h5t.TypeID) -> np.dtype | None:
+    """Return the dtype for the bits of a stored float; None if NumPy has the type, or libhdf5 converts it.
 
-    Raises `TypeError` for a float of 8 bits or less that torch has no type for: most such have no infinity, and libhdf5
-    takes their largest numbers for it.
+    Raises `TypeError` for a float of 8 bits or less that torch lacks: most have no infinity, and libhdf5 reads their
+    largest numbers as infinity.
     """
     if stored.get_class() != h5py.h5t.FLOAT or (stored.get_size() > 2 and stored.get_precision() > 8):
         return None
@@ -83,8 +83,8 @@ def dtype_of_float(stored: Any) -> np.dtype[Any] | None:
     return None
 
 
-def stored_float(dtype: np.dtype[Any]) -> Any:
-    """Return the type that a file has for floats whose bits a dtype holds."""
+def stored_float(dtype: np.dtype) -> h5py.h5t.TypeID:
+    """Return the HDF5 type of the floats whose bits a dtype holds."""
     one = FLOATS[name_of(dtype)]
     stored = (h5py.h5t.IEEE_F32LE if dtype.newbyteorder("=").newbyteorder("<") == dtype else h5py.h5t.IEEE_F32BE).copy()
     stored.set_fields(8 * one.nbytes - 1, one.mantissa, one.exponent, 0, one.mantissa)
@@ -96,7 +96,7 @@ def stored_float(dtype: np.dtype[Any]) -> Any:
 
 @functools.cache
 def _table(name: str) -> NDArray[np.float32]:
-    """Return the number that each pattern of bits stands for."""
+    """Return the value of each bit pattern."""
     one = FLOATS[name]
     bits = np.arange(1 << 8 * one.nbytes)
     mantissa, exponent = bits & ((1 << one.mantissa) - 1), bits >> one.mantissa & ((1 << one.exponent) - 1)
@@ -116,7 +116,7 @@ def _table(name: str) -> NDArray[np.float32]:
 
 
 def widened(values: Any) -> Any:
-    """Return the numbers that bits stand for, as float32; all other values as they are."""
+    """Convert the bits of small floats to float32; return all other values unchanged."""
     if not isinstance(values, np.ndarray):
         return values
     if name := name_of(values.dtype):
@@ -129,8 +129,8 @@ def widened(values: Any) -> Any:
     return out
 
 
-def widened_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of the numbers that the bits of a dtype stand for, float32; another dtype itself."""
+def widened_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of `widened` values of a dtype."""
     if dtype.names is not None:
         inner = [(member, widened_dtype(dtype[member])) for member in dtype.names]
         return dtype if all(one is dtype[member] for member, one in inner) else np.dtype(inner)
@@ -141,7 +141,7 @@ def widened_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 @functools.cache
 def _edges(name: str) -> NDArray[np.float64]:
-    """Return the numbers halfway between positive ones that follow one another, and that from which on none is."""
+    """Return the midpoints of consecutive positive values, and last the bound of overflow."""
     positive = _table(name)[: 1 << 8 * FLOATS[name].nbytes - 1].astype(np.float64)
     finite = positive[np.isfinite(positive)]
     ends = np.append(finite, 2 * finite[-1] - finite[-2])
@@ -149,17 +149,17 @@ def _edges(name: str) -> NDArray[np.float64]:
     return edges
 
 
-def held_as(numbers: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return numbers as a dtype has them: if it has the bits of floats, those of the nearest."""
-    given: NDArray[Any] = np.asarray(numbers)
+def held_as(numbers: Any, dtype: np.dtype) -> NDArray[Any]:
+    """Convert numbers to a dtype; to the bits of the nearest values if it is that of a small float."""
+    array: NDArray[Any] = np.asarray(numbers)
     if not (name := name_of(dtype)):
-        return given.astype(dtype)
-    numbers, edges = given.astype(np.float64), _edges(name)
+        return array.astype(dtype)
+    numbers, edges = array.astype(np.float64), _edges(name)
     half, has_zeros = 1 << 8 * dtype.itemsize - 1, FLOATS[name].specials != "fnuz"  # of both signs
     size, is_nan = np.abs(numbers), np.isnan(numbers)
     bits = np.searchsorted(edges, size)
     bits += (bits % 2 == 1) & (size == edges[np.minimum(bits, len(edges) - 1)])  # halfway, the even one is taken
     bits = np.where(is_nan, half - has_zeros, bits)
     is_negative = np.signbit(numbers) & ~is_nan & (has_zeros | ((bits > 0) & (bits < half)))
-    held: NDArray[Any] = np.asarray(bits + half * is_negative).astype(dtype)
-    return held
+    encoded: NDArray[Any] = np.asarray(bits + half * is_negative).astype(dtype)
+    return encoded

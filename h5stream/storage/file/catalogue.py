@@ -1,8 +1,8 @@
-"""The catalogue: where a file's many objects lie, kept in the user's cache folder, so that they are found once.
+"""Catalogues: addresses and shapes of a file's many objects, saved in the user's cache folder for the next opening.
 
-It is an archive of arrays for each file and what was asked of it. It is refused, and made anew, when the file has
-changed, when a checksum of the archive's is wrong, and when libhdf5, which is asked for some of the objects every
-time, says otherwise. The environment variable ``H5STREAM_CATALOGUE=0`` does without.
+A catalogue is an archive of arrays for one file and request. It is discarded and created again if the file has
+changed, if a checksum of the archive is wrong, or if libhdf5, which examines some of the objects every time, disagrees.
+The environment variable ``H5STREAM_CATALOGUE=0`` disables catalogues.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ from h5stream.storage.source.remote import ObjectIdentity
 from h5stream.storage.source.stores import is_address
 
 SWITCH = "H5STREAM_CATALOGUE"
-"""The environment variable that switches it off, as 0."""
+"""The environment variable that disables catalogues if it is 0."""
 MOST_NBYTES = 2 << 30
-"""Bytes that the folder may hold; those that were not used for longest go first."""
+"""The most bytes of the folder; the least recently used catalogues are deleted first."""
 
 _VERSION = 8
-"""Since 2 objects come in h5py's order; since 3 one table says where they lie; since 4 those left out are counted.
+"""The format's version: 2 has objects in h5py's order, 3 one table of addresses, 4 the number of omitted objects.
 
-Since 8 a name that is in the file wins over a pattern."""
+In 8 a name in the file takes precedence over a pattern."""
 _HEADER = "header.json"
-_SAID: dict[str, Any] = {"of": str, "fields": str, "objects": int, "asked": int, "made": float}
-"""What the header says for people, and of which types."""
+_ENTRY_TYPES: dict[str, Any] = {"of": str, "fields": str, "objects": int, "asked": int, "made": float}
+"""Values of the header that are shown to users, with their types."""
 _SETTLED_NS = 2_000_000_000
-"""A file that was changed less than this ago may change again within one tick of its clock."""
+"""A file that changed more recently may change again within one tick of its file system's clock."""
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """One catalogue in the folder."""
+class CatalogueEntry:
+    """A catalogue in the folder."""
 
     path: str  # of its archive
-    of: str  # of, fields: which objects, and which fields of theirs
+    of: str  # of, fields: the pattern of the objects, and their fields
     fields: str
-    objects: int  # how many there are
-    asked: int  # how many of them were asked of libhdf5, because their headers were not understood
+    objects: int  # number of objects
+    asked: int  # objects that libhdf5 opened, because their headers were not understood
     nbytes: int  # bytes of the archive
-    made: float  # when, in seconds since 1970
-    is_current: bool  # whether the file is what it was then
+    made: float  # creation time in seconds since 1970
+    is_current: bool  # whether the file has not changed since
 
 
 class Catalogue:
-    """Arrays about the objects of one file, by names of ours: those that are kept, or an empty one to be filled."""
+    """Named arrays about the objects of one file: loaded from the folder, or empty and to be filled."""
 
     def __init__(
         self, identity: SourceIdentity | None = None, of: str = "", fields: str = "", missing: str = ""
     ) -> None:
         self.arrays: dict[str, NDArray[Any]] = {}  # of one axis each
-        self.is_kept = False  # whether they come from the folder
+        self.is_kept = False  # whether they were loaded from the folder
         self._path: Path | None = None
         self._about: dict[str, Any] = {}
         self._changed_ns = 0
@@ -80,30 +80,30 @@ class Catalogue:
         far = identity.far.values() if isinstance(identity, FilesIdentity) else [identity]
         dates = (one.changed_ns for one in far if isinstance(one, ObjectIdentity))
         self._changed_ns = max(self._changed_ns, *dates, 0)
-        asked = _digest(json.dumps([of, fields, missing]))
-        self._path = folder / f"{_digest(real_path(identity.path))}-{asked}.zip"
+        request = _digest(json.dumps([of, fields, missing]))
+        self._path = folder / f"{_digest(real_path(identity.path))}-{request}.zip"
         with contextlib.suppress(*_DAMAGE):
-            found, about = _read(self._path)
+            arrays, about = _read(self._path)
             if {key: about.get(key) for key in self._about} == self._about:
-                self.arrays, self.is_kept = found, True
+                self.arrays, self.is_kept = arrays, True
                 os.utime(self._path)
 
     def forget(self) -> None:
-        """Drop what is kept, and be empty."""
+        """Delete the saved catalogue, and clear the arrays."""
         self.arrays, self.is_kept = {}, False
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
     def names(self, key: str = "names") -> Names:
-        """Return texts that are kept, such as the names of the objects."""
+        """Return saved texts, such as the names of the objects."""
         text, edges = self.arrays[f"{key} text"], self.arrays[f"{key} edges"]
         if len(edges) < 2 or edges[0] != 0 or edges[-1] != len(text) or (np.diff(edges) < 0).any():
             raise ValueError(key)
         return Names(text, edges)
 
     def put(self, key: str, values: Any) -> None:
-        """Note an array, or a list of texts, of bytes or of arrays; where it has other things, nothing will be kept."""
+        """Add an array, or a list of str, bytes or arrays; with a list of anything else, nothing will be saved."""
         if isinstance(values, np.ndarray):
             self.arrays[key] = values.reshape(-1)
             return
@@ -122,7 +122,7 @@ class Catalogue:
             self._path = None
 
     def values(self, key: str, count: int, shape: tuple[int, ...]) -> Any:
-        """Return an array of so many values of a shape, or a list, as it was noted; else raises ValueError."""
+        """Return `count` added values, an array of their `shape` or a list; raise ValueError if they do not fit."""
         if f"{key} items" in self.arrays:
             shapes = self.arrays[f"{key} shapes"].reshape(count, -1)
             edges = np.append(0, np.cumsum(shapes.prod(axis=1)))
@@ -131,21 +131,21 @@ class Catalogue:
             cuts = zip(np.split(self.arrays[f"{key} items"], edges[1:-1]), shapes.tolist(), strict=True)
             return [items.copy().reshape(shape) for items, shape in cuts]
         are_texts = f"{key} text" in self.arrays
-        kept: Any = [*self.names(key)] if are_texts else self.arrays[key].copy().reshape(count, *shape)
+        values: Any = [*self.names(key)] if are_texts else self.arrays[key].copy().reshape(count, *shape)
         if are_texts and self.arrays[f"{key} is bytes"][0]:
-            kept = [name.encode("utf-8", "surrogateescape") for name in kept]
-        if len(kept) != count:
+            values = [name.encode("utf-8", "surrogateescape") for name in values]
+        if len(values) != count:
             raise ValueError(key)
-        return kept
+        return values
 
-    def save(self, objects: int, asked: int) -> None:
-        """Keep the arrays, if the folder can be written and the file has settled; else nothing happens."""
+    def save(self, objects: int, opened_objects: int) -> None:
+        """Save the arrays, if the folder is writable and the file did not change just now; otherwise do nothing."""
         if self._path is None or time.time_ns() - self._changed_ns < _SETTLED_NS:
             return
         nbytes = sum(array.nbytes for array in self.arrays.values())
         if nbytes > MOST_NBYTES // 2:
             return
-        about = {**self._about, "objects": objects, "asked": asked, "made": time.time()}
+        about = {**self._about, "objects": objects, "asked": opened_objects, "made": time.time()}
         about["arrays"] = {key: array.dtype.str for key, array in self.arrays.items()}
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ class Catalogue:
 
 
 def catalogue_folder() -> Path | None:
-    """Return the folder that catalogues are kept in; None where they are switched off, or there is no home."""
+    """Return the folder of catalogues; None if they are disabled, or there is no home folder."""
     if os.environ.get(SWITCH, "1").lower() in ("0", "off", "no", "false"):
         return None
     try:
@@ -174,21 +174,21 @@ def catalogue_folder() -> Path | None:
     return home / "h5stream" / "catalogue"
 
 
-def kept_of(path: str) -> list[Kept]:
-    """List the catalogues that are kept of a file; damaged ones are left out."""
-    now, found = _about(identity_of(path)), list[Kept]()
+def kept_of(path: str) -> list[CatalogueEntry]:
+    """Return the saved catalogues of a file, without damaged ones."""
+    now, entries = _about(identity_of(path)), list[CatalogueEntry]()
     for one in _archives_of(path):
         with contextlib.suppress(*_DAMAGE):
             with zipfile.ZipFile(one) as archive:
                 about = json.loads(archive.read(_HEADER))
-            said = {key: kind(about[key]) for key, kind in _SAID.items()}
+            values = {key: kind(about[key]) for key, kind in _ENTRY_TYPES.items()}
             is_current = about["version"] == _VERSION and {key: about.get(key) for key in now} == now
-            found.append(Kept(path=str(one), nbytes=one.stat().st_size, is_current=is_current, **said))
-    return found
+            entries.append(CatalogueEntry(path=str(one), nbytes=one.stat().st_size, is_current=is_current, **values))
+    return entries
 
 
 def forget(path: str) -> int:
-    """Drop the catalogues that are kept of a file, damaged ones too; gives how many there were."""
+    """Delete the saved catalogues of a file, including damaged ones; return how many there were."""
     dropped = 0
     for one in _archives_of(path):
         with contextlib.suppress(OSError):
@@ -203,7 +203,7 @@ def _archives_of(path: str) -> list[Path]:
 
 
 def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read an archive; nothing is allocated that is longer than it."""
+    """Read an archive, without allocating more than its size."""
     arrays, size = dict[str, NDArray[Any]](), path.stat().st_size
     with zipfile.ZipFile(path) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size > size for entry in archive.infolist()):
@@ -215,22 +215,22 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 
 def _make_room(folder: Path, nbytes: int) -> None:
-    """Drop what was not used for longest until there is room, and what was left half-written an hour ago."""
-    found = sorted((one.stat().st_mtime, one.stat().st_size, one) for one in folder.iterdir() if one.is_file())
-    left = sum(size for _, size, _ in found) + nbytes
-    for used, size, one in found:
-        if left > MOST_NBYTES or (one.suffix == ".new" and used < time.time() - 3600):
+    """Delete the least recently used catalogues until `nbytes` fit, and unfinished files older than an hour."""
+    files = sorted((one.stat().st_mtime, one.stat().st_size, one) for one in folder.iterdir() if one.is_file())
+    total = sum(size for _, size, _ in files) + nbytes
+    for used, size, one in files:
+        if total > MOST_NBYTES or (one.suffix == ".new" and used < time.time() - 3600):
             one.unlink(missing_ok=True)
-            left -= size
+            total -= size
 
 
 def real_path(path: str) -> str:
-    """Return the path behind symbolic links; an address is one."""
+    """Return a path without symbolic links; an address is returned unchanged."""
     return path if is_address(path) else os.path.realpath(path)
 
 
 def _about(identity: SourceIdentity) -> dict[str, Any]:
-    """Return what a file is, or the first of several."""
+    """Return the facts that identify the version of a file, or of the first of several."""
     first = identity.at(0)[0]
     return {name: getattr(first, name) for name in ("size", "mtime_ns", "inode", "etag") if hasattr(first, name)}
 

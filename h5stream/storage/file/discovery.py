@@ -1,4 +1,4 @@
-"""Opening files with h5py and finding datasets in them; every refusal says what there is instead."""
+"""Find datasets in open files; error messages name the alternatives that the file has."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import h5py
-import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
+import hdf5plugin  # noqa: F401  registers its filters with libhdf5
 import numpy as np
 from h5py import h5l
 from numpy.typing import NDArray
@@ -39,112 +39,120 @@ _log = logging.getLogger("h5stream")
 _SPARSE = ("data", "indices", "indptr")
 _CODED = ("codes", "categories")
 PARTS = (*_SPARSE, *_CODED)
-"""What the datasets in a group are called that is one field: a sparse matrix, or a column of categories."""
+"""Names of the datasets in a group that is one field: a sparse matrix, or a categorical column."""
 
 _ENCODED = ("encoding-type", "h5sparse_format")
 
 _LISTED = 12
 
 _FEW_LENGTHS = 3
-"""Lengths, up to which as many names of each are listed; of more, as many names as this."""
+"""Up to this many lengths, a message lists `_LISTED` names of each; otherwise only this many."""
 
-_NOT_THERE = "component not found|doesn't exist|message type not found|can't open file|external file|too many links"
-"""How libhdf5 says that a link leads to an object, or to a file, that is not there."""
+_BROKEN_LINK = "component not found|doesn't exist|message type not found|can't open file|external file|too many links"
+"""libhdf5's messages for a link to a missing object or file."""
 
 _LINKS = (h5l.TYPE_HARD, h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL)
 
 _DEEPEST = 1000
-"""Groups inside groups that are looked into: libhdf5 itself recurses, and no real file nests like that."""
+"""The deepest nesting of groups that is searched: libhdf5 itself recurses, and no real file nests as deep."""
 
 
-Chosen = Callable[[str, Any, list[str]], list[str]]
-"""Chooses of the names in a group, by its path and itself, those to look at."""
+Node: TypeAlias = "h5py.Group | h5py.Dataset | h5py.Datatype"
+"""An object in a file."""
+
+_Typed: TypeAlias = "h5py.Dataset | h5py.h5d.DatasetID | h5py.h5a.AttrID"
+
+Chosen = Callable[[str, h5py.Group, list[str]], list[str]]
+"""A function that selects names to examine, from a group's path, the group and its names."""
 
 MANY_ALIKE, SOME_ALIKE = 200, 32
-"""Names in a group that differ in their digits alone: of more than so many, so many are looked at."""
+"""If more than the first number of names in a group differ only in digits, the second number is examined."""
 
 
 def refusal(
-    path: str, name: str, why: str, kind: Callable[..., H5StreamError] = UnsupportedFieldError, **facts: Any
+    path: str, name: str, why: str, kind: Callable[..., H5StreamError] = UnsupportedFieldError, **facts: object
 ) -> H5StreamError:
-    """Return the error for a field of a file that cannot be had."""
+    """Return the error for a field that cannot be read."""
     return kind(f"{path!r}{why}", field=name, file=path, **facts)
 
 
-def datasets_of(file: Any, damaged: dict[str, str] | None = None, chosen: Chosen | None = None) -> dict[str, Any]:
-    """List all datasets of an open file that hard links lead to, by path; names that are not UTF-8 are left out."""
+def datasets_of(
+    file: h5py.File, damaged: dict[str, str] | None = None, chosen: Chosen | None = None
+) -> dict[str, h5py.Dataset]:
+    """Return all datasets behind hard links of an open file, by path, without names that are not UTF-8."""
     damaged = {} if damaged is None else damaged
-    found: dict[str, Any] = {}
-    # Not `visititems`: it looks every object up from the root, which takes minutes in deep trees.
+    datasets: dict[str, h5py.Dataset] = {}
+    # `visititems` looks every object up from the root, which takes minutes in deep trees.
     seen, open_groups = {_address(file)}, [_hard_linked(file, "", damaged, chosen)]
     while open_groups:
-        path, thing = next(open_groups[-1], ("", None))
-        if thing is None:
+        path, entry = next(open_groups[-1], ("", None))
+        if entry is None:
             open_groups.pop()
-        elif (address := _address(thing)) not in seen:  # hard links may lead back up
+        elif (address := _address(entry)) not in seen:  # hard links may lead back up
             seen.add(address)
-            if isinstance(thing, h5py.Dataset):
-                found[path] = thing
-            elif isinstance(thing, h5py.Group) and len(open_groups) <= _DEEPEST:
-                open_groups.append(_hard_linked(thing, f"{path}/", damaged, chosen))
-    return found
+            if isinstance(entry, h5py.Dataset):
+                datasets[path] = entry
+            elif isinstance(entry, h5py.Group) and len(open_groups) <= _DEEPEST:
+                open_groups.append(_hard_linked(entry, f"{path}/", damaged, chosen))
+    return datasets
 
 
 def some_of(names: Sequence[str]) -> list[str]:
-    """Choose which of a group's names to look at: all, but of those that differ in their digits alone a few."""
+    """Return the names of a group to examine: all, but only a few of those that differ only in digits."""
     families: dict[str, list[str]] = defaultdict(list)
     for name in names:
         families[re.sub(r"\d+", "0", name)].append(name)
-    if len(families) > MANY_ALIKE:  # keys, of which none is like another
+    if len(families) > MANY_ALIKE:  # names without any similarity, such as keys
         families = {"": list(names)}
-    few = (alike if len(alike) <= MANY_ALIKE else spread(alike, SOME_ALIKE) for alike in families.values())
+    few = (family if len(family) <= MANY_ALIKE else spread(family, SOME_ALIKE) for family in families.values())
     return sorted(name for names in few for name in names)
 
 
-def spread(things: Sequence[str], wanted: int) -> list[str]:
-    """Return so many of some things, evenly spaced, the first and the last among them; all where there are fewer."""
-    count = len(things)
-    return list(things) if count <= wanted else [things[k * (count - 1) // (wanted - 1)] for k in range(wanted)]
+def spread(items: Sequence[str], wanted: int) -> list[str]:
+    """Return `wanted` evenly spaced items, including the first and the last; all if there are fewer."""
+    count = len(items)
+    return list(items) if count <= wanted else [items[k * (count - 1) // (wanted - 1)] for k in range(wanted)]
 
 
-def _address(thing: Any) -> tuple[int, int]:
-    info = h5py.h5o.get_info(thing.id)
+def _address(entry: Node) -> tuple[int, int]:
+    info = h5py.h5o.get_info(entry.id)
     return int(info.fileno), int(info.addr)
 
 
-def _hard_linked(group: Any, above: str, damaged: dict[str, str], chosen: Chosen | None) -> Iterator[tuple[str, Any]]:
-    """Yield what hard links of a group lead to, by path; a damaged object must not hide the others."""
+def _hard_linked(
+    group: h5py.Group, above: str, damaged: dict[str, str], chosen: Chosen | None
+) -> Iterator[tuple[str, Node]]:
+    """Yield the objects behind a group's hard links, with paths; unreadable ones are added to `damaged`."""
     names: list[str] = []
     try:
         names += sorted(name for name in group if isinstance(name, str))
     except DAMAGE as error:
-        damaged[above.rstrip("/") or "/"] = what_libhdf5_said(error)
+        damaged[above.rstrip("/") or "/"] = libhdf5_message(error)
     for name in names if chosen is None else chosen(above.rstrip("/"), group, names):
         try:
             if not is_hard_link(group, name):
                 continue
-            thing = group[name]
+            entry = group[name]
         except DAMAGE as error:
-            damaged[above + name] = what_libhdf5_said(error)
+            damaged[above + name] = libhdf5_message(error)
         else:
-            yield above + name, thing
+            yield above + name, entry
 
 
-def what_libhdf5_said(error: BaseException) -> str:
-    """Return the message of an error of h5py, without the quotes that a KeyError puts around it."""
+def libhdf5_message(error: BaseException) -> str:
+    """Return the message of an error of h5py, without the quotes of a KeyError."""
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
 
 
-def _link_type(group: Any, name: str | bytes) -> int:
-    # Asked of h5py's lower level, which knows links that programs defined for themselves, and takes names that are
-    # not UTF-8 as the bytes in which it gives them.
+def _link_type(group: h5py.Group, name: str | bytes) -> int:
+    # h5py's low-level interface supports user-defined links, and names that are not UTF-8 as bytes.
     return int(group.id.links.get_info(name if isinstance(name, bytes) else name.encode()).type)
 
 
-def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
-    """Return the names of a group's datasets, if they agree in length.
+def default_fields(file: h5py.File, path: str, guard: Guard) -> list[str]:
+    """Return the names of a group's datasets; raise if they differ in length.
 
-    What a link leads to counts as well, once: not under the name of a link where it has another name here.
+    Datasets behind soft and external links are included, but each only once, under its hard link if it has one.
     """
     at_root, refused = _datasets_in(file, path, guard)
     if refused and not at_root:
@@ -152,48 +160,48 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
     if odd := next((name for name in at_root if not isinstance(name, str)), None):
         why = f" has a dataset named {odd!r} at its root, which is not UTF-8 text, so it cannot be a field; "
         raise refusal(path, repr(odd), f"{why}name the others: fields=[...]")
-    lengths = {thing.shape[0] if thing.shape else None for thing in at_root.values()}
+    lengths = {dataset.shape[0] if dataset.shape else None for dataset in at_root.values()}
     if len(lengths) == 1 and None not in lengths:
         return list(at_root)
     where = "at its root" if file.name == "/" else f"in {file.name.strip('/')!r}"
     groups: dict[int, list[str]] = defaultdict(list)
-    for name, thing in datasets_of(file, chosen=lambda _path, _group, names: some_of(names)).items():
-        if thing.shape and not is_bookkeeping(name):
-            groups[thing.shape[0]].append(name)
-    # Many lengths are those of objects, of which a few show what they look like.
+    for name, dataset in datasets_of(file, chosen=lambda _path, _group, names: some_of(names)).items():
+        if dataset.shape and not is_bookkeeping(name):
+            groups[dataset.shape[0]].append(name)
+    # Many different lengths are those of objects, of which a few examples suffice.
     most = _LISTED if len(groups) <= _FEW_LENGTHS else _FEW_LENGTHS
     every = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     if not every:
         raise FieldLengthError(f"{path!r} has no dataset with rows {where}, nor in a group; name others", file=path)
     what, ways = f"datasets of unlike length {where}", "fields=[...]"
     if not at_root:
-        what, ways = f"no datasets {where}", f"{ways}{_ways_of_groups(file)}"
-    single = _first([name for name, thing in at_root.items() if not thing.shape])
+        what, ways = f"no datasets {where}", f"{ways}{_group_options(file)}"
+    single = _shortened([name for name, dataset in at_root.items() if not dataset.shape])
     singles = f" Without rows, single values: {single}." if single else ""
-    lines = [f"{rows:,} rows: {_first(names, most)}" for rows, names in every]
+    lines = [f"{rows:,} rows: {_shortened(names, most)}" for rows, names in every]
     listing = "; ".join(lines if len(lines) <= _LISTED else [*lines[:_FEW_LENGTHS], "and others"])
-    said = f"{path!r} has {what}, so name the fields: {ways}. It has, by length: {listing}.{singles}"
-    raise FieldLengthError(f"{said} `h5stream inspect {shlex.quote(path)}` prints what to write", file=path)
+    problem = f"{path!r} has {what}, so name the fields: {ways}. It has, by length: {listing}.{singles}"
+    raise FieldLengthError(f"{problem} `h5stream inspect {shlex.quote(path)}` prints what to write", file=path)
 
 
-def _ways_of_groups(group: Any) -> str:
-    """Say what takes the groups of one that has no datasets: sparse matrices, and groups that are alike."""
+def _group_options(group: h5py.Group) -> str:
+    """Return options that read the groups in a group without datasets: a sparse matrix, or groups of rows."""
     names = [name for name in some_of([*group]) if is_hard_link(group, name)]
     groups = [name for name in names if isinstance(group[name], h5py.Group)]
     if matrix := next((name for name in groups if is_matrix(group[name])), None):
         return f"; Field({matrix!r}, ragged='dense') is the rows of the sparse matrix there"
     where, above = group, ""
-    if len(groups) == 1:  # as of data/demo_0, data/demo_1
+    if len(groups) == 1:  # such as data/demo_0, data/demo_1
         where, above = group[groups[0]], groups[0]
         groups = [name for name in some_of([*where]) if where.get(name, getclass=True) is h5py.Group]
-    held = [frozenset(where[name]) for name in groups]
-    pattern = pattern_of(above, (groups, some_of([*where]))) if len(groups) > 1 and len({*held}) == 1 else ""
+    contents = [frozenset(where[name]) for name in groups]
+    pattern = pattern_of(above, (groups, some_of([*where]))) if len(groups) > 1 and len({*contents}) == 1 else ""
     return f"; samples=Rows(of={pattern!r}) takes the rows of groups that are alike" * bool(pattern)
 
 
-def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
-    """Return the datasets of a group by name, in its order, and what was refused."""
-    names, found, seen = list(group), dict[Any, Any](), set[Any]()
+def _datasets_in(group: h5py.Group, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
+    """Return the datasets of a group by name, in its order, and the errors of links that were refused."""
+    names, datasets, seen = list(group), dict[Any, Any](), set[Any]()
     hard, refused = {name for name in names if is_hard_link(group, name)}, list[ExternalDataError]()
     for name in sorted((name for name in names if name in hard or isinstance(name, str)), key=lambda n: n not in hard):
         try:
@@ -203,43 +211,45 @@ def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], l
             refused.append(error)
             _log.warning("%s It is left out of the fields; name those that you want to be sure: fields=[...]", error)
             continue
-        thing, address = behind(group, name, path), None
-        if thing is None and name not in hard:
+        target, address = behind(group, name, path), None
+        if target is None and name not in hard:
             level = logging.WARNING if _link_type(group, name) == h5l.TYPE_EXTERNAL else logging.INFO
             _log.log(level, "%r: the link %r leads nowhere and is left out of the fields", path, name)
-        if isinstance(thing, h5py.Dataset):
-            if len(hard) < len(names):  # libhdf5 may crash where it is asked for that of a damaged object
+        if isinstance(target, h5py.Dataset):
+            if len(hard) < len(names):  # libhdf5 may crash at the address of a damaged object
                 with contextlib.suppress(RuntimeError):
-                    address = _address(thing)
+                    address = _address(target)
             if name in hard or address is None or address not in seen:
                 seen.add(address)
-                found[name] = thing
-    return {name: found[name] for name in names if name in found}, refused
+                datasets[name] = target
+    return {name: datasets[name] for name in names if name in datasets}, refused
 
 
-def is_hard_link(group: Any, name: str | bytes) -> bool:
-    """Tell whether a name in a group is a hard link."""
+def is_hard_link(group: h5py.Group, name: str | bytes) -> bool:
+    """Return whether a name in a group is a hard link."""
     return bool(_link_type(group, name) == h5l.TYPE_HARD)
 
 
-def behind(group: Any, name: str | bytes, path: str, way_out: str = "name other fields: fields=[...]") -> Any:
-    """Return what a link of a group leads to; None where that is not there, or only the link's own program knows it."""
+def behind(
+    group: h5py.Group, name: str | bytes, path: str, way_out: str = "name other fields: fields=[...]"
+) -> Node | None:
+    """Return the object behind a link of a group; None if it is missing, or the link is user-defined."""
     kind = _link_type(group, name)
     if kind not in _LINKS:
         return None
     try:
         return group[name]
     except DAMAGE as error:
-        said = what_libhdf5_said(error)
-        if kind != h5l.TYPE_HARD and re.search(_NOT_THERE, said):
+        message = libhdf5_message(error)
+        if kind != h5l.TYPE_HARD and re.search(_BROKEN_LINK, message):
             return None
         shown = posixpath.join(group.name, name).strip("/") if isinstance(name, str) else f"{name!r} of {group.name}"
-        why = f"{shown!r} is there, but libhdf5 cannot open it: {said}. It is damaged: copy the file again from its"
+        why = f"{shown!r} is there, but libhdf5 cannot open it: {message}. It is damaged: copy the file again from its"
         raise SourceError(f"{path!r}: {why} source, or {way_out}", file=path) from error
 
 
-def is_there(file: Any, name: str, path: str) -> bool:
-    """Tell whether a name leads to an object."""
+def is_there(file: h5py.File, name: str, path: str) -> bool:
+    """Return whether a name leads to an object."""
     with contextlib.suppress(*DAMAGE):
         if h5py.h5o.exists_by_name(file.id, name.encode("utf-8", "surrogateescape")):
             return True
@@ -247,8 +257,8 @@ def is_there(file: Any, name: str, path: str) -> bool:
     return False
 
 
-def thing_at(file: Any, name: str, path: str) -> Any:
-    """Return the object that a name leads to; None if it is not there."""
+def thing_at(file: h5py.File, name: str, path: str) -> Node | None:
+    """Return the object with a name; None if it is missing."""
     try:
         return file[name]
     except DAMAGE:
@@ -256,12 +266,12 @@ def thing_at(file: Any, name: str, path: str) -> Any:
         return None
 
 
-def dataset_at(file: Any, name: str, path: str, what: str = "dataset") -> Any:
-    """Open a dataset, or a group, and return its h5py ID, in a third of the time that an `h5py.Dataset` takes."""
+def dataset_at(file: h5py.File, name: str, path: str, what: str = "dataset") -> h5py.h5d.DatasetID | h5py.h5g.GroupID:
+    """Open a dataset or group as a low-level h5py ID, in a third of the time of an `h5py.Dataset`."""
     try:
         opened = (h5py.h5d if what == "dataset" else h5py.h5g).open(file.id, name.encode("utf-8", "surrogateescape"))
     except DAMAGE as error:
-        why = why_not_opened(file, name.strip("/"), path) or what_libhdf5_said(error)
+        why = why_not_opened(file, name.strip("/"), path) or libhdf5_message(error)
         above = file.get(name.rpartition("/")[0] or "/")
         hint = did_you_mean(name.rpartition("/")[2], above) if isinstance(above, h5py.Group) else ""
         why = f": there is no {what} {name!r}: {why}.{hint} Objects(..., missing='skip') leaves out objects that lack "
@@ -271,21 +281,21 @@ def dataset_at(file: Any, name: str, path: str, what: str = "dataset") -> Any:
     return opened
 
 
-def _first(names: Sequence[str], most: int = _LISTED) -> str:
-    """List names, some of many."""
+def _shortened(names: Sequence[str], most: int = _LISTED) -> str:
+    """Return the first names in one text."""
     return ", ".join(names[:most]) + " ..." * (len(names) > most)
 
 
 class Thing(NamedTuple):
-    """A dataset that was found, its path in its file, and the member path inside its elements."""
+    """A field's dataset, its path in the file, and the member path in its elements."""
 
-    dataset: Any
+    dataset: h5py.Dataset
     path: str
     member: tuple[str, ...]
 
 
-def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
-    """Find a field's dataset, or the member of it that the name means."""
+def find_dataset(file: h5py.File, name: str, path: str, guard: Guard) -> Thing:
+    """Return the dataset or the member with a field's name."""
 
     def leads_to_dataset(candidate: str) -> bool:
         guard.check_links(file, candidate, path)
@@ -295,7 +305,7 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
             return False
 
     lacking: Reading | None = None
-    for reading in readings(name):  # a dataset whose own name has a colon is found first
+    for reading in readings(name):  # a dataset with a colon in its name takes precedence
         if reading.mark != "@" and reading.path and leads_to_dataset(reading.path):
             dataset = file[reading.path]
             dtype = _type_of(dataset, name, path)
@@ -316,8 +326,8 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
     raise refusal(path, name, f": field {name!r} has no member {part!r}.{hint} {what}", FieldNotFoundError)
 
 
-def means(file: Any, name: str, path: str, guard: Guard) -> Reading | None:
-    """Return what a name means in a file: an object, a member or an attribute of one; None for nothing there."""
+def means(file: h5py.File, name: str, path: str, guard: Guard) -> Reading | None:
+    """Return the reading of a name under which a file has an object, member or attribute; None if it has none."""
     for reading in readings(name):
         guard.check_links(file, reading.path, path)
         if not reading.mark:
@@ -334,55 +344,57 @@ def means(file: Any, name: str, path: str, guard: Guard) -> Reading | None:
     return None
 
 
-def _not_found(file: Any, name: str, path: str) -> H5StreamError:
+def _not_found(file: h5py.File, name: str, path: str) -> H5StreamError:
     clean = name.strip("/")
     if why := why_not_opened(file, clean, path):
         return refusal(path, name, f": {name!r} cannot be reached: {why}", FieldNotFoundError)
     every = datasets_of(file)
-    there = {n: dataset for n, dataset in every.items() if not is_bookkeeping(n)} or every
-    inside: dict[str, Any] = {}
-    with contextlib.suppress(*DAMAGE):  # a link that leads nowhere
+    datasets = {n: dataset for n, dataset in every.items() if not is_bookkeeping(n)} or every
+    inside: dict[str, h5py.Dataset] = {}
+    with contextlib.suppress(*DAMAGE):  # a broken link
         if isinstance(file.get(clean), h5py.Group):
-            inside = {n: dataset for n, dataset in there.items() if n.startswith(f"{clean}/")}
+            inside = {n: dataset for n, dataset in datasets.items() if n.startswith(f"{clean}/")}
             if not inside:
                 why = f": {name!r} is a group with no dataset in it, not a dataset."
                 return refusal(path, name, why, FieldNotFoundError)
-    # The nearest names first, so that a cut list still has them.
-    columns = [n[: -len("/codes")] for n in there if n.endswith("/codes") and f"{n[:-5]}categories" in there]
-    known, (within, written) = [*columns, *_with_members(there)], parted(name)
-    own = [one.removeprefix(within) for one in known if one.startswith(within)] if within else []
-    hint = " That is a group; name a dataset in it." if inside else _hint_for(written if own else name, own or known)
+    # Categorical columns first, so that a shortened list includes them.
+    columns = [n[: -len("/codes")] for n in datasets if n.endswith("/codes") and f"{n[:-5]}categories" in datasets]
+    candidates, (within, written) = [*columns, *_with_members(datasets)], parted(name)
+    own = [one.removeprefix(within) for one in candidates if one.startswith(within)] if within else []
+    hint = " That is a group; name a dataset in it."
+    if not inside:
+        hint = _hint_for(written if own else name, own or candidates)
     above, _, leaf = clean.rpartition("/")
     with contextlib.suppress(*DAMAGE):
         if not inside and leaf in getattr(file.get(above or "/"), "attrs", ()):
             hint = f" {leaf!r} is an attribute of {above or '/'!r}; attributes are named with an @, such as '@{leaf}'."
-    if own:  # in a group of samples=, names are written as they are inside it
-        said = f" has no dataset {written!r} in {within.strip('/')!r}.{hint} It has: {_first(own)}."
-        return refusal(path, name, said, FieldNotFoundError)
-    listing = f" It has: {_first(list(inside or there))}." if there else " It has no datasets."
+    if own:  # in a group of samples=, names are relative to it
+        problem = f" has no dataset {written!r} in {within.strip('/')!r}.{hint} It has: {_shortened(own)}."
+        return refusal(path, name, problem, FieldNotFoundError)
+    listing = f" It has: {_shortened(list(inside or datasets))}." if datasets else " It has no datasets."
     return refusal(path, name, f" has no dataset {name!r}.{hint}{listing}", FieldNotFoundError)
 
 
-def _hint_for(name: str, known: Sequence[str]) -> str:
-    """Say what may be meant by a name: several names, one of datasets in many groups, or one that is near."""
+def _hint_for(name: str, candidates: Sequence[str]) -> str:
+    """Return a suggestion for an unknown name: a list of names, datasets of many groups, or similar names."""
     clean, listed = name.strip("/"), [one.strip() for one in name.split(",")]
-    if len(listed) > 1 and {*listed} <= {*known}:
+    if len(listed) > 1 and {*listed} <= {*candidates}:
         return f" Several fields are a list: fields={listed!r}."
     by_leaf = defaultdict[str, list[str]](list)
-    for one in known:
+    for one in candidates:
         by_leaf[posixpath.basename(one)].append(one)
-    alike = [one for one in known if one.endswith(f"/{clean}")]
+    matching = [one for one in candidates if one.endswith(f"/{clean}")]
     near = [] if "/" in clean or clean in by_leaf else [n for n in nearest_names(clean, by_leaf) if len(by_leaf[n]) > 3]
-    if len(alike) <= 3 and not near:
-        return did_you_mean(name, known)
+    if len(matching) <= 3 and not near:
+        return did_you_mean(name, candidates)
     meant = f" Did you mean {near[0]!r}?" if near else ""
-    alike = by_leaf[near[0]] if near else alike
-    what = f" {len(alike):,} groups hold one, such as {alike[0]!r}: samples= says whether each is a sample "
+    matching = by_leaf[near[0]] if near else matching
+    what = f" {len(matching):,} groups hold one, such as {matching[0]!r}: samples= says whether each is a sample "
     return f"{meant}{what}(Objects) or its rows are (Rows, Sequences)."
 
 
-def why_not_opened(file: Any, name: str, path: str) -> str:
-    """Say why a name that is there leads to no dataset; empty if it is not there, or something else is."""
+def why_not_opened(file: h5py.File, name: str, path: str) -> str:
+    """Return why an existing name leads to no dataset; empty if it is missing, or leads to another object."""
     group, way = file, ""
     for part in name.split("/"):
         if part in ("", "."):
@@ -392,14 +404,14 @@ def why_not_opened(file: Any, name: str, path: str) -> str:
         try:
             stem = next((stem for stem in stems if group.id.links.exists(stem.encode())), None)
         except DAMAGE as error:
-            said = what_libhdf5_said(error)
-            raise SourceError(f"{path!r}: the links of {group.name!r} cannot be read: {said}", file=path) from error
+            message = libhdf5_message(error)
+            raise SourceError(f"{path!r}: the links of {group.name!r} cannot be read: {message}", file=path) from error
         if stem is None:
             return ""
         kind = _link_type(group, stem)
         if kind not in _LINKS:
-            said = f"{way + stem!r} is a user-defined link (class {kind}), which only the program that made it can"
-            return f"{said} follow; copy what it leads to into the file"
+            message = f"{way + stem!r} is a user-defined link (class {kind}), which only the program that made it can"
+            return f"{message} follow; copy what it leads to into the file"
         group = behind(group, stem, path)
         if not isinstance(group, h5py.Group):
             return ""
@@ -407,8 +419,8 @@ def why_not_opened(file: Any, name: str, path: str) -> str:
     return ""
 
 
-def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
-    """Yield every name that can be a field: datasets, and the members of compounds."""
+def _with_members(datasets: dict[str, h5py.Dataset]) -> Iterator[str]:
+    """Yield the names of all possible fields: datasets, and members of compounds."""
     rivals = [name for name in datasets if ":" in name]
     for name, dataset in datasets.items():
         yield name
@@ -416,20 +428,20 @@ def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
             yield from (text for text, _ in members_of(name, dtype_of(dataset), rivals))
 
 
-def members_of(name: str, dtype: Any, rivals: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield the members of a compound and their types, named as fields are, those of compounds inside it too.
+def members_of(name: str, dtype: np.dtype, rivals: Sequence[str] = ()) -> Iterator[tuple[str, np.dtype]]:
+    """Yield the members of a compound by field name, nested ones included, with their types.
 
-    A name that would be read as one of some other datasets, or as another member, has a backslash.
+    A name that could also mean one of the datasets `rivals`, or another member, contains a backslash.
     """
     rivals = [rival for rival in rivals if rival.startswith(f"{name}:")]
 
-    def inside(inner: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    def inside(inner: np.dtype, above: tuple[str, ...]) -> Iterator[tuple[str, np.dtype]]:
         for member in inner.names or ():
             every = *above, member
             plain = ":".join((name, *every))
             is_rival = any(plain == rival or plain.startswith(f"{rival}:") for rival in rivals)
             read = member_in(dtype, Reading(name, ":", tuple(":".join(every).split(":"))))
-            below = inner.fields[member][0]
+            below = inner[member]
             yield quoted_member(name, every) if is_rival or read != every else plain, below
             yield from inside(below, every)
 
@@ -437,14 +449,14 @@ def members_of(name: str, dtype: Any, rivals: Sequence[str] = ()) -> Iterator[tu
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Tell whether a dataset is what PyTables keeps for itself: the indexes of its tables, never samples."""
+    """Return whether a dataset belongs to an index of PyTables, which never contains samples."""
     return any(part.startswith("_i_") for part in name.split("/")[:-1])
 
 
-def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
-    """Read what a file or a group has once: an attribute (``"@name"``, ``"path@name"``), or the whole of a dataset.
+def once_of(file: h5py.File, name: str, path: str, guard: Guard) -> Any:
+    """Read a value of a file or group: an attribute (``"@name"``, ``"path@name"``), or a whole dataset.
 
-    Small floats come as bits.
+    Small floats are returned as bits.
     """
     if "@" in parted(name)[1]:
         meaning = means(file, name, path, guard)
@@ -456,7 +468,7 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     def read() -> Any:
         own = elements.type_if_any(dataset.id.get_type())
         if own is not None and may_be_sorted(own) and not elements.has_small_floats(own):
-            with elements.to_be_read(dataset) as opened:
+            with elements.safe_to_read(dataset) as opened:
                 return opened.astype(dtype_of(dataset))[()]
         return elements.values_of(dataset, start, shape)
 
@@ -466,8 +478,8 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     return values
 
 
-def _attribute_of(file: Any, name: str, meaning: Reading | None, path: str) -> Any:
-    """Read an attribute; refuse a name that looks like one of an attribute and means nothing."""
+def _attribute_of(file: h5py.File, name: str, meaning: Reading | None, path: str) -> Any:
+    """Read an attribute; raise if there is none with the name."""
     if meaning is not None:
         owner, attribute = file[meaning.path or "/"], meaning.rest[0]
         return _read(lambda: elements.attribute_of(owner.attrs, attribute), owner.attrs.get_id(attribute), name, path)
@@ -481,8 +493,8 @@ def _attribute_of(file: Any, name: str, meaning: Reading | None, path: str) -> A
     raise refusal(path, name, f": {what}{hint}", FieldNotFoundError)
 
 
-def type_once(file: Any, name: str, path: str, guard: Guard) -> np.dtype[Any]:
-    """Return the type of what `once_of` reads."""
+def type_once(file: h5py.File, name: str, path: str, guard: Guard) -> np.dtype:
+    """Return the dtype of the value that `once_of` reads."""
     if "@" in parted(name)[1] and (meaning := means(file, name, path, guard)) is not None and meaning.mark == "@":
         return elements.type_of(file[meaning.path or "/"].attrs.get_id(meaning.rest[0]).get_type())
     dataset, _, member = find_dataset(file, name, path, guard)
@@ -492,27 +504,27 @@ def type_once(file: Any, name: str, path: str, guard: Guard) -> np.dtype[Any]:
     return dtype
 
 
-def region_rows(thing: Thing, of: Any, name: str, path: str) -> NDArray[np.int64]:
-    """Return the first row of each region that a dataset of references names, and the row behind its last one."""
-    references = thing.dataset[()]
-    for part in thing.member:
+def region_rows(regions: Thing, of: h5py.Dataset | None, name: str, path: str) -> NDArray[np.int64]:
+    """Return the first and the end row of each region in a dataset of region references."""
+    references = regions.dataset[()]
+    for part in regions.member:
         references = references[part]
-    found, why = list[tuple[int, int]](), "is not of consecutive whole rows of that dataset"
+    ranges, why = list[tuple[int, int]](), "is not of consecutive whole rows of that dataset"
     for reference in references.reshape(-1):
         one = None
         try:
             one = _rows_of(reference, of)
         except DAMAGE as error:
-            why = f"cannot be read: {what_libhdf5_said(error)}"
+            why = f"cannot be read: {libhdf5_message(error)}"
         if one is None:
-            what = f"{thing.path!r} of lookup=Bounds(...) refers to regions, and that of sample {len(found):,} {why}"
+            what = f"{regions.path!r} of lookup=Bounds(...) refers to regions, and that of sample {len(ranges):,} {why}"
             raise refusal(path, name, f": field {name!r}: {what}")
-        found.append(one)
-    return np.array(found, dtype=np.int64).reshape(-1, 2).T
+        ranges.append(one)
+    return np.array(ranges, dtype=np.int64).reshape(-1, 2).T
 
 
-def _rows_of(reference: Any, of: Any) -> tuple[int, int] | None:
-    """Return the first row of a region, and the one behind its last; None if it is anything else than rows of this."""
+def _rows_of(reference: h5py.RegionReference, of: h5py.Dataset | None) -> tuple[int, int] | None:
+    """Return the first and the end row of a region; None if it is not consecutive whole rows of `of`."""
     if not reference:
         return 0, 0
     if of is None or h5py.h5r.dereference(reference, of.id) != of.id:
@@ -526,16 +538,16 @@ def _rows_of(reference: Any, of: Any) -> tuple[int, int] | None:
     return (low[0], high[0] + 1) if is_whole else None
 
 
-def is_attribute(file: Any, name: str, path: str, guard: Guard) -> bool:
-    """Tell whether a field's name is that of an attribute, and not of a dataset or member with a "@" in its name."""
+def is_attribute(file: h5py.File, name: str, path: str, guard: Guard) -> bool:
+    """Return whether a field's name means an attribute, and not a dataset or member with a "@" in its name."""
     if "@" not in parted(name)[1]:
         return False
     meaning = means(file, name, path, guard)
     return meaning.mark == "@" if meaning else any(reading.mark == "@" for reading in readings(name))
 
 
-def _read(read: Callable[[], Any], opened: Any, name: str, path: str, member: tuple[str, ...] = ()) -> Any:
-    """Read a value; refuse one of which a member is not for batches, or that h5py cannot read."""
+def _read(read: Callable[[], Any], opened: _Typed, name: str, path: str, member: tuple[str, ...] = ()) -> Any:
+    """Read a value; raise if h5py cannot read it, or if a batch cannot hold it."""
     whole = dtype = _type_of(opened, name, path)
     for part in member:
         dtype = dtype[part]
@@ -552,43 +564,43 @@ def _read(read: Callable[[], Any], opened: Any, name: str, path: str, member: tu
     except (TypeError, ValueError, NotImplementedError) as error:
         raise refusal(path, name, f": h5py cannot read {name!r}: {error}") from error
     except (OSError, RuntimeError, KeyError) as error:
-        said = f"{path!r}: {name!r} is there, but libhdf5 cannot read it: {what_libhdf5_said(error)}"
-        raise SourceError(said, file=path) from error
+        message = f"{path!r}: {name!r} is there, but libhdf5 cannot read it: {libhdf5_message(error)}"
+        raise SourceError(message, file=path) from error
 
 
-def check_has_numpy_type(opened: Any, name: str, path: str) -> None:
-    """Refuse a dataset or an attribute of a type that h5py does not know."""
+def check_has_numpy_type(opened: _Typed, name: str, path: str) -> None:
+    """Raise if h5py cannot read the type of a dataset or an attribute."""
     _type_of(opened, name, path)
 
 
-def _type_of(opened: Any, name: str, path: str) -> np.dtype[Any]:
-    """Return the type of a dataset, or of an attribute; refuse one that h5py does not know."""
+def _type_of(opened: _Typed, name: str, path: str) -> np.dtype:
+    """Return the dtype of a dataset or an attribute; raise if h5py cannot read it."""
     try:
         return dtype_of(opened) if isinstance(opened, h5py.Dataset) else elements.type_of(opened.get_type())
     except elements.CANNOT_READ as error:
         raise refusal(path, name, f": field {name!r} has {elements.no_type(str(error))}") from error
 
 
-# --- sparse matrices: groups of three datasets that hold the values of each row, and the columns that these are in.
-# AnnData and h5sparse say in an attribute how such a group is laid out, 10x has the shape as a dataset. Source:
+# --- sparse matrices: groups of three datasets with the values of each row, and their columns.
+# AnnData and h5sparse describe the layout in an attribute, 10x has the shape as a dataset. Source:
 # https://anndata.readthedocs.io/en/latest/fileformat-prose.html#sparse-arrays
 
 
-def is_matrix(thing: Any) -> bool:
-    """Tell whether an h5py object is a sparse matrix."""
-    return isinstance(thing, h5py.Group) and all(isinstance(thing.get(name), h5py.Dataset) for name in _SPARSE)
+def is_matrix(node: object) -> bool:
+    """Return whether an h5py object is a sparse matrix."""
+    return isinstance(node, h5py.Group) and all(isinstance(node.get(name), h5py.Dataset) for name in _SPARSE)
 
 
-def shape_of(group: Any, name: str, path: str) -> tuple[int, int]:
-    """Return the samples and columns of a sparse matrix whose rows lie one behind the other."""
-    said = next((group.attrs[key] for key in _ENCODED if key in group.attrs), "")
-    said = said.decode() if isinstance(said, bytes) else str(said)
+def shape_of(group: h5py.Group, name: str, path: str) -> tuple[int, int]:
+    """Return the rows and columns of a sparse matrix; raise if it is stored by column."""
+    encoding = next((group.attrs[key] for key in _ENCODED if key in group.attrs), "")
+    encoding = encoding.decode() if isinstance(encoding, bytes) else str(encoding)
     samples = len(group["indptr"]) - 1
     stored = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
     if stored is None and isinstance(group.get("shape"), h5py.Dataset):
         stored = group["shape"][()]
     sizes = [] if stored is None else [int(n) for n in np.asarray(stored).reshape(-1)]
-    if said.startswith("csc") or (said and sizes and sizes[0] != samples):
+    if encoding.startswith("csc") or (encoding and sizes and sizes[0] != samples):
         nbytes = sum(group[part].id.get_storage_size() for part in _SPARSE)
         why = f": {name!r} is a sparse matrix that lies column by column (CSC): a row is spread over all, so each "
         why += f"batch would read all {nbytes:,} bytes. Write it row by row once: adata.X = adata.X.tocsr()"
@@ -600,9 +612,9 @@ def shape_of(group: Any, name: str, path: str) -> tuple[int, int]:
     return samples, others[0]
 
 
-def categories_of(thing: Any) -> tuple[str, ...] | None:
-    """Return the categories that a column of AnnData has, which are kept beside their codes; None for anything else."""
-    if not isinstance(thing, h5py.Group) or not all(name in thing for name in _CODED):
+def categories_of(node: object) -> tuple[str, ...] | None:
+    """Return the categories of a categorical column of AnnData, a group with codes; None for anything else."""
+    if not isinstance(node, h5py.Group) or not all(name in node for name in _CODED):
         return None
-    listed = thing["categories"][()]
+    listed = node["categories"][()]
     return tuple(one.decode() if isinstance(one, bytes) else str(one) for one in listed.tolist())

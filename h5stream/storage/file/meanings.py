@@ -1,4 +1,4 @@
-"""What datasets say of their numbers: by attributes and fill values, which are missing, and what others mean."""
+"""Missing values and packing of numbers, from the attributes and fill values of their datasets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Pac
 from h5stream.samples.table import ROW
 from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, has_small_sequences, type_if_any
 from h5stream.storage.decode.small_floats import held_as, name_of, shown, widened, widened_dtype
-from h5stream.storage.file.discovery import thing_at
+from h5stream.storage.file.discovery import Node, thing_at
 from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import (
@@ -37,18 +37,18 @@ from h5stream.storage.source.local import FilesIdentity
 _SCALES = ("scale_factor", "add_offset")
 
 MOST_NUMBERS = 1000
-"""Numbers of an attribute, at most, that are looked at: a fill value is one, and few are missing."""
+"""The most numbers of an attribute that are read: a fill value is one, and missing values are few."""
 
-Asked = tuple[str | Number, ...]
+MissingValues = tuple[str | Number, ...]
 Packed = tuple[tuple[int, Packing], ...]
-"""How fields that a part has once become floats, by their numbers."""
+"""The packings of the fields that a part has once, with the numbers of the fields."""
 
 
-# --- of one dataset
+# --- one dataset
 
 
-def attributes_of(dataset: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the attributes of some names that a dataset has; those that cannot be read, or are large, are left out."""
+def attributes_of(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, Any]:
+    """Return the named attributes of a dataset, without missing, unreadable and large ones."""
     values: dict[str, Any] = {}
     if not isinstance(dataset, h5py.Dataset) or not h5py.h5a.get_num_attrs(dataset.id):
         return values
@@ -64,13 +64,13 @@ def attributes_of(dataset: Any, names: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def meaning_of(dataset: Any) -> Meaning:
-    """Return what a dataset's attributes say of its numbers, as text that can be compared."""
+def meaning_of(dataset: h5py.Dataset) -> Meaning:
+    """Return the attributes of a dataset that define the meaning of its numbers, as comparable text."""
     return tuple((name, text_of_value(value)) for name, value in attributes_of(dataset, MEANINGS).items())
 
 
-def packed_by(dataset: Any) -> tuple[str, ...]:
-    """Return the attributes by which some stored numbers of a dataset are missing, or stand for others."""
+def packed_by(dataset: h5py.Dataset) -> tuple[str, ...]:
+    """Return the attributes that define missing or packed numbers of a dataset."""
     dtype = type_if_any(dataset.id.get_type())
     if dtype is None or dtype.kind not in "iuf":
         return ()
@@ -81,14 +81,14 @@ def packed_by(dataset: Any) -> tuple[str, ...]:
 
 
 def packed_text(name: str, attributes: Sequence[str]) -> str:
-    """Say which attributes ask that stored numbers be unpacked, and what follows them."""
+    """Return a text about attributes that define packed numbers, and the option that follows them."""
     text = name if name.isprintable() and '"' not in name and "\\" not in name else repr(name)[1:-1]
     listing = ", ".join(f"{text}@{one}" for one in attributes)
     return f'{text} has fill values or packed numbers ({listing}), which Field("{text}", missing="netcdf") follows'
 
 
 def not_followed(layout: SampleLayout) -> dict[str, tuple[str, ...]]:
-    """Return the attributes of fields that say how stored numbers are packed, and are not followed, by field."""
+    """Return, by field, the attributes that define packed numbers and are not followed."""
     names = dict[str, tuple[str, ...]]()
     for parts in layout.datasets:
         for target in parts[0].targets:
@@ -99,122 +99,131 @@ def not_followed(layout: SampleLayout) -> dict[str, tuple[str, ...]]:
 
 
 def text_of_value(value: Any) -> str:
-    """Return a value of an attribute as text."""
+    """Return the value of an attribute as text."""
     values = np.ravel(value).tolist()
     texts = [one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in values]
     return ", ".join(texts)
 
 
 def packing_of(
-    dataset: Any, member: tuple[str, ...], dtype: np.dtype[Any], asked: Asked, path: str, stacked: tuple[str, ...] = ()
+    dataset: h5py.Dataset,
+    member: tuple[str, ...],
+    dtype: np.dtype,
+    missing: MissingValues,
+    path: str,
+    stacked: tuple[str, ...] = (),
 ) -> Packing:
-    """Return how the numbers of a dataset, or of a member, become floats."""
+    """Return the packing of the numbers of a dataset, or of a member."""
     members = [(*member, name) for name in stacked] or [member]
-    names = (*PACKED, "_Unsigned") if NETCDF in asked else ()
+    names = (*PACKED, "_Unsigned") if NETCDF in missing else ()
     attributes = attributes_of(dataset, names)
     every = []
     for one in members:
-        fill = _inside(_fill_value(dataset, path), one) if FILL in asked else None
-        every.append(_packing(asked, dtype, {name: _inside(value, one) for name, value in attributes.items()}, fill))
+        fill = _member_value(_fill_value(dataset, path), one) if FILL in missing else None
+        every.append(
+            _packing(missing, dtype, {name: _member_value(value, one) for name, value in attributes.items()}, fill)
+        )
     if len(set(every)) > 1:
-        said = "members have different fill values, and make one tensor; make a field of each, or give missing= numbers"
-        raise OptionError(f"{path!r}: {dataset.name!r}: {said}")
+        rule = "members have different fill values, and make one tensor; make a field of each, or give missing= numbers"
+        raise OptionError(f"{path!r}: {dataset.name!r}: {rule}")
     return every[0]
 
 
-def _packing(asked: Asked, dtype: np.dtype[Any], attributes: dict[str, Any], fill: Any = None) -> Packing:
-    """Return how numbers of a type become floats; those of a small float are compared as it holds them."""
+def _packing(missing: MissingValues, dtype: np.dtype, attributes: dict[str, Any], fill: Any = None) -> Packing:
+    """Return the packing of numbers of a dtype; missing values are rounded to a small float's precision."""
     if name_of(dtype):
-        asked = tuple(one if isinstance(one, str) else _rounded(one, dtype).item() for one in asked)
+        missing = tuple(one if isinstance(one, str) else _rounded(one, dtype).item() for one in missing)
         attributes = {name: value if name in _SCALES else _rounded(value, dtype) for name, value in attributes.items()}
-    return packing(asked, widened_dtype(dtype), attributes, widened(fill))
+    return packing(missing, widened_dtype(dtype), attributes, widened(fill))
 
 
-def _rounded(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return numbers as a small float holds them; all else as it is."""
+def _rounded(value: Any, dtype: np.dtype) -> Any:
+    """Return numbers rounded to a small float's precision; other values unchanged."""
     if np.asarray(value).dtype.kind not in "iuf":
         return value
     every = [widened(held_as(one, dtype)) for one in np.ravel(value).tolist()]
     return np.array(every, np.float32).reshape(np.shape(value))
 
 
-def _fill_value(dataset: Any, path: str) -> Any:
-    """Return a dataset's fill value; refuse one that has none of its own."""
+def _fill_value(dataset: h5py.Dataset, path: str) -> Any:
+    """Return a dataset's fill value; raise if none was set."""
     plist = dataset.id.get_create_plist()
     dtype, is_own = dtype_of(dataset), plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
     if not is_own or dtype.kind == "O" or has_small_sequences(dtype):
-        said = "has no fill value of its own; give missing= the number that stands for what is missing"
-        raise OptionError(f"{path!r}: missing='fill', and {dataset.name!r} {said}")
+        problem = "has no fill value of its own; give missing= the number that stands for what is missing"
+        raise OptionError(f"{path!r}: missing='fill', and {dataset.name!r} {problem}")
     return fill_value_of(dataset)
 
 
-def _inside(value: Any, member: tuple[str, ...]) -> Any:
-    """Return the member of a value; a value that is no compound itself."""
+def _member_value(value: Any, member: tuple[str, ...]) -> Any:
+    """Return the member of a value, or the value itself if it is no compound."""
     for name in member:
         value = value[name] if getattr(value, "dtype", None) is not None and value.dtype.names else value
     return value
 
 
 def check_is_number(field: FieldLayout) -> None:
-    """Refuse a field that NaN cannot stand in."""
+    """Raise if a field cannot contain NaN."""
     if field.is_listed or field.dtype.kind not in "iuf":
         what = "numbers of variable length in a list" if field.is_listed else str(field.dtype)
-        said = "missing= is for whole and floating point numbers; of variable length with ragged='list'"
-        raise OptionError(f"field {field.name!r} is {what}: {said}")
+        rule = "missing= is for whole and floating point numbers; of variable length with ragged='list'"
+        raise OptionError(f"field {field.name!r} is {what}: {rule}")
 
 
-# --- of a whole layout: each dataset's own, and which of them each sample has
+# --- whole layouts: the packing of each dataset, and of each sample
 
 
 def with_packings(layout: SampleLayout, packed: Sequence[Packed], *, may_lack: bool = False) -> SampleLayout:
-    """Note how the numbers of fields with missing= become floats; `packed` says it of what each part has once.
+    """Return the layout with the packings of fields with missing=; `packed` has those of values that a part has once.
 
-    If objects may lack a dataset, and are filled, all of what stands for it is missing.
+    If objects `may_lack` a dataset, and are filled, all numbers of the filling are missing.
     """
     once = {number for number, _ in packed[0]}
-    for asked, entry in zip(layout.shape.fields, layout.entries, strict=True):
-        if not isinstance(asked, Field) or not asked.missing:
+    for field, entry in zip(layout.shape.fields, layout.entries, strict=True):
+        if not isinstance(field, Field) or not field.missing:
             continue
         leaves = [numbers_of(leaf)[0] for _, leaf in leaves_of("", entry)]
-        _check_fit(asked, [layout.fields[number] for number in leaves])
+        _check_fit(field, [layout.fields[number] for number in leaves])
         for number in leaves:
             if number in once:
                 of = [np.array([dict(one)[number]], dtype=object) for one in packed]
-                layout = _with(layout, number, of, None)
+                layout = _with_field_packings(layout, number, of, None)
             else:
-                layout = _with_own(layout, number, asked.missing, may_lack=may_lack)
+                layout = _with_dataset_packings(layout, number, field.missing, may_lack=may_lack)
     return layout
 
 
-def _check_fit(asked: Field, fields: Sequence[FieldLayout]) -> None:
-    """Refuse what is no number, and a number that no element of a field can be."""
+def _check_fit(requested: Field, fields: Sequence[FieldLayout]) -> None:
+    """Raise for fields without numbers, and for a missing value that no element can equal."""
     for field in fields:
         check_is_number(field)
-    for number in asked.missing if NETCDF not in asked.missing else ():
+    for number in requested.missing if NETCDF not in requested.missing else ():
         if isinstance(number, str) or (
             number != number and any(widened_dtype(field.dtype).kind == "f" for field in fields)
         ):
-            continue  # NaN stays what it is
+            continue  # NaN stays NaN
         if all(as_stored(number, widened_dtype(field.dtype)) is None for field in fields):
-            said = f"missing={number!r}, and its stored numbers are {shown(fields[0].dtype)}, which are never that"
-            raise OptionError(f"Field({asked.name!r}): {said}; give the number as it is stored")
+            problem = f"missing={number!r}, and its stored numbers are {shown(fields[0].dtype)}, which are never that"
+            raise OptionError(f"Field({requested.name!r}): {problem}; give the number as it is stored")
 
 
-def _with_own(layout: SampleLayout, number: int, asked: Asked, *, may_lack: bool) -> SampleLayout:
-    """Note how a field's numbers become floats, by each of the datasets that they are read from."""
+def _with_dataset_packings(
+    layout: SampleLayout, number: int, missing: MissingValues, *, may_lack: bool
+) -> SampleLayout:
+    """Return the layout with the packings of a field, from each of its datasets."""
     pairs = ((n, one) for n, parts in enumerate(layout.datasets) for one in parts[0].targets if one.field == number)
     dataset, _ = next(pairs)
     of = []
     with contextlib.ExitStack() as opened:
-        files = _Files(layout, opened)
+        files = _DatasetOpener(layout, opened)
         for part in layout.datasets[dataset]:
             target = next(one for one in part.targets if one.field == number)
-            of.append(_of_part(files, part, target, layout.fields[number], asked, may_lack=may_lack))
-    return _with(layout, number, of, dataset)
+            of.append(_part_packings(files, part, target, layout.fields[number], missing, may_lack=may_lack))
+    return _with_field_packings(layout, number, of, dataset)
 
 
-class _Files:
-    """The files of a layout, one open at a time."""
+class _DatasetOpener:
+    """Opens datasets of a layout, with one file open at a time."""
 
     def __init__(self, layout: SampleLayout, opened: contextlib.ExitStack) -> None:
         self._layout, self._opened = layout, opened
@@ -222,7 +231,7 @@ class _Files:
         self._part: DatasetPart | None = None
         self._numbers = np.zeros(0, dtype=np.int64)
 
-    def dataset(self, part: DatasetPart, k: int) -> tuple[Any, str]:
+    def dataset(self, part: DatasetPart, k: int) -> tuple[Node | None, str]:
         """Return a part's dataset, or that of its object `k`, and the path of its file."""
         identity, path = self._layout.files[part.file], part.path
         within = identity.path
@@ -239,7 +248,7 @@ class _Files:
 
 
 def _file_of_each(part: DatasetPart, identity: FilesIdentity) -> NDArray[np.int64]:
-    """Return the number of the file that each object of a part is, by where its bytes are."""
+    """Return the number of each object's file, by the addresses of its bytes."""
     numbers = np.full(len(part.objects), -1, dtype=np.int64)
     if part.index is not None and len(part.index.numbers):
         owner = part.index.numbers // part.index.columns
@@ -248,30 +257,36 @@ def _file_of_each(part: DatasetPart, identity: FilesIdentity) -> NDArray[np.int6
         numbers[owner] = np.searchsorted(identity.starts, part.index.offset, side="right") - 1
     lacking, in_turn = numbers < 0, np.arange(len(numbers))
     if part.object_rows is not None:
-        numbers[lacking & (part.object_rows == 0)] = 0  # nothing is read of it
+        numbers[lacking & (part.object_rows == 0)] = 0  # it has no data to read
         lacking = numbers < 0
     if lacking.any():
         if len(numbers) < len(identity.paths) or (numbers[~lacking] != in_turn[~lacking]).any():
-            said = "nothing was written in some of the files, so that their attributes cannot be told apart"
+            problem = "nothing was written in some of the files, so that their attributes cannot be told apart"
             raise OptionError(
-                f"missing= of {part.path!r}: {said}; give missing= the numbers that stand for what is missing"
+                f"missing= of {part.path!r}: {problem}; give missing= the numbers that stand for what is missing"
             )
         numbers[lacking] = in_turn[lacking]
     return numbers
 
 
-def _of_part(
-    files: _Files, part: DatasetPart, target: Target, field: FieldLayout, asked: Asked, *, may_lack: bool
+def _part_packings(
+    files: _DatasetOpener,
+    part: DatasetPart,
+    target: Target,
+    field: FieldLayout,
+    missing: MissingValues,
+    *,
+    may_lack: bool,
 ) -> NDArray[np.object_]:
-    """Return how the numbers of a part become floats: one for all, or one for each of its objects."""
-    follows, plain = any(isinstance(one, str) for one in asked), _packing(asked, field.dtype, {})
+    """Return the packings of a part: one for all, or one for each of its objects."""
+    follows, plain = any(isinstance(one, str) for one in missing), _packing(missing, field.dtype, {})
     packings = np.full(max(1, len(part.objects)), None if follows else plain, dtype=object)
     lacking = np.zeros(len(packings), dtype=bool)
     for k in range(len(packings)) if follows else _unwritten(part).tolist() if may_lack else ():
         dataset, path = files.dataset(part, k)
         lacking[k] = not isinstance(dataset, h5py.Dataset)
         if not lacking[k]:
-            packings[k] = packing_of(dataset, target.member, field.dtype, asked, path, target.stacked)
+            packings[k] = packing_of(dataset, target.member, field.dtype, missing, path, target.stacked)
     if lacking.any():
         packings[lacking] = all_missing(packings[~lacking][0] if not lacking.all() else plain)
     every = packings.tolist()
@@ -279,34 +294,36 @@ def _of_part(
 
 
 def _unwritten(part: DatasetPart) -> NDArray[np.int64]:
-    """Return the numbers of the objects of which nothing is stored, if each is a row."""
+    """Return the indices of objects without stored data, if each object is a row."""
     if part.index is None or not len(part.objects) or part.object_edges is not None:
         return np.zeros(0, dtype=np.int64)
     return np.setdiff1d(np.arange(len(part.objects)), part.index.numbers // part.index.columns)
 
 
-def _with(layout: SampleLayout, number: int, of: Sequence[NDArray[np.object_]], dataset: int | None) -> SampleLayout:
-    """Note how a field's numbers become floats, and if datasets differ in it, which of them each sample has."""
-    known = {one: k for k, one in enumerate(dict.fromkeys(one for some in of for one in some.tolist()))}
+def _with_field_packings(
+    layout: SampleLayout, number: int, of: Sequence[NDArray[np.object_]], dataset: int | None
+) -> SampleLayout:
+    """Return the layout with a field's packings, and if datasets differ, with a field of their index."""
+    index_of = {one: k for k, one in enumerate(dict.fromkeys(one for part in of for one in part.tolist()))}
     field = layout.fields[number]
-    if len({one.stored for one in known}) > 1:
-        said = "some of its datasets have the attribute _Unsigned, others have not, or say otherwise"
-        raise OptionError(f"field {field.name!r}: {said}; read them as datasets of their own")
-    packings, fields = tuple(known), list(layout.fields)
-    if len(known) == 1:
+    if len({one.stored for one in index_of}) > 1:
+        problem = "some of its datasets have the attribute _Unsigned, others have not, or say otherwise"
+        raise OptionError(f"field {field.name!r}: {problem}; read them as datasets of their own")
+    packings, fields = tuple(index_of), list(layout.fields)
+    if len(index_of) == 1:
         fields[number] = replace(field, packings=packings)
         return replace(layout, fields=tuple(fields))
-    numbers = [np.array([known[one] for one in some.tolist()], dtype=np.int32) for some in of]
-    is_of_parts = all(len(some) == 1 for some in numbers) and not field.at
+    numbers = [np.array([index_of[one] for one in part.tolist()], dtype=np.int32) for part in of]
+    is_of_parts = all(len(part) == 1 for part in numbers) and not field.at
     if dataset is None or (is_of_parts and dataset < len(layout.aligned)):
         column = Column(np.concatenate(numbers), layout.file_starts, by_rows=True)
     else:
-        column = Column(_of_samples(layout, field, numbers, dataset))
+        column = Column(_sample_packings(layout, field, numbers, dataset))
     return _with_column(layout, number, packings, column)
 
 
 def _with_column(layout: SampleLayout, number: int, packings: tuple[Packing, ...], column: Column) -> SampleLayout:
-    """Add the field that says which packing each sample has."""
+    """Return the layout with a field of the index of each sample's packing."""
     fields = list(layout.fields)
     fields[number] = replace(fields[number], packings=packings, packed_by=len(fields))
     name = f"{fields[number].name}: which packing"
@@ -314,27 +331,27 @@ def _with_column(layout: SampleLayout, number: int, packings: tuple[Packing, ...
     return replace(layout, fields=tuple(fields), columns=(*layout.columns, (len(fields) - 1, column)))
 
 
-def _of_samples(
+def _sample_packings(
     layout: SampleLayout, field: FieldLayout, numbers: Sequence[NDArray[np.int32]], dataset: int
 ) -> NDArray[np.int32]:
-    """Return which of the packings each sample has, by the rows that it takes."""
+    """Return the index of each sample's packing, by its rows."""
     firsts = list[NDArray[np.int64]]()
-    for part, some in zip(layout.datasets[dataset], numbers, strict=True):
+    for part, packing_numbers in zip(layout.datasets[dataset], numbers, strict=True):
         begins = np.zeros(1, dtype=np.int64)
-        if len(some) > 1:
-            begins = np.arange(len(some)) if part.object_edges is None else part.object_edges[:-1]
+        if len(packing_numbers) > 1:
+            begins = np.arange(len(packing_numbers)) if part.object_edges is None else part.object_edges[:-1]
         firsts.append(begins + part.row_start)
     starts, of = np.concatenate(firsts), np.concatenate(numbers)
     lookup = next((one for one in layout.lookups if one.dataset == dataset), None)
     if lookup is not None:
-        return of[_looked_up(lookup, field, starts)]
+        return of[_packing_rows(lookup, field, starts)]
     every = np.arange(layout.samples)
     rows = layout.anchors_of(every) if layout.space is None else layout.space.anchors_of(every, field.at or ROW)
     return of[np.searchsorted(starts, rows, side="right") - 1]
 
 
-def _looked_up(lookup: Lookup, field: FieldLayout, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return which stretch of rows each sample's are of."""
+def _packing_rows(lookup: Lookup, field: FieldLayout, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the range of rows that contains each sample's rows."""
     why = ""
     place = np.searchsorted(starts, lookup.first_rows, side="right") - 1
     if lookup.draw is not None:
@@ -349,16 +366,16 @@ def _looked_up(lookup: Lookup, field: FieldLayout, starts: NDArray[np.int64]) ->
         last = np.searchsorted(starts, own, side="right") - 1
         why = "some samples have rows of several of them" if (last != place[of]).any() else ""
     if why:
-        said = f"its datasets differ in scale_factor, add_offset or fill values, and {why}"
-        raise OptionError(f"field {field.name!r}: {said}; give missing= numbers, or repack them with one packing")
+        problem = f"its datasets differ in scale_factor, add_offset or fill values, and {why}"
+        raise OptionError(f"field {field.name!r}: {problem}; give missing= numbers, or repack them with one packing")
     return place
 
 
-# --- layouts that are joined
+# --- joined layouts
 
 
 def without_packings(layout: SampleLayout) -> SampleLayout:
-    """Return a layout of stored numbers."""
+    """Return the layout with numbers as stored."""
     added = {field.packed_by for field in layout.fields} - {None}
     fields = (replace(one, packings=(), packed_by=None) for k, one in enumerate(layout.fields) if k not in added)
     columns = tuple((number, column) for number, column in layout.columns if number not in added)
@@ -366,24 +383,24 @@ def without_packings(layout: SampleLayout) -> SampleLayout:
 
 
 def with_joint_packings(layout: SampleLayout, layouts: Sequence[SampleLayout]) -> SampleLayout:
-    """Note in a joined layout how numbers become floats in each of those that it was made of."""
+    """Return a joined layout with the packings of the layouts that it was made of."""
     for number in range(len(layout.fields)):
         several = [one.fields[number] for one in layouts]
         if not any(one.packings for one in several):
             continue
         if not all(one.packings for one in several):
-            said = "has missing= in some datasets that are read as one, and none in others; give all the same"
-            raise OptionError(f"field {layout.fields[number].name!r} {said}")
-        known = {one: k for k, one in enumerate(dict.fromkeys(one for each in several for one in each.packings))}
-        if len(known) == 1:
+            problem = "has missing= in some datasets that are read as one, and none in others; give all the same"
+            raise OptionError(f"field {layout.fields[number].name!r} {problem}")
+        index_of = {one: k for k, one in enumerate(dict.fromkeys(one for field in several for one in field.packings))}
+        if len(index_of) == 1:
             fields = [
-                replace(one, packings=tuple(known)) if k == number else one for k, one in enumerate(layout.fields)
+                replace(one, packings=tuple(index_of)) if k == number else one for k, one in enumerate(layout.fields)
             ]
             layout = replace(layout, fields=tuple(fields))
             continue
-        if len({one.stored for one in known}) > 1:
-            said = "some of its datasets have the attribute _Unsigned, others have not, or say otherwise"
-            raise OptionError(f"field {layout.fields[number].name!r}: {said}; read them apart")
+        if len({one.stored for one in index_of}) > 1:
+            problem = "some of its datasets have the attribute _Unsigned, others have not, or say otherwise"
+            raise OptionError(f"field {layout.fields[number].name!r}: {problem}; read them apart")
         columns = [
             None if own.packed_by is None else dict(one.columns)[own.packed_by]
             for one, own in zip(layouts, several, strict=True)
@@ -398,41 +415,43 @@ def with_joint_packings(layout: SampleLayout, layouts: Sequence[SampleLayout]) -
             else:
                 every = np.arange(one.samples)
                 old = column.of(every, one.anchors_of(every))
-            values.append(np.array([known[packing] for packing in own.packings], dtype=np.int32)[old])
+            values.append(np.array([index_of[packing] for packing in own.packings], dtype=np.int32)[old])
         joint = np.concatenate(values)
         column = Column(joint, layout.file_starts, by_rows=True) if is_of_parts else Column(joint)
-        layout = _with_column(layout, number, tuple(known), column)
+        layout = _with_column(layout, number, tuple(index_of), column)
     return layout
 
 
-# --- numbers that do not mean the same
+# --- numbers with different meanings
 
 
 def warn_of_meanings(layout: SampleLayout) -> None:
-    """Warn of datasets that are read as one, and whose attributes say that stored numbers mean different things."""
+    """Warn of joined datasets whose attributes give stored numbers different meanings."""
     followed = set(_followed(layout))
     for parts in layout.datasets:
         for place, target in enumerate(parts[0].targets):
-            first = _compared(target.field, target.meaning, followed)
-            for where, meaning in _said_by(layout, parts, place):
-                if meaning != target.meaning and _compared(target.field, meaning, followed) != first:
-                    at_first = _where(layout, parts[0], parts[0].path)
-                    _warn(layout, target.field, (first, at_first), (_compared(target.field, meaning, followed), where))
+            first = _compared_attributes(target.field, target.meaning, followed)
+            for where, meaning in _located_meanings(layout, parts, place):
+                if meaning == target.meaning:
+                    continue
+                if (other := _compared_attributes(target.field, meaning, followed)) != first:
+                    at_first = _location(layout, parts[0], parts[0].path)
+                    _warn(layout, target.field, (first, at_first), (other, where))
                     return
 
 
-def _said_by(
+def _located_meanings(
     layout: SampleLayout, parts: Sequence[DatasetPart], place: int
 ) -> Iterator[tuple[tuple[str, str], Meaning]]:
-    """Yield where the data of a field are, and what attributes say there."""
+    """Yield the locations of a field's data, with the attributes there."""
     for part in parts:
-        yield _where(layout, part, part.path), part.targets[place].meaning
+        yield _location(layout, part, part.path), part.targets[place].meaning
         for path, meaning in part.targets[place].others:
-            yield _where(layout, part, path), meaning
+            yield _location(layout, part, path), meaning
 
 
-def _where(layout: SampleLayout, part: DatasetPart, path: str) -> tuple[str, str]:
-    """Return the path of the file that something of a part is in, and its path there; of files, only which it is."""
+def _location(layout: SampleLayout, part: DatasetPart, path: str) -> tuple[str, str]:
+    """Return the file and the path of data in a part; for objects that are files, the object's file."""
     identity = layout.files[part.file]
     if not isinstance(identity, FilesIdentity):
         return identity.path, path
@@ -440,23 +459,23 @@ def _where(layout: SampleLayout, part: DatasetPart, path: str) -> tuple[str, str
 
 
 def _followed(layout: SampleLayout) -> Iterator[int]:
-    """Yield the numbers of fields for which the attributes of each dataset are followed."""
-    for asked, entry in zip(layout.shape.fields, layout.entries, strict=True):
-        if isinstance(asked, Field) and NETCDF in asked.missing:
+    """Yield the numbers of fields with missing="netcdf", which follow the attributes of each dataset."""
+    for field, entry in zip(layout.shape.fields, layout.entries, strict=True):
+        if isinstance(field, Field) and NETCDF in field.missing:
             yield from (numbers_of(leaf)[0] for _, leaf in leaves_of("", entry))
 
 
-def _compared(field: int, meaning: Meaning, followed: set[int]) -> dict[str, str]:
-    """Return the attributes that must agree, by name: with missing="netcdf" the units alone."""
+def _compared_attributes(field: int, meaning: Meaning, followed: set[int]) -> dict[str, str]:
+    """Return the attributes that must agree, by name: with missing="netcdf" only the units."""
     names = ("units",) if field in followed else MEANINGS
     return {name: value for name, value in meaning if name in names}
 
 
-Said = tuple[dict[str, str], tuple[str, str]]
-"""What attributes say, by name, and where: a file, and a path in it."""
+_LocatedAttributes = tuple[dict[str, str], tuple[str, str]]
+"""Attributes by name, with their file and path."""
 
 
-def _warn(layout: SampleLayout, number: int, first: Said, other: Said) -> None:
+def _warn(layout: SampleLayout, number: int, first: _LocatedAttributes, other: _LocatedAttributes) -> None:
     name = next(name for name in MEANINGS if first[0].get(name) != other[0].get(name))
     is_one = first[1][0] == other[1][0]
     where = [f"{file!r}, {path!r}" if is_one else repr(file) for _, (file, path) in (first, other)]

@@ -1,4 +1,4 @@
-"""Places and parts: in which file a dataset is, how it is stored there, and how the rows of fields are reached."""
+"""Dataset parts: the file of a dataset, its storage layout, and how rows of its fields are read."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ from h5stream.storage.source.remote import check_reads
 from h5stream.storage.source.stores import is_address
 
 WATCHED_FILES = 100
-"""Files behind a virtual dataset that are looked at for changes: one look costs a microsecond or two, at each read."""
+"""The most files behind a virtual dataset that are checked for changes, in 1 to 2 us each at every read."""
 
 VARIABLE_LENGTH = "variable length"
-"""A reason for h5py, unless the values can be read from the heap."""
+"""A reason for reading through h5py, unless the values can be read from the heap."""
 
 
 @contextlib.contextmanager
-def open_hdf5(path: str) -> Iterator[Any]:
-    """Open an HDF5 file for reading, beside whatever has it open, and close it at the end."""
+def open_hdf5(path: str) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading, independently of other handles, and close it at the end of the block."""
     try:
         file = open_file(path)
     except FileNotFoundError:
@@ -79,8 +79,8 @@ def open_hdf5(path: str) -> Iterator[Any]:
         if isinstance(error, PermissionError) or error.errno in (errno.EACCES, errno.EPERM):
             raise not_permitted(path) from None
         if "truncated file" in str(error):
-            said = f"{path!r} is truncated: {error}. Copy it again from its source."
-            raise TruncatedFileError(said, file=path) from None
+            message = f"{path!r} is truncated: {error}. Copy it again from its source."
+            raise TruncatedFileError(message, file=path) from None
         if "signature not found" in str(error):
             what = f"it has no HDF5 signature ({identity_of(path).size} bytes)"
             raise NotHDF5Error(f"{path!r} is not an HDF5 file: {what}.", file=path) from None
@@ -97,22 +97,22 @@ def open_hdf5(path: str) -> Iterator[Any]:
         except MemoryError as error:
             why = f"there is no memory for what {path!r} says it holds ({error}); it is damaged, or too large here"
             raise SourceError(why, file=path) from error
-        except (RuntimeError, OSError, KeyError, UnicodeError) as error:  # what h5py makes of libhdf5's failures
+        except (RuntimeError, OSError, KeyError, UnicodeError) as error:  # h5py's exceptions for libhdf5's failures
             check_reads(path)
             raise SourceError(f"libhdf5 cannot read the structure of {path!r}: {error}", file=path) from error
 
 
 class Files:
-    """The files that were named, and behind them those that links of theirs lead to."""
+    """The files that a user named, followed by those that their links lead to."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         self.identities, self.named = identities_of(paths), len(paths)
-        self._numbers: dict[Any, int] = {}
-        # by the place of each field in a sample: the names of the first file's columns, and where these go in a row
+        self._numbers: dict[str | tuple[int, int], int] = {}
+        # by the index of each field in a sample: the names of the first file's columns, and their positions in a row
         self.columns: dict[tuple[int, str], tuple[list[str], NDArray[np.int32]]] = {}
 
     def number_of(self, path: str) -> int:
-        """Return a file's number; one that was not named is added."""
+        """Return a file's number, adding the file if it is new."""
         if not self._numbers:
             self._numbers = {_inode(identity.path): n for n, identity in reversed([*enumerate(self.identities)])}
         number = self._numbers.setdefault(_inode(path), len(self.identities))
@@ -121,7 +121,7 @@ class Files:
         return number
 
 
-def _inode(path: str) -> Any:
+def _inode(path: str) -> str | tuple[int, int]:
     if is_address(path):
         return path
     stat = stat_of(path)
@@ -129,19 +129,19 @@ def _inode(path: str) -> Any:
 
 
 class Place(NamedTuple):
-    """Where a dataset is: in which file, and under which path there, behind all links."""
+    """The location of a dataset: its file, and its path in the file after resolving all links."""
 
     number: int
     identity: SourceIdentity
-    dataset: Any
+    dataset: h5py.Dataset
     path: str
-    unresolved: str = ""  # why only the path that was asked for leads to it
+    unresolved: str = ""  # why it can only be reached by the requested path
 
 
 class OpenFile:
-    """One of the files that were named, open, and those that its links lead to."""
+    """An open file, and the files that its links lead to."""
 
-    def __init__(self, file: Any, number: int, files: Files, guard: Guard, linked: contextlib.ExitStack) -> None:
+    def __init__(self, file: h5py.File, number: int, files: Files, guard: Guard, linked: contextlib.ExitStack) -> None:
         self.file, self.number, self.files, self.guard = file, number, files, guard
         self.identity = files.identities[number]
         self.path = self.identity.path
@@ -149,50 +149,50 @@ class OpenFile:
 
     def beside(self, path: str) -> OpenFile:
         """Open another file, which is closed with this one."""
-        number = self.files.number_of(path)  # the file as it was before it was opened
+        number = self.files.number_of(path)  # its state before it is opened
         return OpenFile(self._linked.enter_context(open_hdf5(path)), number, self.files, self.guard, self._linked)
 
     def find(self, name: str) -> Thing:
-        """Find a field's dataset."""
+        """Return a field's dataset."""
         return find_dataset(self.file, name, self.path, self.guard)
 
     def once(self, name: str) -> Any:
-        """Return what the file, or a group of it, has once under a name, or a whole dataset; small floats as bits."""
+        """Return an attribute or a whole dataset; small floats as bits."""
         return once_of(self.file, name, self.path, self.guard)
 
     def numbers(self, name: str) -> Any:
-        """Return the same with small floats as the numbers that they are."""
+        """Return the value of `once`, with small floats as float32."""
         return widened(self.once(name))
 
-    def once_type(self, name: str) -> np.dtype[Any]:
-        """Return the type of what the file has once, also where NumPy's value has lost the labels of an enum."""
+    def once_type(self, name: str) -> np.dtype:
+        """Return the dtype of the value of `once`, including the labels of an enum, which NumPy values lose."""
         return type_once(self.file, name, self.path, self.guard)
 
     def means(self, name: str) -> Reading | None:
-        """Return what a name means in the file; None for nothing there."""
+        """Return the reading of a name under which the file has an object; None if there is none."""
         return means(self.file, name, self.path, self.guard)
 
     def is_attribute(self, name: str) -> bool:
-        """Tell whether a name is that of an attribute."""
+        """Return whether a name is that of an attribute."""
         return is_attribute(self.file, name, self.path, self.guard)
 
-    def place(self, thing: Thing) -> Place:
-        """Follow the links to a dataset, so that it is read as if its own file had been named."""
-        here = Place(self.number, self.identity, thing.dataset, thing.path)
-        if thing.dataset.file.filename == self.file.filename:
+    def place(self, source: Thing) -> Place:
+        """Return the location of a dataset after following links, as if its own file had been opened."""
+        here = Place(self.number, self.identity, source.dataset, source.path)
+        if source.dataset.file.filename == self.file.filename:
             return here
-        # libhdf5 knows a path in the other file only for what was not reached over a soft link in this one.
-        found = self.file[without_soft_links(self.file, thing.path)]
-        target, name = absolute(os.fsdecode(found.file.filename)), found.name
-        self.guard.check_file(thing.path, target, self.path)
+        # libhdf5 only has a path in the other file for objects that were not reached through a soft link in this one.
+        dataset = self.file[without_soft_links(self.file, source.path)]
+        target, name = absolute(os.fsdecode(dataset.file.filename)), dataset.name
+        self.guard.check_file(source.path, target, self.path)
         other = self.beside(target)
-        there = other.file.get(name) if name else None
-        if not isinstance(there, h5py.Dataset) or h5o.get_info(there.id).addr != h5o.get_info(found.id).addr:
+        resolved = other.file.get(name) if name else None
+        if not isinstance(resolved, h5py.Dataset) or h5o.get_info(resolved.id).addr != h5o.get_info(dataset.id).addr:
             return here._replace(unresolved="it lies in another file, behind an external link")
-        return Place(other.number, other.identity, there, name.strip("/"))
+        return Place(other.number, other.identity, resolved, name.strip("/"))
 
 
-# --- parts: how a dataset is stored
+# --- parts: the storage layouts of datasets
 
 
 def part_of(
@@ -205,16 +205,16 @@ def part_of(
     *,
     row_start: int = 0,
 ) -> DatasetPart:
-    """Describe a dataset, for the fields that it fills; what samples take along its axes is no selection of columns."""
+    """Return the part of a dataset and its fields; with `along`, samples are boxes, and columns are not selected."""
     opened.guard.check_data(place.dataset, name, place.identity.path)
-    part = _through_h5py(place, None if along else columns, targets, row_start)
-    described = _of_heap if part.reason == VARIABLE_LENGTH else _of_chunks
-    part = described(part, place, name, targets)
-    if not part.pieces:  # of rows that h5py reads, or values in a heap
+    part = _h5py_part(place, None if along else columns, targets, row_start)
+    describe = _heap_part if part.reason == VARIABLE_LENGTH else _chunked_part
+    part = describe(part, place, name, targets)
+    if not part.pieces:  # rows that h5py reads, or values in a heap
         part = replace(part, pieces=column_pieces(part.shape[1:], part.shape[1:], part.columns))
     if part.leads_on:
-        found = files_behind(place.dataset, place.identity.path)
-        part = replace(part, behind=tuple(opened.files.number_of(path) for path in found[:WATCHED_FILES]))
+        paths = files_behind(place.dataset, place.identity.path)
+        part = replace(part, behind=tuple(opened.files.number_of(path) for path in paths[:WATCHED_FILES]))
     if along:
         elements = int(np.prod(part.shape[1:], dtype=object))
         whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
@@ -223,7 +223,7 @@ def part_of(
 
 
 def part_moved(part: DatasetPart, moved: NDArray[np.int64] | None) -> DatasetPart:
-    """Return columns of a sparse matrix that are replaced by others as they are read, in memory of their own."""
+    """Return the part of a sparse matrix's columns with new numbers, which are applied after reading."""
     if moved is None:
         return part
     if part.moved is not None:
@@ -231,8 +231,8 @@ def part_moved(part: DatasetPart, moved: NDArray[np.int64] | None) -> DatasetPar
     return replace(part, moved=moved, access=DECODED if part.access == DIRECT else part.access)
 
 
-def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row_start: int) -> DatasetPart:
-    """Describe a dataset as h5py reads it; its reason is empty where h5stream may read it itself."""
+def _h5py_part(place: Place, columns: Columns, targets: Sequence[Target], row_start: int) -> DatasetPart:
+    """Return the part of a dataset that is read through h5py; its reason is empty if h5stream may read it itself."""
     dataset, row_shape = place.dataset, place.dataset.shape[1:]
     pipeline = filters.pipeline_of(dataset.id.get_create_plist())
     dtype, stored = dtype_of(dataset), elements.stored_as(dataset)
@@ -244,7 +244,7 @@ def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row
         rows=dataset.shape[0],
         row_start=row_start,
         access=VIA_H5PY,
-        reason=_why_h5py(place, pipeline, targets, stored),
+        reason=_h5py_reason(place, pipeline, targets, stored),
         chunk_rows=max(1, chunk_rows),
         pipeline=pipeline,
         columns=columns,
@@ -256,11 +256,13 @@ def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row
     )
 
 
-def _why_h5py(place: Place, pipeline: filters.Pipeline, targets: Sequence[Target], stored: elements.Stored) -> str:
-    """Say why a dataset is read through h5py, as far as its type and its way of storing say; empty where it is not."""
+def _h5py_reason(
+    place: Place, pipeline: filters.Pipeline, targets: Sequence[Target], stored: elements.StoredElement
+) -> str:
+    """Return why a dataset's type or layout requires h5py; empty if it does not."""
     dataset, dtype = place.dataset, dtype_of(place.dataset)
     is_loose = len(targets) == 1 and targets[0].member in stored.loose
-    opaque = dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None  # bytes, whatever they are called
+    opaque = dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None  # bytes under any name
     undone = [f for f in pipeline.filters if f.id in (NBIT, SCALEOFFSET)]
     if dataset.is_virtual:
         return IS_VIRTUAL
@@ -275,26 +277,26 @@ def _why_h5py(place: Place, pipeline: filters.Pipeline, targets: Sequence[Target
     return f"{filters.KNOWN_NAMES[undone[0].id]}: only libhdf5 undoes it" if undone else ""
 
 
-def _of_chunks(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
-    """Describe how the chunks of a dataset are read; as h5py reads it where these cannot be relied on."""
+def _chunked_part(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
+    """Return the part with its chunk index, or for h5py if the chunks are not reliable."""
     index, why = _read_index(part, place, name)
     if index is None or part.reason:
         return replace(part, reason=part.reason or why)
     try:
         element = fill_element(place.dataset, index)
-    except (OSError, RuntimeError) as error:  # nothing was written, and no fill value defined
+    except (OSError, RuntimeError) as error:  # nothing was written, and the fill value is undefined
         return replace(part, reason=f"what its missing chunks hold cannot be read: {error}")
     if element is not None:
         targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
-    found = _with_index(part, index, targets)
-    why = why_not_decoded_here(place.dataset, found, place.identity)
-    return replace(part, reason=why) if why else found
+    decoded = _with_index(part, index, targets)
+    why = why_not_decoded_here(place.dataset, decoded, place.identity)
+    return replace(part, reason=why) if why else decoded
 
 
 def _with_index(part: DatasetPart, index: ChunkIndex, targets: Sequence[Target]) -> DatasetPart:
-    """Return a part whose chunks are read by their index."""
+    """Return the part with a chunk index and targets."""
     is_filtered = bool(part.pipeline.filters)
-    # Members that are put together, element by element, are as good as a filter.
+    # Gathering members element by element needs memory, like a filter.
     is_scattered = len(part.shape) > 1 and any(t.leaf is not None and len(t.leaf.offsets) > 1 for t in targets)
     return replace(
         part,
@@ -308,9 +310,9 @@ def _with_index(part: DatasetPart, index: ChunkIndex, targets: Sequence[Target])
 
 
 def _read_index(part: DatasetPart, place: Place, name: str, element_nbytes: int = 0) -> tuple[ChunkIndex | None, str]:
-    """Read the chunk index, of elements of so many stored bytes, if it is needed; else, or if it cannot be, say why."""
+    """Return the chunk index if it is needed and readable, or None and the reason."""
     dataset, identity = place.dataset, place.identity
-    # Even where h5py reads, only the index tells whether a filter that is missing was applied to any chunk.
+    # Even if h5py reads, only the index shows whether a missing filter was applied to any chunk.
     lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in part.pipeline.filters)
     if part.reason and not (lacking or element_nbytes):
         return None, part.reason
@@ -326,7 +328,7 @@ def _read_index(part: DatasetPart, place: Place, name: str, element_nbytes: int 
         raise
     except INDEX_UNREADABLE as error:
         return None, f"its chunk index cannot be read: {error}"
-    for bit, f in enumerate(part.pipeline.filters):  # those that stored chunks need and are not decoded here
+    for bit, f in enumerate(part.pipeline.filters):  # filters of stored chunks that are not decoded here
         if f.decodable or not ((index.filter_mask >> np.uint32(bit)) & 1 == 0).any():
             continue
         if h5py.h5z.filter_avail(f.id):
@@ -338,11 +340,11 @@ def _read_index(part: DatasetPart, place: Place, name: str, element_nbytes: int 
     return index, ""
 
 
-# --- values of variable length, where their heap can be read without libhdf5
+# --- values of variable length whose heap can be read without libhdf5
 
 
-def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
-    """Describe a dataset of values of variable length, having read where each lies; else as h5py reads it."""
+def _heap_part(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
+    """Return the part with references to its variable-length values, or for h5py if they cannot be read."""
     dataset, rows = place.dataset, place.dataset.shape[0]
     where, kind, whole = 0, dataset.id.get_type(), elements.stored_as(dataset)
     if member := targets[0].member if targets else ():
@@ -352,8 +354,8 @@ def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Targe
     if base is None or is_compact or dataset.size > MOST_VALUES:
         return part
     superblock = superblock_of(dataset.file, place.identity.size)
-    said_nbytes = superblock.offset_nbytes + 8  # by which an element says where its value lies
-    element_nbytes = whole.nbytes if member else said_nbytes
+    reference_nbytes = superblock.offset_nbytes + 8  # of an element's reference to its value
+    element_nbytes = whole.nbytes if member else reference_nbytes
     index, why = _read_index(part, place, name, element_nbytes)
     if index is None:
         return replace(part, reason=f"{VARIABLE_LENGTH}; {why}")
@@ -361,7 +363,7 @@ def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Targe
     if stored.chunk_nbytes > COMPARED_NBYTES:
         return part
     try:
-        raw = _all_elements(place, stored, slice(where, where + said_nbytes))
+        raw = _read_all_elements(place, stored, slice(where, where + reference_nbytes))
     except (H5StreamError, DecodeError) as error:
         reason = f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}"
         damaged = error.chunk if isinstance(error, CorruptChunkError) else None
@@ -373,10 +375,9 @@ def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Targe
     return replace(part, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(targets))
 
 
-def _all_elements(place: Place, stored: DatasetPart, taken: slice) -> NDArray[np.uint8] | None:
-    """Read some bytes of all elements, chunk by chunk; None where one has a fill value that is not empty."""
-    index, dataset, nbytes = stored.index, place.dataset, stored.stored_element_nbytes
-    assert index is not None
+def _read_all_elements(place: Place, stored: DatasetPart, taken: slice) -> NDArray[np.uint8] | None:
+    """Read the bytes `taken` of all elements, chunk by chunk; None if missing chunks have a fill value."""
+    index, dataset, nbytes = stored.chunk_index, place.dataset, stored.stored_element_nbytes
     is_filled = dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
     if is_filled and len(index.numbers) < index.chunks:
         return None
@@ -386,9 +387,9 @@ def _all_elements(place: Place, stored: DatasetPart, taken: slice) -> NDArray[np
 def stored_elements(
     part: DatasetPart, identity: SourceIdentity, fill: NDArray[np.uint8], taken: slice = slice(None)
 ) -> NDArray[np.uint8]:
-    """Decode all chunks of a small dataset one by one; return its shape and one axis more, the bytes taken of elements.
+    """Decode all chunks of a small dataset; return an array of its shape, with an axis of the elements' bytes `taken`.
 
-    Elements of chunks that were never written are `fill`. A chunk that cannot be decoded here is a `DecodeError` or a
+    Elements of missing chunks are `fill`. A chunk that cannot be decoded here raises `DecodeError` or
     `CorruptChunkError`.
     """
     index = part.chunk_index
@@ -404,9 +405,9 @@ def stored_elements(
             chunk = decode_stored(part, identity, place=entry)
         except DecodeError as error:
             raise CorruptChunkError(f"chunk {low} at byte {index.offset[entry]}: {error}", chunk=low) from error
-        shape = (-1, *index.chunk_shape[1:], len(fill))  # of contiguous data the last block is shorter
+        shape = (-1, *index.chunk_shape[1:], len(fill))  # the last block of contiguous data is shorter
         if chunk.size % math.prod(shape[1:]) or chunk.size < math.prod((*decoded[where].shape[:1], *shape[1:])):
-            said = f"it has {chunk.size:,} bytes, and its elements more"
-            raise CorruptChunkError(f"chunk {low} at byte {index.offset[entry]}: {said}", chunk=low)
+            problem = f"it has {chunk.size:,} bytes, and its elements more"
+            raise CorruptChunkError(f"chunk {low} at byte {index.offset[entry]}: {problem}", chunk=low)
         decoded[where] = chunk.reshape(shape)[inside][..., taken]
     return decoded

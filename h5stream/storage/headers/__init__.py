@@ -1,4 +1,4 @@
-"""Headers of HDF5 objects, read without libhdf5: those of many objects are compared with a first one.
+"""Headers of HDF5 objects, read without libhdf5: the headers of many objects are compared with that of a first one.
 
 Imports `storage.source`. Start with `templates`.
 """

@@ -1,12 +1,12 @@
-"""Headers of many objects that are alike: one is looked at, and the others are compared with it, byte by byte.
+"""Templates of object headers: one header is parsed, and many others are compared with it, byte by byte.
 
-The header of a first object is walked through, message by message. What comes of that is a template: its bytes, which
-of these are the same in all that are alike, and where the numbers lie that may differ: lengths along the axes, of
-the data and of a chunk, where data and a chunk index begin, values of attributes. The headers of others are read as
-bytes, many at once, and what equals the template needs nothing more: nothing of theirs is interpreted. What no template
-fits is asked of libhdf5, and so is the first that each one fits: a header that was misunderstood is found out so.
+The header of a first object is parsed message by message into a template: its bytes, a mask of those that must be
+equal in all matching headers, and the positions of the numbers that may differ: lengths along the axes of the data and
+of a chunk, addresses of data and chunk indexes, values of attributes. Other headers are read as bytes, many at once,
+and are never parsed: they match the template or not. Objects without a matching template are opened through libhdf5,
+and so is the first object of each template, which reveals a misunderstood header.
 
-# Guarantees: nothing is read but inside of the file, and a number is taken only from inside of what was read.
+# Guarantees: nothing is read outside of the file, and a number is taken only from bytes that were read.
 
 Source: the HDF5 File Format Specification, version 3.0, "Disk Format: Level 2A, Data Object Headers", "Version 1
 B-trees", "Group Symbol Table Nodes" and "Local Heaps"; layout version 5 is that of libhdf5 2.0.
@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,25 +31,25 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 NOWHERE, BEYOND = -1, -2
-"""An address that stands for none, and one that cannot be right."""
+"""The undefined address, and an invalid one."""
 
 GROUP, COMPACT, CONTIGUOUS, CHUNKED = -1, 0, 1, 2
-"""What an object is, by its header: no dataset, or a dataset's layout as libhdf5 numbers it."""
+"""The kind of an object: a group, or a dataset with one of libhdf5's layouts."""
 
 BTREE_1, SINGLE, IMPLICIT, FIXED_ARRAY, EXTENSIBLE_ARRAY, BTREE_2 = range(6)
 """Kinds of chunk index, numbered as in libhdf5's ``H5D_chunk_index_t``."""
 
 _INDEX_NBYTES = {BTREE_1: 0, SINGLE: 0, IMPLICIT: 0, FIXED_ARRAY: 1, EXTENSIBLE_ARRAY: 5, BTREE_2: 6}
-"""By kind of chunk index, the bytes that a layout says of it before its address."""
+"""By kind of chunk index, the bytes of its parameters before its address in a layout message."""
 
 _MOST_NBYTES = 1 << 16
-"""The longest header, or block of one, that is looked at; h5py's usual ones take 272 bytes."""
+"""The longest block of a header that is parsed; h5py's usual headers have 272 bytes."""
 _MOST_BLOCKS = 16
 _MOST_AXES = 32
 _READ_NBYTES, _ROOM_NBYTES = 1 << 20, 4 << 20
-"""Bytes that are read at once, for blocks that lie within them, and that are asked for together."""
+"""Bytes of one read, which may contain several blocks, and of the reads that are issued together."""
 _GAP_NBYTES = 4096
-"""Bytes between two blocks that are read along."""
+"""Bytes of a gap between two blocks that is read rather than skipped."""
 
 _NIL, _SPACE, _LINK_INFO, _TYPE, _OLD_FILL, _FILL, _LINK, _LAYOUT, _GROUP_INFO = 0, 1, 2, 3, 4, 5, 6, 8, 10
 _PIPELINE, _ATTRIBUTE, _COMMENT, _OLD_TIME, _CONTINUATION, _SYMBOL_TABLE, _TIME = 11, 12, 13, 14, 16, 17, 18
@@ -57,27 +57,27 @@ _ATTRIBUTE_INFO, _REFERENCES = 21, 22
 _OF_GROUPS = frozenset({_SYMBOL_TABLE, _LINK_INFO, _LINK})
 _OF_DATASETS = frozenset({_SPACE, _TYPE, _OLD_FILL, _FILL, _LAYOUT, _PIPELINE})
 _VARYING_FROM = {_NIL: 0, _OLD_TIME: 0, _TIME: 0, _LINK_INFO: 2, _ATTRIBUTE_INFO: 2}
-"""By kind of message, the bytes of it that are the same; the others only matter to what is not looked at here."""
+"""By kind of message, the leading bytes that must be equal; the others do not matter here."""
 _IS_SHARED = 2
-"""The flag of a message that lies elsewhere."""
+"""The flag of a message that is stored elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """The bytes that objects lie in, of one file or of several one behind the other, and how wide numbers are there."""
+    """The bytes of one file, or of several concatenated ones, and the widths of their numbers."""
 
     source: ByteSource
     wide: int  # wide, long: bytes of an address, and of a length
     long: int
-    origin: Ints  # origin, end: where addresses of a file count from, and where it ends; of each object, or of all
+    origin: Ints  # origin, end: origin of addresses and end of the file, for each object or one for all
     end: Ints
 
-    def of(self, which: Any) -> Raw:
-        """Return the same for some objects."""
+    def of(self, which: Ints | Bools | slice) -> Raw:
+        """Return the same for the selected objects."""
         return self if len(self.end) == 1 else replace(self, origin=self.origin[which], end=self.end[which])
 
     def read(self, where: Ints, nbytes: int) -> tuple[Bytes, Bools]:
-        """Read so many bytes at each of some places, filled up to words of 8 bytes; tell which lie in their files."""
+        """Read `nbytes` at each position, padded to words of 8 bytes, with a mask of the reads inside their files."""
         data = np.zeros((len(where), -(-nbytes // 8) * 8), dtype=np.uint8)
         is_there = (where >= 0) & (where <= self.end - nbytes)
         which = np.flatnonzero(is_there)
@@ -93,11 +93,11 @@ class Raw:
             room = np.empty(edges[last] - edges[first], np.uint8)
             ends = itertools.pairwise((edges[first : last + 1] - edges[first]).tolist())
             self.source.read_many(begins[first:last].tolist(), [room.data[one:other] for one, other in ends])
-            some = slice(int(low[first]), int(high[last - 1]))
-            at = ascending[some] + np.repeat(
+            part = slice(int(low[first]), int(high[last - 1]))
+            at = ascending[part] + np.repeat(
                 edges[first:last] - edges[first] - begins[first:last], (high - low)[first:last]
             )
-            data[which[some], :nbytes] = np.lib.stride_tricks.sliding_window_view(room, nbytes)[at]
+            data[which[part], :nbytes] = np.lib.stride_tricks.sliding_window_view(room, nbytes)[at]
         return data, is_there
 
 
@@ -107,106 +107,106 @@ def _runs(numbers: Ints) -> Iterator[tuple[int, int]]:
     return itertools.pairwise([0, *edges.tolist(), len(numbers)] if len(numbers) else [])
 
 
-class Place(NamedTuple):
-    """Where a number lies among the bytes of all blocks, and how many bytes it takes."""
+class Span(NamedTuple):
+    """The position and the width of a number in the bytes of all blocks."""
 
     at: int
     nbytes: int
 
 
 class Block(NamedTuple):
-    """Bytes that lie together in the file."""
+    """A contiguous part of an object header in the file."""
 
-    pointer: int  # where among all bytes the address stands that leads here; -1 for where the object itself lies
-    begin: int  # where these begin among all
+    pointer: int  # position among all bytes of the address of this block; -1 for the object's own address
+    begin: int  # position of the block among all bytes
     nbytes: int
-    is_checked: bool  # whether they end with a checksum
+    is_checked: bool  # whether it ends with a checksum
 
 
 @dataclass(slots=True, kw_only=True)
 class Template:
-    """What objects that are alike have in common, and where the rest lies. A group has neither type nor layout."""
+    """The common bytes of matching headers, and the positions of their numbers; groups have no type or layout."""
 
-    data: bytearray = field(default_factory=bytearray)  # the bytes of all blocks, each filled up to words of 8
-    same: bytearray = field(default_factory=bytearray)  # 255 for those that all have in common, 0 for the others
+    data: bytearray = field(default_factory=bytearray)  # the bytes of all blocks, each padded to words of 8
+    same: bytearray = field(default_factory=bytearray)  # 255 for bytes that must be equal, 0 for the others
     blocks: list[Block] = field(default_factory=list)
     layout: int = GROUP
     rank: int = 0
-    dims: list[Place] = field(default_factory=list)
-    sides: list[Place] = field(default_factory=list)  # of a chunk
-    address: Place | None = None  # of data, or of a chunk index; the data themselves where they are compact
-    nbytes: Place | None = None
-    mask: Place | None = None
+    dims: list[Span] = field(default_factory=list)
+    sides: list[Span] = field(default_factory=list)  # of a chunk
+    address: Span | None = None  # of data, or of a chunk index; of compact data the data themselves
+    nbytes: Span | None = None
+    mask: Span | None = None
     index: int = -1
     element_nbytes: int = 0
     filters: int = 0
-    # by names of attributes: where the value lies, and what says its type and shape; by "" those of data not in chunks
-    values: dict[str, tuple[Place, bytes]] = field(default_factory=dict)
-    links: dict[bytes, Place] = field(default_factory=dict)
+    # by name of attribute, the position of the value, and the bytes of its type and shape; by "" for unchunked data
+    values: dict[str, tuple[Span, bytes]] = field(default_factory=dict)
+    links: dict[bytes, Span] = field(default_factory=dict)
 
 
 class UnknownError(Exception):
-    """What is not understood: libhdf5 is asked."""
+    """A header that is not understood, and left to libhdf5."""
 
 
 def template_of(raw: Raw, address: int, wanted: Sequence[str] = (), link: bytes = b"") -> Template | None:
-    """Walk through the header at an address, for the values of some attributes or for a link; None if it is odd."""
+    """Parse the header at an address, for the values of attributes or for a link; None if it is not understood."""
     with contextlib.suppress(UnknownError, OSError):
-        walk = _Walk(raw, address, wanted)
+        parser = _HeaderParser(raw, address, wanted)
         if link:
-            walk.symbols(link)
-        return walk.found
+            parser.symbols(link)
+        return parser.template
     return None
 
 
-class _Walk:
-    """A way through the blocks of one object, whose bytes come one behind the other."""
+class _HeaderParser:
+    """A parser of the blocks of one object header, whose bytes are concatenated."""
 
     def __init__(self, raw: Raw, address: int, wanted: Sequence[str]) -> None:
         self._raw, self._wide, self._long, self._base = raw, raw.wide, raw.long, int(raw.origin[0])
-        self._wanted, self.found = wanted, Template()
-        self._messages: dict[int, Place] = {}  # by kind
-        self._further: list[tuple[int, int, int]] = []  # blocks: pointer, where, bytes
+        self._wanted, self.template = wanted, Template()
+        self._messages: dict[int, Span] = {}  # by kind
+        self._further: list[tuple[int, int, int]] = []  # continuation blocks: pointer, address, bytes
         self._header(address + self._base)
         self._describe()
 
     # --- bytes ---------------------------------------------------------------------------------------------------
 
     def _block(self, pointer: int, where: int, nbytes: int, *, is_checked: bool = False) -> int:
-        """Read a block; give where it begins among all bytes."""
-        found, begin = self.found, len(self.found.data)
-        self._check(holds=0 < nbytes <= _MOST_NBYTES and len(found.blocks) < _MOST_BLOCKS)
+        """Read a block; return its position among all bytes."""
+        template, begin = self.template, len(self.template.data)
+        self._check(holds=0 < nbytes <= _MOST_NBYTES and len(template.blocks) < _MOST_BLOCKS)
         data, is_there = self._raw.read(np.array([where]), nbytes)
         self._check(holds=bool(is_there[0] and (not is_checked or is_sound(data, nbytes)[0])))
-        found.blocks.append(Block(pointer, begin, nbytes, is_checked))
-        found.data += data.tobytes()
-        found.same += b"\xff" * nbytes + bytes(data.shape[1] - nbytes)
+        template.blocks.append(Block(pointer, begin, nbytes, is_checked))
+        template.data += data.tobytes()
+        template.same += b"\xff" * nbytes + bytes(data.shape[1] - nbytes)
         if is_checked:
-            self._varying(begin + nbytes - 4, 4)
+            self._mark_varying(begin + nbytes - 4, 4)
         return begin
 
     def _ahead(self, where: int, nbytes: int) -> bytes:
-        """Return bytes of a block that says itself how long it is."""
+        """Return the first bytes of a block, which contain its length."""
         data, is_there = self._raw.read(np.array([where]), nbytes)
         self._check(holds=bool(is_there[0]))
         return data.tobytes()
 
     def _bytes(self, at: int, nbytes: int) -> bytes:
-        self._check(holds=at + nbytes <= len(self.found.data))
-        return bytes(self.found.data[at : at + nbytes])
+        self._check(holds=at + nbytes <= len(self.template.data))
+        return bytes(self.template.data[at : at + nbytes])
 
     def _number(self, at: int, nbytes: int) -> int:
         return int.from_bytes(self._bytes(at, nbytes), "little")
 
-    def _varying(self, at: int, nbytes: int) -> Place:
-        """Let some bytes be others in others."""
-        self._check(holds=0 <= nbytes <= len(self.found.data) - at)
-        self.found.same[at : at + nbytes] = bytes(nbytes)
-        return Place(at, nbytes)
+    def _mark_varying(self, at: int, nbytes: int) -> Span:
+        """Mark bytes that may differ, and return their position."""
+        self._check(holds=0 <= nbytes <= len(self.template.data) - at)
+        self.template.same[at : at + nbytes] = bytes(nbytes)
+        return Span(at, nbytes)
 
     def _address(self, at: int) -> int:
-        """Let an address be another in others; give it as an offset in the file, or `NOWHERE`."""
-        value, _ = self._number(at, self._wide), self._varying(at, self._wide)
+        """Mark an address as varying; return it as an offset in the file, or `NOWHERE`."""
+        value, _ = self._number(at, self._wide), self._mark_varying(at, self._wide)
         if value == (1 << 8 * self._wide) - 1:
             return NOWHERE
         self._check(holds=value < int(self._raw.end[0]) - self._base)
@@ -219,25 +219,25 @@ class _Walk:
     # --- headers -------------------------------------------------------------------------------------------------
 
     def _header(self, where: int) -> None:
-        """Walk through a header with all its blocks."""
+        """Parse a header with all its blocks."""
         head = self._ahead(where, 32)
         flags, is_new = head[5], head[:5] == b"OHDR\2"
         self._check(holds=is_new or head[0] == 1)
-        begin, size_at, width, each, ahead = 16, 8, 4, 8, 0
+        begin, size_at, width, message_head, ahead = 16, 8, 4, 8, 0
         if is_new:
             size_at, width = 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0), 1 << (flags & 3)
-            begin, each, ahead = size_at + width, 6 if flags & 4 else 4, 4
+            begin, message_head, ahead = size_at + width, 6 if flags & 4 else 4, 4
         end = begin + int.from_bytes(head[size_at : size_at + width], "little")
         self._block(-1, where, end + ahead, is_checked=is_new)
         if is_new and flags & 0x20:
-            self._varying(6, 16)
-        self._through(begin, end, each, is_new=is_new)
+            self._mark_varying(6, 16)
+        self._parse_messages(begin, end, message_head, is_new=is_new)
         for pointer, place, nbytes in self._further:  # grows meanwhile
             begin = self._block(pointer, place, nbytes, is_checked=is_new)
-            self._through(begin + ahead, begin + nbytes - ahead, each, is_new=is_new)
+            self._parse_messages(begin + ahead, begin + nbytes - ahead, message_head, is_new=is_new)
 
-    def _through(self, at: int, end: int, head: int, *, is_new: bool) -> None:
-        """Walk through the messages of one block."""
+    def _parse_messages(self, at: int, end: int, head: int, *, is_new: bool) -> None:
+        """Parse the messages of one block."""
         width = 1 if is_new else 2
         while end - at >= head:
             kind, nbytes, flags = self._number(at, width), self._number(at + width, 2), self._number(at + width + 2, 1)
@@ -246,12 +246,12 @@ class _Walk:
             at += head + nbytes
 
     def _message(self, kind: int, at: int, nbytes: int) -> None:
-        """Say which bytes of a message vary, and what lies in it."""
+        """Parse a message, and mark the bytes that may differ."""
         if kind in _OF_DATASETS | _OF_GROUPS:
             self._check(holds=kind == _LINK or kind not in self._messages)
-            self._messages[kind] = Place(at, nbytes)
+            self._messages[kind] = Span(at, nbytes)
         if kind in _VARYING_FROM:
-            self._varying(at + _VARYING_FROM[kind], nbytes - _VARYING_FROM[kind])
+            self._mark_varying(at + _VARYING_FROM[kind], nbytes - _VARYING_FROM[kind])
         elif kind == _ATTRIBUTE:
             self._attribute(at, at + nbytes)
         elif kind == _CONTINUATION:
@@ -259,12 +259,12 @@ class _Walk:
         elif kind == _LINK:
             self._link(at)
         elif kind == _SYMBOL_TABLE:
-            self._varying(at, 2 * self._wide)
+            self._mark_varying(at, 2 * self._wide)
         else:
             self._check(holds=kind in _OF_DATASETS or kind in (_GROUP_INFO, _COMMENT, _REFERENCES))
 
     def _link(self, at: int) -> None:
-        """Note where a hard link leads that lies in the header of its group."""
+        """Record the position of a hard link's address in the header of its group."""
         flags, at = self._number(at + 1, 1), at + 2
         is_hard = not flags & 8 or self._number(at, 1) == 0
         at += (1 if flags & 8 else 0) + (8 if flags & 4 else 0) + (1 if flags & 0x10 else 0)
@@ -272,86 +272,93 @@ class _Walk:
         nbytes = self._number(at, width)
         name, at = self._bytes(at + width, nbytes), at + width + nbytes
         if is_hard:
-            self._check(holds=name not in self.found.links)
-            self.found.links[name] = self._varying(at, self._wide)
+            self._check(holds=name not in self.template.links)
+            self.template.links[name] = self._mark_varying(at, self._wide)
 
     def _lengths(self, at: int) -> tuple[int, int, int]:
-        """Return where the lengths of a dataspace begin, how many there are, and 1 if the largest lengths follow."""
+        """Return the position and the number of a dataspace's lengths, and 1 if maximum lengths follow."""
         version, rank, flags, what = self._bytes(at, 4)
         self._check(holds=version in (1, 2) and flags < 2 and rank <= _MOST_AXES and (version == 1 or what < 2))
         return at + (8 if version == 1 else 4), rank, flags
 
     def _attribute(self, at: int, end: int) -> None:
-        """Let the value of an attribute be another, and note where it lies if it is wanted."""
+        """Mark the value of an attribute as varying, and record its position if it is wanted."""
         version, flags = self._bytes(at, 2)
         self._check(holds=version in (1, 2, 3))
         unit, first = 8 if version == 1 else 1, at + (9 if version == 3 else 8)
         sizes = (-(-self._number(at + k, 2) // unit) * unit for k in (2, 4, 6))
         name_at, type_at, space_at, value_at = itertools.accumulate(sizes, initial=first)
-        self._varying(value_at, end - value_at)
+        self._mark_varying(value_at, end - value_at)
         name = self._bytes(name_at, type_at - name_at).partition(b"\0")[0].decode("utf-8", "surrogateescape")
         if name not in self._wanted or (version > 1 and flags):
             return
-        if self._bytes(space_at, 4)[::3] == b"\2\2":  # without a value: libhdf5 is asked for those
+        if self._bytes(space_at, 4)[::3] == b"\2\2":  # without a value: left to libhdf5
             return
         lengths_at, rank, _ = self._lengths(space_at)
         count = math.prod(self._number(lengths_at + k * self._long, self._long) for k in range(rank))
         nbytes = count * self._number(type_at + 4, 4)
         self._check(holds=value_at + nbytes <= end)
-        self.found.values.setdefault(name, (Place(value_at, nbytes), self._bytes(type_at, value_at - type_at)))
+        self.template.values.setdefault(name, (Span(value_at, nbytes), self._bytes(type_at, value_at - type_at)))
 
     # --- datasets ------------------------------------------------------------------------------------------------
 
     def _describe(self) -> None:
-        """Say what the messages make: a group, or a dataset and how it is stored."""
-        found, said, long = self.found, self._messages, self._long
-        if kinds := said.keys() & _OF_GROUPS:
-            self._check(holds=not {_SPACE, _TYPE, _LAYOUT} & said.keys() and not {_SYMBOL_TABLE, _LINK_INFO} <= kinds)
+        """Set the kind of the object, and for a dataset its shape, type and layout, from its messages."""
+        template, messages, long = self.template, self._messages, self._long
+        if kinds := messages.keys() & _OF_GROUPS:
+            self._check(
+                holds=not {_SPACE, _TYPE, _LAYOUT} & messages.keys() and not {_SYMBOL_TABLE, _LINK_INFO} <= kinds
+            )
             return
-        self._check(holds={_SPACE, _TYPE, _LAYOUT} <= said.keys())
-        first, found.rank, has_most = self._lengths(said[_SPACE].at)
-        self._varying(first, found.rank * long * (1 + has_most))
-        found.dims = [Place(first + k * long, long) for k in range(found.rank)]
-        found.element_nbytes = self._number(said[_TYPE].at + 4, 4)
-        found.filters = self._number(said[_PIPELINE].at + 1, 1) if _PIPELINE in said else 0
-        at, nbytes = said[_LAYOUT]
-        version, found.layout = self._bytes(at, 2)
-        self._check(holds=found.element_nbytes > 0 and version in (3, 4, 5))
-        if found.layout == COMPACT:
-            found.nbytes = Place(at + 2, 2)
+        self._check(holds={_SPACE, _TYPE, _LAYOUT} <= messages.keys())
+        first, template.rank, has_most = self._lengths(messages[_SPACE].at)
+        self._mark_varying(first, template.rank * long * (1 + has_most))
+        template.dims = [Span(first + k * long, long) for k in range(template.rank)]
+        template.element_nbytes = self._number(messages[_TYPE].at + 4, 4)
+        template.filters = self._number(messages[_PIPELINE].at + 1, 1) if _PIPELINE in messages else 0
+        at, nbytes = messages[_LAYOUT]
+        version, template.layout = self._bytes(at, 2)
+        self._check(holds=template.element_nbytes > 0 and version in (3, 4, 5))
+        if template.layout == COMPACT:
+            template.nbytes = Span(at + 2, 2)
             self._check(holds=4 + self._number(at + 2, 2) <= nbytes)
-            found.address = self._varying(at + 4, self._number(at + 2, 2))
-        elif found.layout == CONTIGUOUS:
-            found.address = self._varying(at + 2, self._wide)
-            found.nbytes = self._varying(at + 2 + self._wide, long)
+            template.address = self._mark_varying(at + 4, self._number(at + 2, 2))
+        elif template.layout == CONTIGUOUS:
+            template.address = self._mark_varying(at + 2, self._wide)
+            template.nbytes = self._mark_varying(at + 2 + self._wide, long)
         else:
-            self._check(holds=found.layout == CHUNKED and found.rank > 0)
+            self._check(holds=template.layout == CHUNKED and template.rank > 0)
             self._chunks(at, version)
-        if found.layout != CHUNKED and found.address is not None:
-            found.values[""] = found.address, self._bytes(*said[_TYPE]) + bytes([found.rank])
+        if template.layout != CHUNKED and template.address is not None:
+            template.values[""] = template.address, self._bytes(*messages[_TYPE]) + bytes([template.rank])
 
     def _chunks(self, at: int, version: int) -> None:
-        """Note what is said of chunks and their index; edge chunks that are not filtered are left to libhdf5."""
-        found, flags, after = self.found, 0, at + 3
+        """Parse the chunks' shape and index; unfiltered edge chunks are left to libhdf5."""
+        template, flags, after = self.template, 0, at + 3
         if version == 3:
-            found.index, rank, width, sides_at = BTREE_1, self._number(at + 2, 1), 4, at + 3 + self._wide
+            template.index, rank, width, sides_at = BTREE_1, self._number(at + 2, 1), 4, at + 3 + self._wide
         else:
             (flags, rank, width), sides_at = self._bytes(at + 2, 3), at + 5
             after = sides_at + width * rank + 1
-            found.index = self._number(after - 1, 1)
-        self._check(holds=rank == found.rank + 1 and 1 <= width <= 8 and (version == 3) == (found.index == BTREE_1))
-        found.sides = [self._varying(sides_at + k * width, width) for k in range(found.rank)]
-        is_filtered_one = found.index == SINGLE and found.filters > 0
-        self._check(holds=flags == 2 * is_filtered_one and found.index in _INDEX_NBYTES)
+            template.index = self._number(after - 1, 1)
+        self._check(
+            holds=rank == template.rank + 1 and 1 <= width <= 8 and (version == 3) == (template.index == BTREE_1)
+        )
+        template.sides = [self._mark_varying(sides_at + k * width, width) for k in range(template.rank)]
+        is_filtered_one = template.index == SINGLE and template.filters > 0
+        self._check(holds=flags == 2 * is_filtered_one and template.index in _INDEX_NBYTES)
         if is_filtered_one:
-            found.nbytes, found.mask = self._varying(after, self._long), self._varying(after + self._long, 4)
+            template.nbytes, template.mask = (
+                self._mark_varying(after, self._long),
+                self._mark_varying(after + self._long, 4),
+            )
             after += self._long + 4
-        found.address = self._varying(after + _INDEX_NBYTES[found.index], self._wide)
+        template.address = self._mark_varying(after + _INDEX_NBYTES[template.index], self._wide)
 
     # --- groups --------------------------------------------------------------------------------------------------
 
     def symbols(self, name: bytes) -> None:
-        """Walk through the table of a group of the old kind to the link of a name: names, tree, and one leaf."""
+        """Follow a name through the symbol table of an old group: heap of names, B-tree and one leaf."""
         if _SYMBOL_TABLE not in self._messages:
             return
         wide, long = self._wide, self._long
@@ -367,34 +374,34 @@ class _Walk:
                 self._leaf(self._block(pointer, where, 8 + count * (2 * wide + 24)), names, count)
                 return
             self._check(holds=sign[:5] == b"TREE\0")
-            first, each = 8 + 2 * wide, long + wide
-            begin = self._block(pointer, where, first + count * each + long)
-            self._varying(begin + 8, 2 * wide)
-            pointers = range(begin + first + long, begin + first + long + count * each, each)
+            first, entry = 8 + 2 * wide, long + wide
+            begin = self._block(pointer, where, first + count * entry + long)
+            self._mark_varying(begin + 8, 2 * wide)
+            pointers = range(begin + first + long, begin + first + long + count * entry, entry)
             for one in pointers:
-                self._varying(one, wide)
+                self._mark_varying(one, wide)
             ends = (self._text(names, self._number(one + wide, long)) for one in pointers)
             pointer = next((one for one, end in zip(pointers, ends, strict=True) if name <= end), -1)
             self._check(holds=pointer >= 0)
 
     def _text(self, names: int, at: int) -> bytes:
-        self._check(holds=names + at < len(self.found.data))
-        return bytes(self.found.data[names + at :]).partition(b"\0")[0]
+        self._check(holds=names + at < len(self.template.data))
+        return bytes(self.template.data[names + at :]).partition(b"\0")[0]
 
     def _leaf(self, begin: int, names: int, count: int) -> None:
-        wide, each = self._wide, 2 * self._wide + 24
-        for at in range(begin + 8, begin + 8 + count * each, each):
-            link = self._varying(at + wide, wide)
-            self._varying(at + 2 * wide + 8, 16)
+        wide, entry = self._wide, 2 * self._wide + 24
+        for at in range(begin + 8, begin + 8 + count * entry, entry):
+            link = self._mark_varying(at + wide, wide)
+            self._mark_varying(at + 2 * wide + 8, 16)
             if self._number(at + 2 * wide, 4) < 2:  # no soft link
-                self.found.links[self._text(names, self._number(at, wide))] = link
+                self.template.links[self._text(names, self._number(at, wide))] = link
 
 
-# --- many ---------------------------------------------------------------------------------------------------------
+# --- comparing many headers ---------------------------------------------------------------------------------------
 
 
 class Matched(NamedTuple):
-    """Which of some objects a template fits, where the blocks of each begin, and their bytes."""
+    """A comparison of objects with a template: which match, the addresses of their blocks, and their bytes."""
 
     template: Template
     raw: Raw
@@ -402,34 +409,34 @@ class Matched(NamedTuple):
     begins: list[Ints]
     data: Bytes
 
-    def number(self, place: Place) -> Ints:
-        """Return a number of each; one of 2**63 and more is negative."""
+    def number(self, place: Span) -> Ints:
+        """Return a number of each object; 2**63 or more becomes negative."""
         return numbers_in(self.data, *place)
 
-    def numbers(self, places: Sequence[Place], count: int) -> Ints:
-        """Return several numbers of each; so many zeros where there are no places."""
+    def numbers(self, places: Sequence[Span], count: int) -> Ints:
+        """Return several numbers of each object; `count` zeros without spans."""
         every = [self.number(place) for place in places] or [np.zeros(len(self.fits), np.int64)] * count
         return np.array(every, dtype=np.int64).reshape(count, len(self.fits)).T
 
-    def address(self, place: Place) -> Ints:
-        """Return an address of each as a place in all bytes; `NOWHERE` or `BEYOND` where it is none."""
+    def address(self, place: Span) -> Ints:
+        """Return an address of each object as an offset among all files; `NOWHERE` or `BEYOND` if it is not valid."""
         return places_in(self.data, place.at, self.raw)
 
-    def where(self, place: Place) -> Ints:
-        """Return where a number itself lies of each."""
+    def where(self, place: Span) -> Ints:
+        """Return the file offset of a number in each object's header."""
         number = sum(block.begin <= place.at for block in self.template.blocks) - 1
         return self.begins[number] + (place.at - self.template.blocks[number].begin)
 
 
 def numbers_in(data: Bytes, at: int, nbytes: int) -> Ints:
-    """Return a number of each row; one of 2**63 and more is negative."""
+    """Return a number from each row; 2**63 or more becomes negative."""
     wide = np.zeros((len(data), 8), dtype=np.uint8)
     wide[:, :nbytes] = data[:, at : at + nbytes]
     return wide.view("<i8")[:, 0]
 
 
 def places_in(data: Bytes, at: int, raw: Raw) -> Ints:
-    """Return an address of each row as a place in all bytes; `NOWHERE` or `BEYOND` where it is none."""
+    """Return an address from each row as an offset among all files; `NOWHERE` or `BEYOND` if it is not valid."""
     value = numbers_in(data, at, raw.wide)
     bad = (value < 0) | (value >= raw.end - raw.origin)
     nothing = (1 << 8 * raw.wide) - 1 if raw.wide < 8 else -1
@@ -437,21 +444,21 @@ def places_in(data: Bytes, at: int, raw: Raw) -> Ints:
 
 
 def match(template: Template, raw: Raw, addresses: Ints) -> Matched:
-    """Compare objects at some addresses with a template."""
+    """Compare the objects at some addresses with a template."""
     data, fits = np.zeros((len(addresses), len(template.data)), np.uint8), np.ones(len(addresses), dtype=bool)
     begins = list[Ints]()
     for block in template.blocks:
         begins.append(addresses + raw.origin if block.pointer < 0 else places_in(data, block.pointer, raw))
-        some, is_there = raw.read(begins[-1], block.nbytes)
-        fits &= is_there if not block.is_checked else is_there & is_sound(some, block.nbytes)
-        data[:, block.begin : block.begin + some.shape[1]] = some
+        block_bytes, is_there = raw.read(begins[-1], block.nbytes)
+        fits &= is_there if not block.is_checked else is_there & is_sound(block_bytes, block.nbytes)
+        data[:, block.begin : block.begin + block_bytes.shape[1]] = block_bytes
     same = np.frombuffer(template.same, np.uint64)
     fits &= ((data.view(np.uint64) & same) == (np.frombuffer(template.data, np.uint64) & same)).all(axis=1)
     return Matched(template, raw, fits, begins, data)
 
 
 def is_sound(data: Bytes, nbytes: int) -> Bools:
-    """Tell which rows end, behind so many bytes, with the checksum of those before."""
+    """Return which rows have a valid checksum in their last 4 of `nbytes` bytes."""
     return np.asarray(checksums(data[:, : nbytes - 4]) == numbers_in(data, nbytes - 4, 4))
 
 
@@ -464,7 +471,7 @@ def checksums(data: Bytes) -> NDArray[np.uint32]:
     a = np.full(rows, (0xDEADBEEF + nbytes) & 0xFFFFFFFF, dtype=np.uint32)
     b, c = a, a
 
-    def turned(value: Any, by: int) -> Any:
+    def turned(value: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
         return (value << np.uint32(by)) | (value >> np.uint32(32 - by))
 
     for k in range(0, len(columns), 3):
@@ -473,8 +480,8 @@ def checksums(data: Bytes) -> NDArray[np.uint32]:
         a, b, c = a + columns[k], b + columns[k + 1], c + columns[k + 2]
         if k == len(columns) - 3:
             break
-        for by in (4, 6, 8, 16, 19, 4):  # a, b, c take turns
+        for by in (4, 6, 8, 16, 19, 4):  # a, b and c take turns
             a, b, c = b, c + b, (a - c) ^ turned(c, by)
-    for by in (14, 11, 25, 16, 4, 14, 24):  # and so they do here
+    for by in (14, 11, 25, 16, 4, 14, 24):  # likewise
         a, b, c = b, (c ^ b) - turned(b, by), a
     return b

@@ -1,4 +1,4 @@
-"""Tables of what a file holds: chunk indexes, heaps, fields, and the layout that joins them.
+"""Chunk indexes, heaps and fields, and the layout that joins them.
 
 Holds data that can be pickled; nothing is read after opening. Imports the rooms of storage above it.
 Start with `layout`, then `index`.

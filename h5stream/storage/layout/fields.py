@@ -1,7 +1,7 @@
-"""What a user asks for: a source, fields by their names, and the shape of a sample.
+"""Parse the user's arguments: sources, fields by name, and the structure of a sample.
 
-``"x"`` asks for one tensor, ``["x", "y"]`` for a tuple, ``{"image": "x"}`` for a dict. A name is the path of a
-dataset, ``"group/x"``, with a compound member after a colon: ``"obs:bulk_labels"``.
+``"x"`` requests one tensor, ``["x", "y"]`` a tuple, ``{"image": "x"}`` a dict. A name is the path of a dataset,
+``"group/x"``, with a compound member after a colon: ``"obs:bulk_labels"``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from h5stream.storage.source.stores import is_address, parts_of
 
 
 class OldField(TypedDict, total=False):
-    """The arguments of `Field` under the names that they had before, and what to write."""
+    """Former names of arguments of `Field`, annotated with their replacements."""
 
     members: Annotated[Sequence[str], "columns=[NAMES]"]
 
@@ -81,13 +81,13 @@ _SCALED = ("mean", "std", "factor", "nan")
 
 
 def _scales(scale: Any) -> tuple[Fraction, ...]:
-    """Give scales as fractions."""
+    """Return scales as fractions."""
     if scale is None:
         return ()
     check_ordered("Take: scale=", scale)
     try:
         every = tuple(scale) if isinstance(scale, Iterable) else (scale,)
-        scales = tuple(fraction_of(each) for each in every)
+        scales = tuple(fraction_of(value) for value in every)
     except (TypeError, ValueError, OverflowError):
         scales = ()
     if not scales or min(scales) <= 0:
@@ -97,7 +97,7 @@ def _scales(scale: Any) -> tuple[Fraction, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """What a sample takes of a dataset, if it is not what ``samples=`` says for all fields.
+    """The part of a dataset that a sample takes, if it differs from ``samples=``.
 
     Parameters
     ----------
@@ -137,14 +137,14 @@ class Take:
     pad: Pad = None
 
     def __post_init__(self) -> None:
-        found = {
+        checked = {
             "steps": None if self.steps is None else checked_steps(self.steps),
             "at": "" if self.at == ROW else self.at,
             "axis": self.axis if self.axis is None or self.axis == ROWS else integer(self.axis, "axis"),
             "scale": _scales(self.scale),
             "pad": checked_pad("Take", self.pad),
         }
-        for name, value in found.items():
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
 
@@ -254,7 +254,7 @@ class Field:
     name: str
     columns: Columns = None
     members: tuple[str, ...] = ()
-    """Names in `columns`, which is None then."""
+    """Names in `columns`, which is then None."""
     dtype: Any = None
     take: Take = Take()
     repeat: bool = False
@@ -266,9 +266,9 @@ class Field:
     normalize: Normalization | None = None
     missing: tuple[str | int | float, ...] = ()
     _file: str = ""
-    """The file of the dataset that was given in place of a name; empty for a name."""
-    _beside: Beside | None = dataclasses.field(default=None, compare=False)
-    """What the * of a name stand for that leads to another place than that of `samples`; None for other names."""
+    """The file of an open dataset that was passed as name; empty for other names."""
+    _beside: SiblingPattern | None = dataclasses.field(default=None, compare=False)
+    """How to replace the * of a name outside of the group of `samples`; None for other names."""
 
     def __init__(
         self,
@@ -286,9 +286,9 @@ class Field:
         **old: Unpack[OldField],
     ) -> None:
         if old:
-            named_anew = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode}
-            named_anew |= {"normalize": normalize, "columns": columns}
-            take, lookup, ragged, decode, normalize, columns = _with_new_names(named_anew, old).values()
+            new_options = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode}
+            new_options |= {"normalize": normalize, "columns": columns}
+            take, lookup, ragged, decode, normalize, columns = _with_new_names(new_options, old).values()
         named, of = named_by(name), ""
         if named is not None and named[2]:
             of, name, _ = named
@@ -309,7 +309,7 @@ class Field:
             "file": ()
             if file is None
             else tuple(path for one in several(file, "Field(file=)") for path in paths_of(one, None)),
-            "lookup": _lookup(name, lookup),
+            "lookup": _checked_lookup(name, lookup),
             "decode": _decode(name, format_, length, ragged),
             "length": length,
             "normalize": normalization(name, normalize),
@@ -317,16 +317,16 @@ class Field:
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
-        object.__setattr__(self, "ragged", self._form(ragged))
-        given = given_to(self)
+        object.__setattr__(self, "ragged", self._ragged_form(ragged))
+        present = options_of(self)
         for option, what, refused, way_out in _CLASHES:
-            if option in given and not given.isdisjoint(refused):
-                said = f"{option} takes {what}, without {', '.join(refused)}{way_out}"
-                raise OptionError(f"Field({name!r}): {said}")
+            if option in present and not present.isdisjoint(refused):
+                rule = f"{option} takes {what}, without {', '.join(refused)}{way_out}"
+                raise OptionError(f"Field({name!r}): {rule}")
 
     def __repr__(self) -> str:
-        said = {
-            "columns": _written(self.columns),
+        arguments = {
+            "columns": _columns_argument(self.columns),
             "dtype": self.dtype,
             "take": "all" if self.repeat else None if self.take == Take() else self.take,
             "file": self.file or None,
@@ -336,10 +336,10 @@ class Field:
             "normalize": self.normalize,
             "missing": self.missing or None,
         }
-        return f"Field({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in said.items() if v is not None)])})"
+        return f"Field({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in arguments.items() if v is not None)])})"
 
-    def _form(self, ragged: Form | Ragged | None) -> Ragged | None:
-        """Say how rows come in a batch of which samples have any number; None where each sample is one."""
+    def _ragged_form(self, ragged: Form | Ragged | None) -> Ragged | None:
+        """Return the form of rows in a batch if samples have several; None if each sample is one row."""
         if isinstance(ragged, Ragged) or (ragged is None and self.decode):
             form = ragged
         elif self.decode:
@@ -355,38 +355,38 @@ class Field:
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether a sample has what something else says, or what another file has."""
+        """Whether its rows are chosen by `lookup`, or read from another file."""
         return bool(self.file) or self.lookup is not None
 
     @property
     def names_objects(self) -> bool:
-        """Whether `lookup` names an object for each sample, and not rows of a dataset."""
+        """Whether `lookup` names an object for each sample, instead of rows of a dataset."""
         return isinstance(self.lookup, str | list) and braces_in(self.name) > 0
 
     @property
     def is_numbered(self) -> bool:
-        """Whether its rows are objects with numbers in their names."""
+        """Whether its rows are objects with numbered names."""
         return self.lookup is None and braces_in(self.name) > 0
 
     @property
     def has_own_shape(self) -> bool:
-        """Whether each sample has a shape of its own."""
+        """Whether samples differ in shape."""
         return self.ragged is not None and self.ragged.form == ARRAYS
 
     @property
     def shown(self) -> str:
-        """Its name as the user wrote it, with its *."""
+        """Its name as the user wrote it, with any *."""
         return self.name if self._beside is None else self._beside.name
 
     @property
     def beside(self) -> str:
-        """Its path beside objects that lie in one group, with a * for their names; empty for other fields."""
+        """Its path with a * for the names of the objects of one group; empty for other fields."""
         return "" if self._beside is None else self._beside.path
 
     def inside(self, group: str) -> Field:
-        """Look the name up in a group, unless it begins with a slash; beside it, where it has a * as well.
+        """Return the field with its path in a group, unless its name begins with a slash.
 
-        What `lookup` names is looked up there too.
+        Paths in `lookup` are resolved in the same way. In an absolute name, a * is replaced by the text from `group`.
 
         Parameters
         ----------
@@ -396,13 +396,13 @@ class Field:
         Returns
         -------
         Field
-            The field with its full path; this one where there is nothing to look up.
+            The field with its full path; itself if `group` is empty.
         """
         if not group:
             return self
         stays = self._beside is None and (self._file or self.file or self.name.startswith("/") or self.names_objects)
 
-        def here(name: str) -> str:
+        def resolve(name: str) -> str:
             literal, written = parted(name)
             if name.startswith("/"):
                 return name if self._beside is None else self._beside.put(name, group)
@@ -412,113 +412,113 @@ class Field:
 
         lookup = self.lookup
         if isinstance(lookup, (str, Stretches)):
-            lookup = here(lookup) if isinstance(lookup, str) else renamed(lookup, here)
-        name, length = self.name if stays else here(self.name), self.length
-        return changed(self, name=name, lookup=lookup, length=here(length) if length and not stays else length)
+            lookup = resolve(lookup) if isinstance(lookup, str) else renamed(lookup, resolve)
+        name, length = self.name if stays else resolve(self.name), self.length
+        return changed(self, name=name, lookup=lookup, length=resolve(length) if length and not stays else length)
 
 
-class Beside(NamedTuple):
-    """What says of an object's path what the * stood for in the pattern that it matches."""
+class SiblingPattern(NamedTuple):
+    """A pattern of object paths, and how a field beside each object is named after it."""
 
     of: re.Pattern[str]
-    path: str  # the field's own, with a * for the last step of the object's path; empty where that is not all
-    name: str  # the field's, as the user wrote it
+    path: str  # the field's path, with a * for the object's name; empty if that does not determine it
+    name: str  # the field's name, as the user wrote it
 
     def put(self, name: str, group: str) -> Within:
-        """Return a name with what its * stand for in a group."""
-        known = self.of.fullmatch(group)
-        stood = iter(known.groups() if known else ())
+        """Return a name with each * replaced by the text that it matches in a group's path."""
+        match = self.of.fullmatch(group)
+        stood = iter(match.groups() if match else ())
         *before, last = [*tokens_of(name, r"\*"), ""] if name.endswith("*") else tokens_of(name, r"\*")
         literal = "".join(next(stood, "*") if one == "*" else unquoted(one) for one in before)
         return Within(literal, last)
 
 
 def beside(field: Field, of: str | Sequence[str], root: str) -> Field:
-    """Return a field that knows what the * of its name stand for beside the objects of a pattern, or those named."""
+    """Return a field that can replace the * of its absolute name for each object of a pattern or a list."""
     count = tokens_of(field.name, r"\*").count("*")
     if not count or not field.name.startswith("/") or field.names_objects:
         return field
     pattern = "/".join(one for one in of.split("/") if one not in ("", ".")) if isinstance(of, str) else "*"
     pieces = re.findall(r"\[[^]]+\]|\*|\\.|[^*[\\]+|.", pattern, re.DOTALL)
-    text = "".join("([^/]*)" if one == "*" else _as_it_is_or_matched(one) for one in pieces)
-    known = re.compile((re.escape(f"{root}/") if root else "") + text if isinstance(of, str) else f"(?:.*/)?{text}")
-    if count > known.groups:
-        said = f"a * of its name stands for what that of of= stood for, and {reprlib.repr(of)} has {known.groups}"
-        said += "; with names in a list there is one, the last step of each. \\* is a * of a name itself"
-        raise OptionError(f"Field({field.name!r}): {said}")
+    text = "".join("([^/]*)" if one == "*" else _piece_regex(one) for one in pieces)
+    regex = re.compile((re.escape(f"{root}/") if root else "") + text if isinstance(of, str) else f"(?:.*/)?{text}")
+    if count > regex.groups:
+        rule = f"a * of its name stands for what that of of= stood for, and {reprlib.repr(of)} has {regex.groups}"
+        rule += "; with names in a list there is one, the last step of each. \\* is a * of a name itself"
+        raise OptionError(f"Field({field.name!r}): {rule}")
     steps, last = re.split("[:@]", field.name)[0].split("/"), pattern.rpartition("/")[2]
     path = "/".join("*" if step == last else step for step in steps)
     is_all = last == "*" or ("*" in last and path.count("*") == path.split("/").count("*"))
-    is_all = is_all and known.groups == 1 and "\\" not in path
-    return changed(field, _beside=Beside(known, path if is_all else "", field.name))
+    is_all = is_all and regex.groups == 1 and "\\" not in path
+    return changed(field, _beside=SiblingPattern(regex, path if is_all else "", field.name))
 
 
-def _as_it_is_or_matched(piece: str) -> str:
-    """Return a regular expression of what a piece of a pattern matches, or of its characters as they are."""
+def _piece_regex(piece: str) -> str:
+    """Return a regular expression that matches a piece of a pattern, as a pattern or literally."""
     return f"(?:{fnmatch.translate(as_pattern(piece))[4:-3]}|{re.escape(piece)})"
 
 
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
-    """Return the place of each column of a matrix among those that a field takes; -1 for the others."""
+    """Return the position of each column of a matrix among the selected ones; -1 for the others."""
     try:
         ((wanted, _),) = axes_taken((width,), slice(None) if field.columns is None else field.columns)
     except OptionError as error:
         raise OptionError(f"Field({field.name!r}): {error}") from None
-    places = np.full(width, -1, dtype=np.int32)  # half the bytes: all of it is looked at for each row
+    places = np.full(width, -1, dtype=np.int32)  # int32 halves the bytes, all of which are read for each row
     places[wanted] = np.arange(len(wanted))
     return places
 
 
-def _lookup(name: str, given: Any) -> Any:
-    """Check what says which row, which rows or which object each sample has."""
-    if given is None or (isinstance(given, str) and not braces_in(name)):
-        return given
-    values = given.names[0] if in_memory(given) else given
+def _checked_lookup(name: str, lookup: Any) -> Any:
+    """Check `lookup`, and return it in its normal form."""
+    if lookup is None or (isinstance(lookup, str) and not braces_in(name)):
+        return lookup
+    values = lookup.names[0] if in_memory(lookup) else lookup
     if isinstance(values, Sized) and getattr(values, "ndim", None) != 0 and not len(values):
-        said = (
+        rule = (
             "lookup= is empty and so names no sample, and there is nothing to read: leave this field, or this dataset"
         )
-        raise OptionError(f"Field({name!r}): {said}, out")
+        raise OptionError(f"Field({name!r}): {rule}, out")
     is_named, why, itself = braces_in(name) > 0, "", r"; \{} is a {} of the name itself"
-    if callable(given) or isinstance(given, Stretches):
+    if callable(lookup) or isinstance(lookup, Stretches):
         if is_named:
-            what = "a function as" if callable(given) else f"{type(given).__name__}(...) as"
+            what = "a function as" if callable(lookup) else f"{type(lookup).__name__}(...) as"
             why = f"{what} lookup= gives rows of one dataset, and {{}} takes names{itself}"
     elif is_named:
-        given = given if isinstance(given, str) else [*names_in(f"Field({name!r}): lookup=", given)]
-        wrong = [one for one in given if not isinstance(one, str) or not one]
+        lookup = lookup if isinstance(lookup, str) else [*names_in(f"Field({name!r}): lookup=", lookup)]
+        wrong = [one for one in lookup if not isinstance(one, str) or not one]
         if wrong:
             why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0]!r}"
-    elif (lists := row_lists(given, f"Field({name!r})")) is not None:
+    elif (lists := row_lists(lookup, f"Field({name!r})")) is not None:
         return lists
     else:
-        given = as_array(given)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        lookup = as_array(lookup)
+        if lookup.ndim != 1 or (lookup.size and lookup.dtype.kind not in "iu"):
             why = "lookup= takes a dataset's name, or one row number for each sample, or a list of them, not "
-            why += f"{given.dtype} {given.shape}. "
+            why += f"{lookup.dtype} {lookup.shape}. "
             why += "Names of objects need {} in the field's name: 'images/{}'"
         else:
-            given = given.astype(np.int64)
+            lookup = lookup.astype(np.int64)
     if why:
         raise OptionError(f"Field({name!r}): {why}")
-    return given
+    return lookup
 
 
 def ragged_by_default(lookup: Any) -> Form | Literal["stacked"] | None:
-    """Return how rows that a sample looks up come where a user does not say it; None where each is one."""
+    """Return the default form of the rows that `lookup` gives a sample; None if a sample is one row."""
     if isinstance(lookup, RowLists):
         return STACKED if lookup.are_even else "packed"
     return "packed" if isinstance(lookup, Stretches) else None
 
 
-def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a field with those of old names under their new ones, and warn for each of these."""
-    known = {name: hint.__metadata__[0] for name, hint in get_type_hints(OldField, include_extras=True).items()}
+def _with_new_names(options: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge options under their former names into the new ones, with a warning for each."""
+    replacements = {name: hint.__metadata__[0] for name, hint in get_type_hints(OldField, include_extras=True).items()}
     for name in old:
-        if name not in known:
-            raise TypeError(f"Field has no argument {name}=.{did_you_mean(name, given)}")
-        said = f"Field({name}=) will be removed in 0.4: write {known[name]}"
-        warnings.warn(said, DeprecationWarning, stacklevel=3)
+        if name not in replacements:
+            raise TypeError(f"Field has no argument {name}=.{did_you_mean(name, options)}")
+        warning = f"Field({name}=) will be removed in 0.4: write {replacements[name]}"
+        warnings.warn(warning, DeprecationWarning, stacklevel=3)
     used = {name: value for name, value in old.items() if is_given(value)}
     clashes = (("repeat", _TOOK), ("rows", ("names",)), ("max_length", ("crop",)), ("normalise", _SCALED))
     for name, others in clashes:
@@ -534,15 +534,11 @@ def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, 
         "normalize": used.get("normalise", scaled or None),
         "columns": _members(used["members"]) if "members" in used else None,
     }
-    if wrong := [key for key, value in meant.items() if value is not None and given[key] is not None]:
+    if wrong := [key for key, value in meant.items() if value is not None and options[key] is not None]:
         raise OptionError(f"Field: {wrong[0]}= was given, and so was an old name of it; leave out the old one")
-    meant["ragged"] = Ragged(given["ragged"] or "packed", **form) if form else None
-    meant["decode"] = (given["decode"], used["length"]) if "length" in used else None
-    return {key: value if meant[key] is None else meant[key] for key, value in given.items()}
-
-
-def _files(given: Any) -> tuple[str, ...]:
-    return tuple(path for one in several(given, "Field(file=)") for path in paths_of(one, None))
+    meant["ragged"] = Ragged(options["ragged"] or "packed", **form) if form else None
+    meant["decode"] = (options["decode"], used["length"]) if "length" in used else None
+    return {key: value if meant[key] is None else meant[key] for key, value in options.items()}
 
 
 def _decode(name: str, decode: Any, length: str, ragged: str | Ragged | None) -> str:
@@ -556,26 +552,26 @@ def _decode(name: str, decode: Any, length: str, ragged: str | Ragged | None) ->
 
 
 def not_ragged(name: str) -> OptionError:
-    """Return the error for options of ragged fields that a field has which is none."""
-    said = "which lookup=Bounds(...), Lengths(...), Between(...) or lists of rows say, for whole objects, "
-    said += "samples=Objects(...), and"
-    said = f"samples of unlike lengths, {said} for numbers of variable length"
-    return OptionError(f"Field({name!r}): ragged= is for {said}")
+    """Return the error for ragged options of other fields."""
+    kinds = "which lookup=Bounds(...), Lengths(...), Between(...) or lists of rows say, for whole objects, "
+    kinds += "samples=Objects(...), and"
+    kinds = f"samples of unlike lengths, {kinds} for numbers of variable length"
+    return OptionError(f"Field({name!r}): ragged= is for {kinds}")
 
 
 BY_NAME, BY_PLACE = "by name", "by place"
 
 
-def _members(given: Any) -> list[str]:
-    """Read what the old name of names in `columns` was given."""
-    names = [given] if isinstance(given, str) else [*names_in("Field: members=", given)]
+def _members(members: Any) -> list[str]:
+    """Check the names in the former argument `members`."""
+    names = [members] if isinstance(members, str) else [*names_in("Field: members=", members)]
     if wrong := [one for one in names if not isinstance(one, str) or not one]:
         raise OptionError(f"Field: members= takes names of members of a compound, not {wrong[0]!r}")
     return names
 
 
 def _columns(columns: Any) -> Columns:
-    """Read what is taken of the axes of a row."""
+    """Parse the argument `columns` of `Field`."""
     if isinstance(columns, str) and columns in (BY_NAME, BY_PLACE):
         return ColumnNames(by_place=columns == BY_PLACE)
     if not isinstance(columns, (str, bytes, tuple, slice, dict)) and (names := _column_names(columns)):
@@ -583,23 +579,23 @@ def _columns(columns: Any) -> Columns:
             raise OptionError(f"columns= names a column twice, of {reprlib.repr(names)}; name each once")
         return ColumnNames(names)
     if not isinstance(columns, tuple):
-        return columns if columns is None else _of_axis(columns)
-    if columns and all(isinstance(each, (int, np.integer)) for each in columns):
+        return columns if columns is None else _axis_index(columns)
+    if columns and all(isinstance(index, (int, np.integer)) for index in columns):
         numbers = ", ".join(map(str, columns))
-        said = f"columns=[{numbers}] takes these columns, and columns=({numbers}, ...) what x[i, {numbers}] is"
-        raise OptionError(f"columns={columns!r} is a tuple of numbers, which may mean two things: {said}")
-    return tuple(_of_axis(each, is_one=True) for each in columns)
+        meanings = f"columns=[{numbers}] takes these columns, and columns=({numbers}, ...) what x[i, {numbers}] is"
+        raise OptionError(f"columns={columns!r} is a tuple of numbers, which may mean two things: {meanings}")
+    return tuple(_axis_index(index, is_one=True) for index in columns)
 
 
-def _written(columns: Columns) -> Any:
-    """Return columns as a user writes them."""
+def _columns_argument(columns: Columns) -> Any:
+    """Return columns in the form of the argument."""
     if not isinstance(columns, ColumnNames):
         return columns
     return BY_PLACE if columns.by_place else [*columns.names] or BY_NAME
 
 
 def _column_names(columns: Any) -> tuple[str, ...]:
-    """Return columns that are given by name; nothing for numbers and all else."""
+    """Return the names in a list of column names; nothing for numbers or anything else."""
     if not isinstance(columns, Iterable) and not _is_array(columns):
         return ()
     check_ordered("columns=", columns)
@@ -615,27 +611,27 @@ def _column_names(columns: Any) -> tuple[str, ...]:
     return () if names and not isinstance(names[0], str) else names
 
 
-def _of_axis(given: Any, *, is_one: bool = False) -> Any:
-    """Read what is taken of one axis: a slice, columns, a mask of them, or where it `is_one` of several, a number."""
-    check_ordered("columns=", given)
-    if isinstance(given, (slice, EllipsisType)):
-        return given
-    with contextlib.suppress(ValueError, TypeError):  # of unlike lengths, or no numbers
-        flat = np.asarray(given)
+def _axis_index(index: Any, *, is_one: bool = False) -> Any:
+    """Parse an index of one axis: a slice, numbers, a mask, or if it `is_one` of several axes, a single number."""
+    check_ordered("columns=", index)
+    if isinstance(index, (slice, EllipsisType)):
+        return index
+    with contextlib.suppress(ValueError, TypeError):  # rows of different lengths, or no numbers
+        flat = np.asarray(index)
         if flat.dtype == bool and flat.ndim == 1 and len(flat):
             return Mask(flat)
         if is_one and flat.ndim == 0 and flat.dtype != bool:
-            return operator.index(given)
-        if not any(isinstance(one, (bool, np.bool_)) for one in given):
-            return [operator.index(one) for one in given]
-    said = (
+            return operator.index(index)
+        if not any(isinstance(one, (bool, np.bool_)) for one in index):
+            return [operator.index(one) for one in index]
+    rule = (
         "one column is [3], or (3, ...) without its axis, and a tuple has an index for each axis of a row. A list of "
     )
-    said += "texts names columns; 'by name' lines those of several files up, and 'by place' takes them as they are"
-    raise OptionError(f"columns= takes a slice or column numbers, not {reprlib.repr(given)}; {said}")
+    rule += "texts names columns; 'by name' lines those of several files up, and 'by place' takes them as they are"
+    raise OptionError(f"columns= takes a slice or column numbers, not {reprlib.repr(index)}; {rule}")
 
 
-# Open h5py objects stand for their names wherever one is taken; h5py has no types to say so.
+# Open h5py objects are accepted as well, in place of their names; h5py has no types to annotate that.
 FieldLike = str | Field | Given
 Fields = FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike] | None
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -643,25 +639,25 @@ Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleShape:
-    """How the fields of a sample are put together."""
+    """The structure of a sample."""
 
     kind: str  # `"one"`, `"tuple"` or `"dict"`
     keys: tuple[str, ...]  # a key for each entry: the dict's key, or the field's name
     fields: tuple[Field | Given, ...]  # the entries, in the user's order
 
     def inside(self, group: str) -> SampleShape:
-        """Return the fields of a group under the same keys."""
+        """Return the structure with all fields in a group."""
         inner = (field.inside(group) if isinstance(field, Field) else field for field in self.fields)
         return replace(self, fields=tuple(inner))
 
     @property
     def by_name(self) -> list[int]:
-        """The places of fields whose columns are all, in the order of the names in the first file."""
+        """The indices of fields with ``columns="by name"``."""
         every = enumerate(self.fields)
         return [k for k, one in every if isinstance(one, Field) and one.columns == ColumnNames()]
 
     def with_columns(self, columns: Mapping[int, tuple[str, ...]]) -> SampleShape:
-        """Return the fields with the columns that are known by name for these."""
+        """Return the structure with column names for fields with ``columns="by name"``."""
         places = set(self.by_name) & columns.keys()
         named = (
             changed(one, columns=ColumnNames(columns[k])) if k in places and isinstance(one, Field) else one
@@ -671,17 +667,17 @@ class SampleShape:
 
 
 def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike]) -> SampleShape:
-    """Read what the user gave as ``fields``."""
-    kind, given = "tuple", cast(Any, fields)
+    """Parse the argument ``fields``."""
+    kind, names = "tuple", cast(Any, fields)
     if isinstance(fields, (str, Field, *FROM_NO_FILE)) or named_by(fields) is not None:
-        kind, given = "one", [fields]
+        kind, names = "one", [fields]
     elif isinstance(fields, Mapping):
-        kind, given = "dict", [*fields.values()]
-    elif not isinstance(given, Iterable) and not _is_array(given):
+        kind, names = "dict", [*fields.values()]
+    elif not isinstance(names, Iterable) and not _is_array(names):
         raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
     else:
-        given = names_in("fields=", given)
-    entries = tuple(Field(one) if isinstance(one, str) or named_by(one) else one for one in given)
+        names = names_in("fields=", names)
+    entries = tuple(Field(one) if isinstance(one, str) or named_by(one) else one for one in names)
     if wrong := [one for one in entries if not isinstance(one, (Field, *FROM_NO_FILE))]:
         raise OptionError(f"a field is a name or h5stream.Field(...), not {wrong[0]!r}")
     if not entries:
@@ -692,29 +688,31 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a user asked for."""
+    """The parsed source and fields of a user."""
 
     paths: tuple[str, ...]  # the files, in order
-    group: str  # the group in which fields are looked up, and whose datasets they are by default; empty for the root
-    shape: SampleShape | None  # the fields; None for those by default
-    of_pattern: tuple[bool, ...] = ()  # of each file whether a pattern named it
+    group: str  # the group in which fields are looked up, and whose datasets are the default; empty for the root
+    shape: SampleShape | None  # the structure of the fields; None for the default fields
+    of_pattern: tuple[bool, ...] = ()  # for each file, whether it matched a pattern
 
 
 def read_request(source: Source, fields: Fields) -> Asked:
-    """Read what the user gave as source and as fields."""
-    given = several(source, "a source")
-    named = [named_by(one) for one in given]
-    every = [(one, known, paths_of(one, known)) for one, known in zip(given, named, strict=True)]
-    paths = [path for *_, some in every for path in some]
+    """Parse the arguments for the source and the fields."""
+    sources = several(source, "a source")
+    named = [named_by(one) for one in sources]
+    every = [(one, opened, paths_of(one, opened)) for one, opened in zip(sources, named, strict=True)]
+    paths = [path for *_, matched in every for path in matched]
     of_pattern = tuple(
-        known is None and (is_folder(one) or some != [checked_path(one)]) for one, known, some in every for _ in some
+        opened is None and (is_folder(one) or matched != [checked_path(one)])
+        for one, opened, matched in every
+        for _ in matched
     )
     if not paths:
         raise SourceNotFoundError("no file was named: the source is empty")
-    (name, is_dataset), *others = {known[1:] if known else ("", False) for known in named}
+    (name, is_dataset), *others = {opened[1:] if opened else ("", False) for opened in named}
     if others or (is_dataset and len(set(paths)) < len(paths)):
-        said = "several h5py objects are a source if they lie at one place, each in a file of its own"
-        raise OptionError(f"{said}; for fields of one file give the file, and fields=[...]")
+        problem = "several h5py objects are a source if they lie at one place, each in a file of its own"
+        raise OptionError(f"{problem}; for fields of one file give the file, and fields=[...]")
     if is_dataset and fields is not None:
         raise OptionError(f"the source is the dataset {name!r}, so it is the field; leave out fields=, or give a file")
     if is_dataset:
@@ -723,12 +721,12 @@ def read_request(source: Source, fields: Fields) -> Asked:
     for one in shape.fields if shape else ():
         of = one._file if isinstance(one, Field) else ""
         if of and not any(os.path.exists(path) and os.path.samefile(of, path) for path in paths):
-            said = f"the field {one.name!r} is a dataset of {of!r}, which is not among the files that are opened"
-            raise OptionError(f"{said}; all fields come from the source")
+            problem = f"the field {one.name!r} is a dataset of {of!r}, which is not among the files that are opened"
+            raise OptionError(f"{problem}; all fields come from the source")
     return Asked(paths=tuple(paths), group=name, shape=shape, of_pattern=of_pattern)
 
 
-# --- what a user names as a source: paths, patterns, and open h5py objects, which stand for their names
+# --- sources: paths, patterns, and open h5py objects in place of their names
 
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
@@ -737,27 +735,27 @@ _SCHEMES = ("s3", "gs", "az", "https", "hf")
 _WRITE_THEM = "For arrays in memory take torch's DataLoader over a TensorDataset, or write them to a file first"
 
 Named = tuple[str, str, bool]
-"""Of an open h5py object its file, its path in there, empty for the file itself, and whether it is a dataset."""
+"""The file of an open h5py object, its path in the file, empty for the file itself, and whether it is a dataset."""
 
 
-def named_by(thing: Any) -> Named | None:
-    """Return what an open h5py file, group or dataset stands for; None for anything else."""
-    if not isinstance(thing, (h5py.Group, h5py.Dataset)):
+def named_by(source: object) -> Named | None:
+    """Return the names of an open h5py file, group or dataset; None for anything else."""
+    if not isinstance(source, (h5py.Group, h5py.Dataset)):
         return None
-    if not thing:
-        raise OptionError(f"{thing!r} is closed, so that it no longer says which file it is of; give the file's path")
-    path = _path_of(thing.file)
-    access = thing.file.id.get_access_plist()
-    in_memory = access.get_driver() == h5fd.CORE and bool(thing.file.id.get_intent() & h5f.ACC_RDWR)
-    if not os.path.isfile(path) or (in_memory and not access.get_fapl_core()[1]):  # what is written never leaves it
-        raise OptionError(f"{thing!r} is not of a file on disk, and h5stream reads the file itself; give a path")
-    if thing.name is None or thing.name not in thing.file:
-        raise OptionError(f"{thing!r} has no name in {path!r}, so that it cannot be found there; give it one")
-    return path, thing.name.strip("/"), isinstance(thing, h5py.Dataset)
+    if not source:
+        raise OptionError(f"{source!r} is closed, so that it no longer says which file it is of; give the file's path")
+    path = _path_of(source.file)
+    access = source.file.id.get_access_plist()
+    in_memory = access.get_driver() == h5fd.CORE and bool(source.file.id.get_intent() & h5f.ACC_RDWR)
+    if not os.path.isfile(path) or (in_memory and not access.get_fapl_core()[1]):  # its data stay in memory
+        raise OptionError(f"{source!r} is not of a file on disk, and h5stream reads the file itself; give a path")
+    if source.name is None or source.name not in source.file:
+        raise OptionError(f"{source!r} has no name in {path!r}, so that it cannot be found there; give it one")
+    return path, source.name.strip("/"), isinstance(source, h5py.Dataset)
 
 
-def _path_of(file: Any) -> str:
-    """Return a file's path as it was opened, or where it is now if the working directory has changed since."""
+def _path_of(file: h5py.File) -> str:
+    """Return the path under which a file was opened, or its current path if that no longer leads to the file."""
     path = os.fsdecode(file.filename)
     if file.id.get_access_plist().get_driver() == h5fd.SEC2:
         descriptor = file.id.get_vfd_handle()
@@ -766,13 +764,13 @@ def _path_of(file: Any) -> str:
     return path
 
 
-def paths_of(given: Any, known: Named | None) -> list[str]:
-    """Return the paths that one source stands for; those of a pattern sorted by name."""
-    if known is not None:
-        return [known[0]]
-    if is_folder(given):
-        return _files_in(os.fsdecode(given))
-    path = checked_path(given)
+def paths_of(source: Any, opened: Named | None) -> list[str]:
+    """Return the paths of one source; those of a pattern are sorted."""
+    if opened is not None:
+        return [opened[0]]
+    if is_folder(source):
+        return _files_in(os.fsdecode(source))
+    path = checked_path(source)
     is_far = is_address(path)
     if not (glob.has_magic(path) or "\\" in path) or (not is_far and os.path.exists(path)):
         return [path]
@@ -783,44 +781,44 @@ def paths_of(given: Any, known: Named | None) -> list[str]:
 
 
 ENDINGS = (".h5", ".hdf5", ".hdf", ".he5", ".h5ad", ".nc", ".nc4", ".nwb", ".mat")
-"""How names of HDF5 files end, those that a folder stands for."""
+"""Endings of HDF5 file names, which select the files of a folder."""
 
 
-def is_folder(given: Any) -> bool:
-    """Tell whether a source is a folder: on a disk, or an address of one or of a bucket, with a slash at its end."""
-    if not isinstance(given, str | bytes | os.PathLike):
+def is_folder(source: object) -> bool:
+    """Return whether a source is a folder on a disk, or an address of a folder or bucket that ends with a slash."""
+    if not isinstance(source, str | bytes | os.PathLike):
         return False
-    path = os.fsdecode(given)
+    path = os.fsdecode(source)
     if is_address(path):
         return path.endswith("/") and not path.startswith("http") and bool(path.partition("://")[2].strip("/"))
     return os.path.isdir(path) or (path.startswith("~") and os.path.isdir(os.path.expanduser(path)))
 
 
 def _files_in(folder: str) -> list[str]:
-    """Return the HDF5 files of a folder, by their names, sorted; none of folders in it."""
+    """Return the sorted paths of the HDF5 files in a folder, without those in its subfolders."""
     if is_address(folder):
         every = matches(f"{quoted(folder)}*")
     else:
         folder = folder if os.path.isdir(folder) else os.path.expanduser(folder)
         paths = (os.path.join(folder, name) for name in sorted(os.listdir(folder)))
         every = [path for path in paths if os.path.isfile(path)]
-    found = [path for path in every if path.lower().endswith(ENDINGS) and not os.path.basename(path).startswith(".")]
-    if not found:
-        said = f"no file in the folder {folder!r} ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+    matching = [path for path in every if path.lower().endswith(ENDINGS) and not os.path.basename(path).startswith(".")]
+    if not matching:
+        problem = f"no file in the folder {folder!r} ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
         raise SourceNotFoundError(
-            f"{said}; name files, or a pattern such as {os.path.join(folder, '*')!r}", file=folder
+            f"{problem}; name files, or a pattern such as {os.path.join(folder, '*')!r}", file=folder
         )
-    return found
+    return matching
 
 
 def _as_glob(path: str) -> str:
-    """Return a pattern of local files for `glob`: a folder in it whose name is there is taken as it is."""
+    """Return a pattern for `glob`; steps that are names of existing folders are taken literally."""
     done, *steps = path.split("/")
     is_literal = os.path.lexists(done) if done else True
     done = glob.escape(done) if is_literal else as_pattern(done)
     for step in steps:
         plain, below = f"{done}/{glob.escape(step)}", f"{done}/{as_pattern(step)}"
-        # Names that are no classes of characters match themselves below folders that are not known yet.
+        # Below a pattern, a name without a character class matches itself.
         if plain == below or step in ("", "**"):
             done = below
         elif is_literal:
@@ -831,23 +829,23 @@ def _as_glob(path: str) -> str:
     return done
 
 
-def checked_path(given: Any) -> str:
-    """Return a path as text, a leading ``~`` expanded; refuse what is none and say what to do instead."""
-    if isinstance(given, str | bytes | os.PathLike):
-        path = os.fsdecode(given)
+def checked_path(source: object) -> str:
+    """Return a source as a path, with a leading ``~`` expanded; raise `OptionError` if it is not a path."""
+    if isinstance(source, str | bytes | os.PathLike):
+        path = os.fsdecode(source)
         if is_address(path):
             inside = f"{path.rstrip('/')}/" if path.rpartition("://")[2] else f"{path}bucket/"
             if not parts_of(path)[1] or path.endswith("/"):
                 others = (
                     "" if path.startswith("http") else f", or all with '{inside}' or a pattern such as '{inside}*.h5'"
                 )
-                said = f"{path!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'"
-                raise OptionError(said + others)
+                problem = f"{path!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'"
+                raise OptionError(problem + others)
             if {"", ".", ".."} & {*parts_of(path)[1].removeprefix("/").split("/")}:
-                said = (
+                problem = (
                     f"{path!r} has an empty name between its slashes, or '.' or '..', by which obstore reads no object"
                 )
-                raise OptionError(f"{said}; copy it under another key")
+                raise OptionError(f"{problem}; copy it under another key")
             return path
         address = _ADDRESS.match(path)
         if address and not os.path.exists(path):
@@ -856,16 +854,16 @@ def checked_path(given: Any) -> str:
             way_out = "leave out 'file://'" if address[1] == "file" else others
             raise OptionError(f"{path!r} is an address that h5stream does not read: {way_out}")
         return os.path.expanduser(path) if path.startswith("~") and not os.path.exists(path) else path
-    kind = f"{type(given).__module__.split('.')[0]}.{type(given).__name__}"
-    if _is_array(given):
+    kind = f"{type(source).__module__.split('.')[0]}.{type(source).__name__}"
+    if _is_array(source):
         raise OptionError(f"a source is a path, not {kind}. {_WRITE_THEM}")
-    if callable(getattr(given, "read", None)):
+    if callable(getattr(source, "read", None)):
         raise OptionError(f"a source is a path, not an open stream ({kind}); give the path of the file")
-    raise OptionError(f"a source is a path, a pattern or several of them, not {repr(given)[:200]}")
+    raise OptionError(f"a source is a path, a pattern or several of them, not {repr(source)[:200]}")
 
 
 def several(source: Any, what: str) -> list[Any]:
-    """Return the parts of a source: itself, or each of several, those that an array names too."""
+    """Return a list of sources: the items of a sequence or an array, or the source itself."""
     one = isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset))
     if _is_array(source) and not one:
         one = np.asarray(source).dtype.kind not in "OSUT"
@@ -876,18 +874,18 @@ def several(source: Any, what: str) -> list[Any]:
     return listed(what, source)
 
 
-def _is_array(given: Any) -> bool:
-    return hasattr(given, "__array__") or hasattr(given, "__array_interface__")
+def _is_array(value: object) -> bool:
+    return hasattr(value, "__array__") or hasattr(value, "__array_interface__")
 
 
-# --- which options go together, with which kind of field, and with which samples
+# --- combinations of options, kinds of fields and kinds of samples
 
 _RAGGED = ("ragged=", "Ragged(crop=)", "Ragged(pad_value=)")
 _PLACED = tuple(f"Take({name}=)" for name in _TOOK)
 _NAMED = "columns= of names"
 _ARRAYS = f"ragged={ARRAYS!r}"
 _EACH = (_ARRAYS, "a part of an axis", "lookup= of rows", "lookup= of several rows")
-"""What says more of another option than that it is given."""
+"""Names of special cases of options."""
 
 _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "sparse": ("rows of a sparse matrix", ("dtype=", "normalize=", "columns=", "ragged=", "file=", "lookup=")),
@@ -903,7 +901,7 @@ _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
         ("dtype=", "normalize=", "missing=", "take='all'"),
     ),
 }
-"""Kinds of field: what each is called, and the options that it takes; all others are refused."""
+"""Kinds of fields: what each is called, and the options that it accepts; all others are refused."""
 
 _CLASHES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     (
@@ -927,22 +925,22 @@ _CLASHES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "",
     ),
 )
-"""An option, what it takes, those that do not go with it, and the way out."""
+"""An option, what it accepts, the options that it excludes, and an alternative."""
 
 
-def is_given(value: Any) -> bool:
-    """Tell whether an option has a value, of its own or of an old name."""
+def is_given(value: object) -> bool:
+    """Return whether an option has a value other than its default."""
     return value is not None and value is not False and not (isinstance(value, (str, tuple)) and not value)
 
 
-def given_to(field: Field) -> set[str]:
-    """Return which options a field was given."""
+def options_of(field: Field) -> set[str]:
+    """Return the options of a field that have values."""
     ragged, columns = field.ragged, field.columns
-    given = {f"{name}=": getattr(field, name) for name in ("columns", "dtype", "file", "lookup", "ragged", "missing")}
-    given |= {_NAMED: field.members}
-    given |= {"decode=": field.decode, "normalize=": field.normalize, "take='all'": field.repeat}
-    given |= {f"Take({name}=)": getattr(field.take, name) for name in _TOOK}
-    given |= {
+    options = {f"{name}=": getattr(field, name) for name in ("columns", "dtype", "file", "lookup", "ragged", "missing")}
+    options |= {_NAMED: field.members}
+    options |= {"decode=": field.decode, "normalize=": field.normalize, "take='all'": field.repeat}
+    options |= {f"Take({name}=)": getattr(field.take, name) for name in _TOOK}
+    options |= {
         "a part of an axis": any(
             isinstance(one, (slice, list)) for one in (columns if isinstance(columns, tuple) else [columns])
         ),
@@ -952,17 +950,17 @@ def given_to(field: Field) -> set[str]:
         "Ragged(crop=)": ragged and ragged.crop,
         "Ragged(pad_value=)": ragged is not None and ragged.pad_value != 0,
     }
-    return {name for name, value in given.items() if is_given(value)}
+    return {name for name, value in options.items() if is_given(value)}
 
 
-def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
-    """Refuse options that a kind of field does not take, and samples of several rows of what is one row."""
+def check_options(kind: str, field: Field, samples: object, path: str) -> None:
+    """Raise if a kind of field does not accept an option, or allows no samples of several rows."""
     (what, taken), where = _TAKEN[kind], f"{path!r}: field {field.name!r}"
-    if wrong := sorted(given_to(field) - {*taken, *_EACH}):
-        said = f"{', '.join(wrong)} is not for {what}, but {', '.join(taken)} are"
-        raise OptionError(f"{where}: {said}; leave it out, and change the batch in batch_transform=")
+    if wrong := sorted(options_of(field) - {*taken, *_EACH}):
+        problem = f"{', '.join(wrong)} is not for {what}, but {', '.join(taken)} are"
+        raise OptionError(f"{where}: {problem}; leave it out, and change the batch in batch_transform=")
     is_one = samples is None or field.is_looked_up or isinstance(samples, (Objects, Rows))
     is_one = is_one or (isinstance(samples, Table) and samples.length is None and samples.axis is None)
     if kind in ("sparse", "values") and not is_one:
-        said = f"a sample of {type(samples).__name__}(...) has several rows, and {what} come one a sample"
-        raise OptionError(f"{where}: {said}; samples of one row have them, such as Table(row=...) without length=")
+        problem = f"a sample of {type(samples).__name__}(...) has several rows, and {what} come one a sample"
+        raise OptionError(f"{where}: {problem}; samples of one row have them, such as Table(row=...) without length=")

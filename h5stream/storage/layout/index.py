@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import h5py
 import numpy as np
@@ -18,38 +18,38 @@ MISSING = -1
 """The `offset` of a chunk that was never written; its elements are the fill value."""
 
 COMPARED_NBYTES = 256 * 1024 * 1024
-"""The largest chunk that is compared with h5py's; a file must not take gigabytes to be opened."""
+"""The largest chunk that is compared with h5py's; opening a file must not read gigabytes."""
 
 READ_TOGETHER_NBYTES = 256 * 1024
-"""Bytes of unchunked data that count as one block.
+"""Bytes of a block of unchunked data.
 
 Small enough that a window holds many blocks, large enough that a read costs more than its system call."""
 
 MOST_OFFSET = int(np.iinfo(np.int64).max)
 
-_NOT_THERE = ("not allocated", "address isn't defined")
-"""What libhdf5 says, by version, of a chunk that was never written."""
+_NOT_WRITTEN = ("not allocated", "address isn't defined")
+"""libhdf5's messages for a chunk that was never written, by version."""
 
 
 INDEX_UNREADABLE = (RuntimeError, OSError, OverflowError)
-"""What reading an index raises that libhdf5 has to be left with: the data go through h5py then."""
+"""Exceptions of reading an index after which the data are read through h5py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkIndex:
-    """Where the chunks of one dataset lie in its file.
+    """The file offsets and sizes of the chunks of one dataset.
 
-    A chunk's number is its place in the grid of chunks, last axis fastest. Contiguous data have blocks of rows.
+    A chunk's number is its index in the grid of chunks, last axis fastest. Contiguous data are divided into blocks of
+    rows.
     """
 
     shape: tuple[int, ...]  # shape, chunk_shape: elements along each axis, of the data and of a chunk
     chunk_shape: tuple[int, ...]
-    numbers: NDArray[np.int64]  # numbers of the chunks that are stored, ascending
+    numbers: NDArray[np.int64]  # numbers of the stored chunks, ascending
     offset: NDArray[np.int64]  # offset, nbytes: file offset and stored size of each of them, in bytes
     nbytes: NDArray[np.int64]
     filter_mask: NDArray[np.uint32]  # bit `i` set: filter `i` of the pipeline was skipped for this chunk
-    # whether any chunk may reach beyond the data, because it is the last of several datasets that lie one behind the
-    # other
+    # whether any chunk may reach beyond the data, because it is the last chunk of one of several joined datasets
     has_gaps: bool = False
     grid: tuple[int, ...] = field(init=False)  # chunks along each axis
 
@@ -64,26 +64,26 @@ class ChunkIndex:
 
     @property
     def columns(self) -> int:
-        """Chunks that one row of chunks has: the grid without its first axis."""
+        """Chunks in one row of chunks: the grid without its first axis."""
         return math.prod(self.grid[1:])
 
     def find(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the place of each chunk number in the arrays of this index, -1 where none is stored."""
+        """Return the position of each chunk in the arrays of this index, -1 if it is not stored."""
         if len(self.numbers) == 0:
             return np.full(len(numbers), MISSING, dtype=np.int64)
-        if len(self.numbers) == self.chunks:  # dense: the number is the place
+        if len(self.numbers) == self.chunks:  # dense: the number is the position
             return np.where(numbers < self.chunks, numbers, MISSING)
         places = np.searchsorted(self.numbers, numbers)
         places[places == len(self.numbers)] = 0
         return np.where(self.numbers[places] == numbers, places, MISSING)
 
     def coordinates(self, number: int) -> tuple[int, ...]:
-        """Return the coordinates of a chunk's first element, as h5py counts them."""
+        """Return the coordinates of a chunk's first element."""
         where = np.unravel_index(number, self.grid)
         return tuple(int(i) * c for i, c in zip(where, self.chunk_shape, strict=True))
 
     def is_edge(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which chunks reach beyond the data on some axis."""
+        """Return a mask of the chunks that reach beyond the data on any axis."""
         edge = np.full(len(numbers), self.has_gaps)
         for i, n, c in zip(np.unravel_index(numbers, self.grid), self.shape, self.chunk_shape, strict=True):
             edge |= (i + 1) * c > n
@@ -91,12 +91,12 @@ class ChunkIndex:
 
 
 def rows_together(row_nbytes: int, rows: int) -> int:
-    """Return how many rows of unchunked data are read together."""
+    """Return the number of rows in a block of unchunked data."""
     return max(1, min(READ_TOGETHER_NBYTES // max(1, row_nbytes), rows))
 
 
 def cut_extent(shape: tuple[int, ...], offset: int | None, element_nbytes: int) -> ChunkIndex:
-    """Make the index of contiguous data, cut into blocks of rows, so that they are read like chunks."""
+    """Return an index that divides contiguous data into blocks of rows, which are read like chunks."""
     row_nbytes, rows = element_nbytes * math.prod(shape[1:]), shape[0]
     together = rows_together(row_nbytes, rows)
     count = -(-rows // together)
@@ -111,8 +111,8 @@ def cut_extent(shape: tuple[int, ...], offset: int | None, element_nbytes: int) 
     )
 
 
-def build_index(dataset: Any, *, file_size: int, element_nbytes: int | None = None) -> ChunkIndex:
-    """Read the chunk index of an h5py dataset that is chunked or contiguous; addresses count from the user block."""
+def build_index(dataset: h5py.Dataset, *, file_size: int, element_nbytes: int | None = None) -> ChunkIndex:
+    """Read the chunk index of a chunked or contiguous dataset."""
     if dataset.chunks is not None:
         index = _chunked_index(dataset, file_size)
         check_inside(dataset, index.offset, index.nbytes, file_size)
@@ -126,29 +126,29 @@ def build_index(dataset: Any, *, file_size: int, element_nbytes: int | None = No
     return cut_extent(dataset.shape, begin, element_nbytes)
 
 
-def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
+def _chunked_index(dataset: h5py.Dataset, file_size: int) -> ChunkIndex:
     grid = tuple(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
     # One flat list of numbers is half the cost of a list of tuples; a million chunks take a second or two.
-    found: list[int] = []
-    extend, without = found.extend, list[None]()
+    flat: list[int] = []
+    extend, missing = flat.extend, list[None]()
 
     # A damaged tree may lead back into itself and have no end; but there are no more chunks than bytes.
     most_numbers = (len(grid) + 3) * (file_size + 1)
 
-    def visit(info: Any) -> bool | None:
-        if info.chunk_offset is None:  # listed without an address: libhdf5 reads it as one that was never written
-            without.append(None)
+    def visit(info: h5py.h5d.StoreInfo) -> bool | None:
+        if info.chunk_offset is None:  # listed without an address: libhdf5 treats it as never written
+            missing.append(None)
         else:
             extend(info.chunk_offset)
             extend((info.filter_mask, info.byte_offset, info.size))
-        return True if len(found) + len(without) > most_numbers else None
+        return True if len(flat) + len(missing) > most_numbers else None
 
     dataset.id.chunk_iter(visit)
-    if len(found) + len(without) > most_numbers:
+    if len(flat) + len(missing) > most_numbers:
         _refuse(dataset, f"it is damaged: its chunk index names more chunks than the file has bytes ({file_size:,})")
-    table = np.array(found, dtype=np.int64).reshape(-1, len(grid) + 3)
+    table = np.array(flat, dtype=np.int64).reshape(-1, len(grid) + 3)
     numbers = _numbers_in_grid(dataset, table[:, : len(grid)] // np.array(dataset.chunks), table[:, -1], grid)
-    keep = np.flatnonzero(numbers != MISSING)  # chunks left over from a dataset that was shrunk are not part of it
+    keep = np.flatnonzero(numbers != MISSING)  # chunks left over from a shrunk dataset are not part of it
     keep = keep[np.argsort(numbers[keep], kind="stable")]
     if (np.diff(numbers[keep]) == 0).any():
         _refuse(dataset, "its chunk index names a chunk twice, so it is damaged")
@@ -163,8 +163,8 @@ def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
     )
 
 
-def _check_sizes(dataset: Any, index: ChunkIndex, element_nbytes: int) -> None:
-    """Refuse chunks without a filter that are said to have other than their bytes: libhdf5 reads beyond what it has."""
+def _check_sizes(dataset: h5py.Dataset, index: ChunkIndex, element_nbytes: int) -> None:
+    """Refuse unfiltered chunks whose stored size is wrong: libhdf5 would read beyond its buffer."""
     filters = (1 << dataset.id.get_create_plist().get_nfilters()) - 1
     is_plain, nbytes = index.filter_mask & filters == filters, math.prod(index.chunk_shape) * element_nbytes
     if len(wrong := np.flatnonzero(is_plain & (index.nbytes != nbytes))):
@@ -175,10 +175,10 @@ def _check_sizes(dataset: Any, index: ChunkIndex, element_nbytes: int) -> None:
         )
 
 
-def _check_order(dataset: Any, begins: NDArray[np.int64]) -> None:
-    """Leave an index to libhdf5 that lists chunks out of order: it is damaged, and libhdf5 does not find them all.
+def _check_order(dataset: h5py.Dataset, begins: NDArray[np.int64]) -> None:
+    """Raise `RuntimeError` if chunks are listed out of order: the index is damaged, and libhdf5 misses some.
 
-    Every kind of index lists chunks by their places, the first axis slowest, or the unlimited one.
+    Every kind of index lists chunks in grid order, with the first or the unlimited axis slowest.
     """
     unlimited = [axis for axis, most in enumerate(dataset.maxshape) if most is None][:1]
     for axis in (0, *unlimited):
@@ -190,15 +190,15 @@ def _check_order(dataset: Any, begins: NDArray[np.int64]) -> None:
 
 
 def _numbers_in_grid(
-    dataset: Any, reported: NDArray[np.int64], nbytes: NDArray[np.int64], grid: tuple[int, ...]
+    dataset: h5py.Dataset, reported: NDArray[np.int64], nbytes: NDArray[np.int64], grid: tuple[int, ...]
 ) -> NDArray[np.int64]:
-    """Return the number of each chunk from its place as libhdf5 reports it, `MISSING` outside the grid.
+    """Return chunk numbers for the grid positions that libhdf5 reports, `MISSING` outside the grid.
 
-    With exactly one unlimited axis, HDF5 numbers the chunks in its "extensible array" with that axis slowest, and
-    looks them up so. But its iterator counts as though the axes kept their order (HDF5 1.10 to 2.0): axes before
-    the unlimited one are reported as 0, and their count is in that of the unlimited one. Which of the two meanings
-    a dataset has depends on the index that it has and on the version of libhdf5, and neither is told. So one chunk
-    is looked up that is stored by one meaning and not by the other.
+    With exactly one unlimited axis, HDF5 numbers and looks up the chunks in its "extensible array" with that axis
+    slowest. But its iterator counts as though the axes kept their order (HDF5 1.10 to 2.0): axes before the unlimited
+    one are reported as 0, and their count is part of that of the unlimited one. Which of the two applies depends on the
+    kind of index and on the version of libhdf5, and neither is known. So a chunk is looked up that exists in one
+    reading and not in the other.
 
     Source: HDF5's ``H5D__earray_idx_get_addr`` and ``H5D__earray_idx_iterate_cb``, in ``H5Dearray.c``.
     """
@@ -230,8 +230,8 @@ def _ravel(places: NDArray[np.int64], grid: Sequence[int]) -> NDArray[np.int64]:
     return np.where(inside, numbers, MISSING)
 
 
-def _with_unlimited_axis_slowest(dataset: Any, reported: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Read reported places as an extensible array numbers its chunks; None if they cannot be meant like that."""
+def _with_unlimited_axis_slowest(dataset: h5py.Dataset, reported: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Convert reported positions to the numbering of an extensible array; None if they cannot follow it."""
     unlimited = [axis for axis, most in enumerate(dataset.maxshape) if most is None]
     if len(unlimited) != 1 or reported[:, : unlimited[0]].any():
         return None
@@ -244,89 +244,91 @@ def _with_unlimited_axis_slowest(dataset: Any, reported: NDArray[np.int64]) -> N
     return meant
 
 
-def read_stored_chunk(dataset: Any, start: tuple[int, ...], nbytes: int) -> tuple[int, bytearray] | None:
-    """Read a chunk as it is stored, by the way in which libhdf5 looks chunks up; None if it finds none."""
+def read_stored_chunk(dataset: h5py.Dataset, start: tuple[int, ...], nbytes: int) -> tuple[int, bytearray] | None:
+    """Read the stored bytes and the filter mask of a chunk through libhdf5; None if it finds no chunk."""
     stored = bytearray(nbytes)
     try:
         filter_mask, _ = dataset.id.read_direct_chunk(start, out=stored)
     except (RuntimeError, OSError) as error:
-        if any(text in str(error) for text in _NOT_THERE):
+        if any(text in str(error) for text in _NOT_WRITTEN):
             return None
         raise
     return filter_mask, stored
 
 
-def offset_of(dataset: Any) -> int | None:
-    """Return where contiguous data of a `h5py.h5d.DatasetID` begin; None where they were never written."""
+def offset_of(dataset: h5py.h5d.DatasetID) -> int | None:
+    """Return the file offset of contiguous data; None if they were never written."""
     where: int | None = dataset.get_offset()
     if where is not None and where > MOST_OFFSET:  # damaged: beyond the end of every file
         return MOST_OFFSET
-    # Libhdf5 adds the user block, of 512 bytes, 1024, ..., also to the address that stands for none.
+    # libhdf5 adds the size of the user block (512 bytes, 1024, ...) also to the undefined address.
     if where is not None and where & (where + 1) == 0 and where > 0:
         return None if h5py.h5i.get_file_id(dataset).get_create_plist().get_userblock() == where + 1 else where
     return where
 
 
-def found_chunks(dataset: Any) -> NDArray[np.int64]:
-    """Return number, offset, bytes and filter mask of the chunks that libhdf5 finds, of a `h5py.h5d.DatasetID`.
+def found_chunks(dataset: h5py.h5d.DatasetID) -> NDArray[np.int64]:
+    """Return the number, offset, bytes and filter mask of the chunks that libhdf5 finds.
 
-    A damaged tree lists chunks that it does not lead to: they are fill value to h5py.
+    A damaged tree may list chunks that a look-up does not find: h5py reads fill values for them.
     """
     whole = h5py.Dataset(dataset)
     index = _chunked_index(whole, h5py.h5i.get_file_id(dataset).get_filesize())
-    there = [_is_found(whole, index.coordinates(number)) for number in index.numbers.tolist()]
+    is_found = [_is_found(whole, index.coordinates(number)) for number in index.numbers.tolist()]
     columns = np.array([index.numbers, index.offset, index.nbytes, index.filter_mask], np.int64)
-    return columns.compress(there, axis=1)
+    return columns.compress(is_found, axis=1)
 
 
-def fill_of(dataset: Any) -> tuple[int, int, bytes]:
-    """Return all that says what stands where nothing was ever written, of a `h5py.h5d.DatasetID`."""
+def fill_of(dataset: h5py.h5d.DatasetID) -> tuple[int, int, bytes]:
+    """Return the fill time, the state and the bytes of the fill value of a dataset."""
     creation = dataset.get_create_plist()
     defined = creation.fill_value_defined()
     dtype, can_ask = type_of(dataset.get_type()), is_readable(dataset.get_type())
     has_none = dtype.hasobject or not can_ask or defined == h5py.h5d.FILL_VALUE_UNDEFINED
-    base = (dtype.subdtype or (dtype,))[0]  # h5py gives numbers in the machine's byte order
+    base = (dtype.subdtype or (dtype,))[0]  # h5py returns numbers in the machine's byte order
     value = b"" if has_none else np.asarray(fill_value_of(h5py.Dataset(dataset)), base).tobytes()
     return creation.get_fill_time(), defined, value
 
 
-def _is_found(dataset: Any, start: tuple[int, ...]) -> bool:
+def _is_found(dataset: h5py.Dataset, start: tuple[int, ...]) -> bool:
     try:
         return read_stored_chunk(dataset, start, 0) is not None
-    except (ValueError, RuntimeError, OSError):  # it is there, and larger, or damaged
+    except (ValueError, RuntimeError, OSError):  # the chunk exists, and is larger or damaged
         return True
 
 
-def _is_stored(dataset: Any, start: tuple[int, ...], nbytes: int) -> bool:
-    # It has to be read: asked for its size only, libhdf5 also gives one for a missing chunk that is in its cache.
+def _is_stored(dataset: h5py.Dataset, start: tuple[int, ...], nbytes: int) -> bool:
+    # It has to be read: libhdf5 also returns a size for a missing chunk that is in its cache.
     if nbytes > COMPARED_NBYTES:
         raise RuntimeError(f"its chunks take {nbytes:,} bytes each, too many to ask h5py where one lies")
     try:
         return read_stored_chunk(dataset, start, nbytes) is not None
-    except ValueError:  # it is there, whatever its size
+    except ValueError:  # the chunk exists, whatever its size
         return True
 
 
-def _refuse(dataset: Any, why: str) -> NoReturn:
+def _refuse(dataset: h5py.Dataset, why: str) -> NoReturn:
     file = h5py.h5f.get_name(dataset.file.id).decode(errors="replace")
     raise SourceError(f"{file!r}, dataset {dataset.name!r}: {why}. Copy it again from its source.", file=file)
 
 
-def beyond_end(offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: Any) -> NDArray[np.int64]:
-    """Return the places of chunks that do not lie inside of their file, of one size or each of its own."""
+def beyond_end(
+    offset: NDArray[np.int64], nbytes: NDArray[np.int64] | int, file_size: NDArray[np.int64] | int
+) -> NDArray[np.int64]:
+    """Return the indices of the chunks that are not entirely inside their files."""
     return np.flatnonzero((offset < 0) | (nbytes < 0) | (offset > file_size - nbytes))
 
 
-def check_inside(dataset: Any, offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: int) -> None:
-    """Refuse what is said to lie outside of its file."""
+def check_inside(dataset: h5py.Dataset, offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: int) -> None:
+    """Raise `TruncatedFileError` if any chunk is not entirely inside the file."""
     beyond = beyond_end(offset, nbytes, file_size)
     for k in beyond[:1].tolist():
         file = h5py.h5f.get_name(dataset.file.id).decode(errors="replace")
-        said = f" ({len(beyond)} of {len(offset)} chunks lie beyond its end)" * (dataset.chunks is not None)
-        refuse_beyond(file, dataset.name, int(offset[k]), int(nbytes[k]), file_size, said)
+        note = f" ({len(beyond)} of {len(offset)} chunks lie beyond its end)" * (dataset.chunks is not None)
+        refuse_beyond(file, dataset.name, int(offset[k]), int(nbytes[k]), file_size, note)
 
 
-def refuse_beyond(file: str, name: str, offset: int, nbytes: int, file_size: int, said: str = "") -> NoReturn:
-    """Refuse a dataset of which something is said to lie outside of its file."""
+def refuse_beyond(file: str, name: str, offset: int, nbytes: int, file_size: int, note: str = "") -> NoReturn:
+    """Raise `TruncatedFileError` for data at an offset beyond the end of the file."""
     why = f"{file!r}, dataset {name!r}: its data are said to lie at bytes {offset} to {offset + nbytes}, but the file "
-    raise TruncatedFileError(f"{why}has {file_size} bytes{said}. Copy it again from its source.", file=file)
+    raise TruncatedFileError(f"{why}has {file_size} bytes{note}. Copy it again from its source.", file=file)

@@ -1,6 +1,6 @@
-"""The layout of a sample: which datasets of which files hold its fields, and how their bytes are reached.
+"""The layout of a sample: the datasets and files of its fields, and how their bytes are read.
 
-Everything here is plain data, so that a layout travels to other processes without opening a file again.
+Everything here is plain data, so that a layout can be sent to other processes without opening a file again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from h5stream.storage.source.identity import SourceIdentity
 from h5stream.structure import SparseRows, renumbered
 
 DIRECT = "direct"
-"""Stored without filters: bytes go from the file straight to the batch."""
+"""Stored without filters: bytes are read from the file straight into the batch."""
 DECODED = "decoded"
 """Filters are undone by h5stream, outside HDF5's lock."""
 VIA_H5PY = "h5py"
@@ -42,62 +42,66 @@ HEAP = "heap"
 
 IS_VIRTUAL = "a virtual dataset: libhdf5 puts it together"
 IN_EXTERNAL_FILES = "its bytes lie in external files"
-"""Two reasons for h5py: with these, other files are read than those of the layout."""
+"""Reasons for reading through h5py under which files that are not in the layout are read."""
 
 
 BLOCK_NBYTES = 256 * 1024
-"""Bytes of a block of the shuffle, about, where no chunk says how many: they are read at the rate of a longer run."""
+"""Approximate bytes of a shuffle block of data without chunks: reads of this size are as fast as longer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseEntry:
-    """What a sparse field gives to a batch."""
+    """A sparse matrix in a batch."""
 
-    values: int  # values, columns: the numbers of the fields that its values and their columns are
+    values: int  # values, columns: numbers of the fields with its values and their columns
     columns: int
-    width: int  # columns of the matrix, or those that are wanted of it
-    is_dense: bool  # whether the values come as rows of a dense matrix
-    # whether columns are numbered as they were named: they do not ascend then, and number `width` is not wanted
+    width: int  # columns of the matrix, or the number of selected ones
+    is_dense: bool  # whether a batch holds rows of a dense matrix
+    # whether columns are numbered in the order of selection: not ascending, and `width` marks those not selected
     is_renumbered: bool = False
+
+
+Entry: TypeAlias = "int | SparseEntry | dict[str, Entry]"
+"""An entry of a sample's structure: a field's number, a sparse matrix, or the members of a compound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLayout:
     """One entry of a batch: a tensor, a list of bytes, or a list of objects."""
 
-    name: str  # as the user wrote it, with the member after a colon
-    # `"array"` (a tensor), `"bytes"` (a list of bytes), `"object"` (a list) or `"ragged"` (rows of which each sample
-    # has another number)
+    name: str  # as the user wrote it, with a member after a colon
+    # `"array"` (a tensor), `"bytes"` (a list of bytes), `"object"` (a list) or `"ragged"` (a varying number of rows per
+    # sample)
     kind: str
-    dtype: np.dtype[Any]  # scalar dtype in native byte order; `object` for kind `"object"`
-    # shape of what a sample takes: of one row, or of one for each step, with these as first axis
+    dtype: np.dtype  # scalar dtype in native byte order; `object` for kind `"object"`
+    # shape of a sample's part: one row, or one row for each step, with the steps as first axis
     row_shape: tuple[int, ...]
-    cast: Any = None  # what the user wants the batch cast to
+    cast: Any = None  # the type that the user wants the batch cast to
     cut_at_nul: bool = False  # for bytes: whether a string ends at its first NUL
-    # the rows that a sample takes, counted from its anchor; None where it takes one row, which is its own
+    # the rows that a sample takes, relative to its anchor; None if it takes only its own row
     steps: tuple[int, ...] | None = None
-    at: str = ""  # the column of a `Table` that says which row they count from; empty for the one that samples begin at
-    pad: str | float | None = None  # what stands outside; None for what stands there in all fields
-    ragged: Ragged | None = None  # of a ragged field, how it comes in a batch
-    categories: tuple[str, ...] | None = None  # where its numbers are codes, what they stand for
-    axes: tuple[AxisNames, ...] = dataclasses.field(default=(), compare=False)  # where its columns have names
-    meanings: Meanings = ()  # of an enum, what its numbers stand for, in any of the files
-    unit: str = ""  # of dates and times, which come as whole numbers, the NumPy type that says since when and of what
-    images: Images | None = None  # where its bytes are encoded images, what is known of these
-    normalize: Normalization | None = None  # what is done to its numbers in a batch
-    # where each sample has a shape of its own, the number of the field that says which; `row_shape` holds any then
+    at: str = ""  # the column of a `Table` with the row that steps count from; empty for the row at which samples begin
+    pad: str | float | None = None  # fills steps outside of the data; None for the default of all fields
+    ragged: Ragged | None = None  # the form of a ragged field in a batch
+    categories: tuple[str, ...] | None = None  # if its numbers are codes, their labels
+    axes: tuple[AxisNames, ...] = dataclasses.field(default=(), compare=False)  # the names of its columns, if any
+    meanings: Meanings = ()  # labels of an enum, from all files
+    unit: str = ""  # NumPy's type of dates and times, which a batch holds as int64
+    images: Images | None = None  # if its bytes are encoded images, their format
+    normalize: Normalization | None = None  # the normalization of its numbers in a batch
+    # if samples differ in shape, the number of the field with their shapes; `row_shape` is then that of any of them
     shapes: int | None = None
-    # how its stored numbers become floats before that; where datasets differ in it, `packed_by` is the number of the
-    # field that says for each sample which of them it is
+    # how its stored numbers become floats before normalization; if datasets differ, `packed_by` is the number of the
+    # field with the index of each sample's packing
     packings: tuple[Packing, ...] = ()
     packed_by: int | None = None
 
-    # of values of variable length, the type of their items; None for texts
-    items: np.dtype[Any] | None = dataclasses.field(default=None, compare=False)
+    # the type of the items of variable-length values; None for strings
+    items: np.dtype | None = dataclasses.field(default=None, compare=False)
 
     @property
     def places(self) -> int:
-        """Places that a sample has in a batch's list of a field: one, or one for each of its steps."""
+        """Entries of a sample in a batch's list of a field: one, or one for each step."""
         return 1 if self.steps is None else len(self.steps)
 
     @property
@@ -108,165 +112,163 @@ class FieldLayout:
 
     @property
     def is_of_values(self) -> bool:
-        """Whether its rows are values in memory, an array for each sample: attributes of any length."""
+        """Whether its rows are attributes of varying length, which are arrays in memory."""
         return self.kind == "object" and self.ragged is not None and not self.is_listed
 
     @property
     def is_listed(self) -> bool:
-        """Whether a batch has lists of it, and no tensor."""
+        """Whether a batch holds it as a list, not as a tensor."""
         return self.dtype.kind in "OS"
 
     @property
     def is_as_stored(self) -> bool:
-        """Whether its numbers come in a batch as they are stored."""
+        """Whether its numbers are unchanged in a batch."""
         return self.cast is None and self.normalize is None and not self.packings
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one sample in a slot; 0 for objects and ragged rows, which do not live in one."""
+        """Bytes of one sample in a slot; 0 for objects and ragged rows, which have none."""
         return 0 if self.kind in ("object", "ragged") else math.prod(self.row_shape) * self.dtype.itemsize
 
     @property
     def dense_nbytes(self) -> int:
-        """Bytes of one row of a sparse matrix that comes dense; 0 for all else."""
+        """Bytes of one row of a sparse matrix that a batch holds dense; 0 for other fields."""
         return 0 if self.ragged is None else self.ragged.wanted * self.dtype.itemsize
 
     @property
     def placed_nbytes(self) -> int:
-        """Bytes of one stored row in a batch: those of a sample, or its share of a sample of several."""
+        """Bytes of one stored row in a batch: a sample's bytes, divided by its number of steps."""
         if self.kind == "ragged":
             return math.prod(self.row_shape) * self.dtype.itemsize
         return self.row_nbytes if self.steps is None else self.row_nbytes // len(self.steps)
 
 
 Meaning = tuple[tuple[str, str], ...]
-"""The attributes of a dataset that say what its numbers mean, by name, as text."""
+"""The attributes of a dataset that define the meaning of its numbers, as pairs of name and text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A field that is filled from a dataset."""
+    """A field that is read from a dataset."""
 
-    field: int  # its place in `SampleLayout.fields`
-    member: tuple[str, ...]  # the member path inside the dataset's elements
-    leaf: Leaf | None  # where its bytes lie inside a stored element; None where h5py converts them
+    field: int  # its index in `SampleLayout.fields`
+    member: tuple[str, ...]  # the member path in the dataset's elements
+    leaf: Leaf | None  # its bytes in a stored element; None if h5py converts them
     fill: NDArray[np.uint8]  # one element of the fill value, as the batch holds it
-    # the members inside of it that make one row of numbers; empty where it is taken as it is
+    # the inner members that form one row of numbers; empty if it is not stacked
     stacked: tuple[str, ...] = ()
     meaning: Meaning = ()
-    # of objects that are read as one: where some are whose attributes say otherwise than the first one's, and what
+    # for joined objects: the places of those whose attributes differ from the first one's, with their attributes
     others: tuple[tuple[str, Meaning], ...] = ()
 
     def taken(self, elements: NDArray[Any]) -> NDArray[Any]:
-        """Return the field's values of stored elements, as NumPy has them."""
+        """Return the field's values from stored elements."""
         for name in self.member:
             elements = elements[name]
         parts = [as_complex(elements[name]) for name in self.stacked]
         whole = np.stack(parts, axis=-1) if parts else as_complex(elements)
-        is_opaque = whole.dtype.kind == "V" and whole.dtype.names is None  # bits that the user says the type of
+        is_opaque = whole.dtype.kind == "V" and whole.dtype.names is None  # bits of a type that the user names
         return whole.view(f"u{whole.dtype.itemsize}") if is_opaque else whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetPart:
-    """One dataset of one file, with the fields that are filled from it."""
+    """One dataset of one file, with the fields that are read from it."""
 
-    file: int  # its file's place in `SampleLayout.files`
+    file: int  # the index of its file in `SampleLayout.files`
     path: str  # path inside the file
-    rows: int  # rows, row_start: its rows, and the number of its first row in the whole sample sequence
+    rows: int  # rows, row_start: its number of rows, and the number of the first one among all rows
     row_start: int
     access: str  # `DIRECT`, `DECODED`, `HEAP` or `VIA_H5PY`
-    reason: str  # why it is read that way
+    reason: str  # the reason for `access`
     chunk_rows: int  # rows that are read together
-    index: ChunkIndex | None = None  # none where h5py reads, and for values of variable length
+    index: ChunkIndex | None = None  # None if h5py reads, and for values of variable length
     pipeline: Pipeline = dataclasses.field(default_factory=Pipeline)  # its filters
     columns: Columns = None  # the user's selection
-    pieces: tuple[ColumnPiece, ...] = ()  # the chunks across a row that hold something asked for
+    pieces: tuple[ColumnPiece, ...] = ()  # the chunks across a row that contain selected columns
     targets: tuple[Target, ...] = ()  # the fields
     stored_element_nbytes: int = 0
     dtype_text: str = ""
     shape: tuple[int, ...] = ()  # of the whole dataset
-    along: tuple[Along, ...] = ()  # what a sample takes along each axis, where it is a part of a volume
-    # where its rows are objects: their paths; below each of them the dataset's is as below the first. Where they are
+    along: tuple[Along, ...] = ()  # a sample's extent along each axis, if it is a part of a volume
+    # if its rows are objects: their paths; the dataset has the same path below each as below the first. If they are
     # rows of objects: the paths of these datasets
     objects: Sequence[str] = ()
-    asked: int = 0  # how many of these libhdf5 was asked for, because their headers were not understood
-    # object_edges, object_rows: where they are rows of objects: the first row of each and at last where they end, and
-    # how many rows each has. Between an object's last row and the next one's first there may be some that no sample has
+    asked: int = 0  # objects that libhdf5 opened, because their headers were not understood
+    # object_edges, object_rows: for rows of objects, the first row of each and last their end, and the rows of each.
+    # Between an object's last row and the next one's first there may be rows that no sample has
     object_edges: NDArray[np.int64] | None = None
     object_rows: NDArray[np.int64] | None = None
-    behind: tuple[int, ...] = ()  # other files that libhdf5 reads it from, as far as they are watched
-    heap: HeapValues | None = None  # where its values lie, if they are of variable length
-    moved: NDArray[np.int64] | None = None  # of columns of a sparse matrix, by what numbers to replace theirs
-    lengths: NDArray[np.int64] | None = None  # of rows that are images filled up to one length, the bytes of each
-    # the first element of a chunk that does not decode, which was to say where values of variable length lie
+    behind: tuple[int, ...] = ()  # other files that libhdf5 reads it from, if they are watched for changes
+    heap: HeapValues | None = None  # references to its values, if they are of variable length
+    moved: NDArray[np.int64] | None = None  # new numbers of a sparse matrix's columns
+    lengths: NDArray[np.int64] | None = None  # bytes of the image in each row, if rows are images padded to one length
+    # the first element of a damaged chunk that contains references to values of variable length
     damaged: tuple[int, ...] | None = None
 
     @property
     def leads_on(self) -> bool:
-        """Whether its data may lie in files that are not the layout's."""
+        """Whether its data may be stored in files outside the layout."""
         return self.reason in (IS_VIRTUAL, IN_EXTERNAL_FILES)
 
     @property
     def chunk_index(self) -> ChunkIndex:
-        """The index, for what is done only with parts that have one."""
-        assert self.index is not None
+        """The index of a part that is not read through h5py."""
+        if self.index is None:
+            raise TypeError(f"{self.path!r} has no chunk index")
         return self.index
 
     @property
     def chunk_nbytes(self) -> int:
-        """Bytes of a decoded chunk; for h5py, of the rows that are read together."""
+        """Bytes of a decoded chunk, or of the rows that h5py reads together."""
         if self.index is not None:
             return math.prod(self.index.chunk_shape) * self.stored_element_nbytes
         return self.chunk_rows * self.stored_row_nbytes
 
     @property
     def spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first row of each object, counted from the part's, and how many it has; without objects of all rows."""
+        """The first row of each object, relative to the part, and its number of rows; all rows without objects."""
         if self.object_edges is None or self.object_rows is None:
             return np.zeros(1, dtype=np.int64), np.array([self.rows], dtype=np.int64)
         return self.object_edges[:-1], self.object_rows
 
     def rows_of_chunks(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many rows chunks have, by their numbers; the last of an object may have fewer than the others."""
+        """Return the number of rows in each chunk; the last chunk of an object may have fewer than the others."""
         (begins, counts), first = self.spans, chunks * self.chunk_rows
         k = np.searchsorted(begins, first, side="right") - 1
-        there: NDArray[np.int64] = begins[k] + counts[k] - first
-        return np.minimum(there, self.chunk_rows)
+        remaining: NDArray[np.int64] = begins[k] + counts[k] - first
+        return np.minimum(remaining, self.chunk_rows)
 
     def may_be_unfiltered(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which stored chunks may have been left unfiltered because they reach beyond the data.
+        """Return a mask of the stored chunks that may be unfiltered because they reach beyond the data.
 
-        A file can ask for that (``H5Pset_chunk_opts``), and the index does not tell: such a chunk has no filter
-        mask, but exactly the size of a raw one.
+        ``H5Pset_chunk_opts`` allows that, and the index does not record it: such a chunk has an empty filter mask, but
+        exactly the size of a raw one.
         """
-        assert self.index is not None
+        index = self.chunk_index
         if self.access != DECODED:
             return np.zeros(len(places), dtype=bool)
-        raw: NDArray[np.bool_] = (self.index.nbytes[places] == self.chunk_nbytes) & (
-            self.index.filter_mask[places] == 0
-        )
+        raw: NDArray[np.bool_] = (index.nbytes[places] == self.chunk_nbytes) & (index.filter_mask[places] == 0)
         if raw.any():
-            raw &= self.index.is_edge(self.index.numbers[places])
+            raw &= index.is_edge(index.numbers[places])
         return raw
 
     def with_fields(self, place: Mapping[int | None, int]) -> DatasetPart:
-        """Return the part with the targets of some fields alone, whose new numbers are given by the old ones."""
+        """Return the part with the fields in `place` only, which maps their old numbers to new ones."""
         targets = (replace(target, field=place[target.field]) for target in self.targets if target.field in place)
         return replace(self, targets=tuple(targets))
 
     def path_of(self, k: int) -> str:
-        """Return the path of the dataset that is, or is in, one of the part's objects."""
+        """Return the path of the dataset in object `k`."""
         return self.objects[k] + (self.path[len(self.objects[0]) :] if self.object_edges is None else "")
 
     def in_object(self, number: int) -> tuple[DatasetPart, int]:
-        """Return the part of the one object that a chunk belongs to, and the number that it has there."""
+        """Return the part of the object that contains a chunk, and the chunk's number in it."""
         index = self.chunk_index
         row, inner = divmod(number, index.columns)
-        if self.object_edges is None:
+        if self.object_edges is None or self.object_rows is None:
             own = replace(index, shape=self.shape[1:], chunk_shape=index.chunk_shape[1:])
             return replace(self, path=self.path_of(row), objects=(), shape=own.shape, index=own), inner
-        assert self.object_rows is not None
         k = int(np.searchsorted(self.object_edges, row * self.chunk_rows, side="right")) - 1
         first, shape = int(self.object_edges[k]) // self.chunk_rows, (int(self.object_rows[k]), *self.shape[1:])
         own = replace(index, shape=shape, has_gaps=False)
@@ -277,12 +279,12 @@ class DatasetPart:
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """Elements of a chunk along each axis, or of what h5py reads together."""
+        """Elements along each axis of a chunk, or of the rows that h5py reads together."""
         return (self.chunk_rows, *self.shape[1:]) if self.index is None else self.index.chunk_shape
 
     @property
     def stored_row_nbytes(self) -> int:
-        """Bytes that one row takes once decoded, before any selection of columns; of values in a heap the mean."""
+        """Bytes of a decoded row, before any selection of columns; the mean for values in a heap."""
         if self.heap is not None:
             return math.ceil(self.heap.row_nbytes)
         return sum(piece.row_elements for piece in self.pieces) * self.stored_element_nbytes
@@ -290,24 +292,24 @@ class DatasetPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """Which rows of a dataset samples have, where these are not their own."""
+    """The rows that samples take from a dataset whose rows are not those of the samples."""
 
     dataset: int  # its number
-    rows: NDArray[np.int64]  # the row of each sample, or its first; none where `draw` alone says it
-    counts: NDArray[np.int64] | None = None  # how many consecutive rows each sample has; None where each has one
-    # rows of the dataset, of which `rows` and `counts` are stretches then: those that samples list, in any order
+    rows: NDArray[np.int64]  # the row of each sample, or its first; empty if only `draw` defines it
+    counts: NDArray[np.int64] | None = None  # the number of consecutive rows of each sample; None for one row each
+    # rows of the dataset in any order, into which `rows` and `counts` point, if samples list their rows
     listed: NDArray[np.int64] | None = None
-    # how many more rows there are that a random crop may begin behind, counted in rows of the crop that leads; None
-    # where all are taken, or always the same
+    # the range of a random crop's first row, in rows of the leading crop; None if a crop takes all rows, or always the
+    # same
     spare: NDArray[np.int64] | None = None
-    # the length of the crop that leads each sample's, where any other than its own does
+    # the length of the leading crop of each sample, if that is another field's
     paces: NDArray[np.int64] | None = None
-    length: int = 0  # that of its own
-    # gives the row of each sample anew in each epoch; with `counts` its place in these and in `rows`
+    length: int = 0  # the length of its own crop
+    # draws the row of each sample anew in each epoch; with `counts`, its index in `counts` and `rows`
     draw: DrawnRows | None = None
 
     def stretches(self, samples: NDArray[Any], drawn: tuple[int, int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the first row of each of some samples, and how many it has; `drawn` are seed and epoch."""
+        """Return the first row and the number of rows of each sample; `drawn` are seed and epoch."""
         of = samples if self.draw is None else self.draw.of(samples, *drawn)
         return self.rows[of], self.lengths[of]
 
@@ -319,13 +321,13 @@ class Lookup:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
-        every = self.rows, self.counts, self.listed, self.spare, self.paces
-        return sum(each.nbytes for each in every if each is not None)
+        """Bytes of its arrays."""
+        arrays = self.rows, self.counts, self.listed, self.spare, self.paces
+        return sum(array.nbytes for array in arrays if array is not None)
 
     @property
     def first_rows(self) -> NDArray[np.int64]:
-        """The row of the dataset that each sample has first; of an empty list another's, or 0 if all are empty."""
+        """The first row of each sample in the dataset; for an empty list any row, or 0 if all lists are empty."""
         if self.listed is None:
             return self.rows
         return self.listed[np.minimum(self.rows, len(self.listed) - 1)] if len(self.listed) else self.rows * 0
@@ -338,28 +340,28 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleLayout:
-    """Everything that must be known to read rows."""
+    """Everything that is needed to read samples."""
 
-    # in the order in which their first rows follow one another; behind them those that only links lead to
+    # in the order of their first rows; last the files that only links lead to
     files: tuple[SourceIdentity, ...]
-    # number of each part's first row, and at the end the number of all rows. A part is a file, or one of several groups
-    # of a file that were joined
+    # number of each part's first row, and last the number of all rows. A part is a file, or one of several joined
+    # groups of a file
     file_starts: tuple[int, ...]
     fields: tuple[FieldLayout, ...]  # the flat list of entries
-    # for each dataset its parts, in turn; part `k` of all of them has the same rows
+    # for each dataset its parts, in order; part `k` has the same rows in all datasets
     datasets: tuple[tuple[DatasetPart, ...], ...]
     shape: SampleShape  # the user's structure
-    # for each entry of the structure: the number of its field, or, for a whole compound, a dict of them
+    # for each entry of the structure the number of its field, or for a whole compound a dict of numbers
     entries: tuple[Any, ...]
     allow_external: bool  # whether h5py may follow data out of the opened files
-    space: Space | None = None  # which samples there are, where these are not the rows
+    space: Space | None = None  # the samples, if these are not the rows
     left_out: int = 0  # files and groups of rows that lack a field
-    columns: tuple[tuple[int, Column], ...] = ()  # by field number, the fields that come from no dataset
-    lookups: tuple[Lookup, ...] = ()  # the datasets that are looked up; all behind the others
+    columns: tuple[tuple[int, Column], ...] = ()  # numbers and columns of the fields that no dataset contains
+    lookups: tuple[Lookup, ...] = ()  # for the datasets that are looked up, which are the last ones
 
     @property
     def ragged(self) -> dict[int, Lookup]:
-        """What says which rows samples have, by the number of each ragged field."""
+        """The lookups with a varying number of rows per sample, by the numbers of their fields."""
         return {
             target.field: one
             for one in self.lookups
@@ -368,16 +370,16 @@ class SampleLayout:
         }
 
     def field_named(self, name: str) -> int | None:
-        """Return the number of the field that a sample has under a name, or that was asked for by it; None for none."""
+        """Return the number of the field with a name, in the sample or in the file; None if there is none."""
         keys = dict(zip(self.shape.keys, self.entries, strict=True))
         named = {field.name: number for number, field in enumerate(self.fields)}
-        found = keys.get(name, named.get(name))
-        return found if isinstance(found, int) else None
+        match = keys.get(name, named.get(name))
+        return match if isinstance(match, int) else None
 
     def only(self, numbers: Sequence[int]) -> SampleLayout:
-        """Return the layout of some of the fields, by number, as a dict of them.
+        """Return a layout with only the given fields, as a dict.
 
-        Where all of these are looked up, or come from no dataset, the smallest of the others is there too, behind them.
+        If all of these are looked up, or come from no dataset, the smallest other field is appended.
         """
         aligned = len(self.aligned)
         kept = {
@@ -410,11 +412,11 @@ class SampleLayout:
 
     @property
     def aligned(self) -> tuple[tuple[DatasetPart, ...], ...]:
-        """The datasets of which a sample takes its own rows: those that are not looked up."""
+        """The datasets whose rows are those of the samples: all that are not looked up."""
         return self.datasets[: len(self.datasets) - len(self.lookups)]
 
     def rows_of(self, dataset: int) -> int:
-        """Return the rows of a dataset: those of all, but where it is looked up."""
+        """Return the number of rows of a dataset; it differs from `rows` only if the dataset is looked up."""
         return sum(part.rows for part in self.datasets[dataset])
 
     @property
@@ -424,31 +426,31 @@ class SampleLayout:
 
     @property
     def samples(self) -> int:
-        """All samples: rows, unless `space` says which there are."""
+        """The number of samples: that of `space`, or of the rows."""
         return self.rows if self.space is None else self.space.samples
 
     @property
     def has_boxes(self) -> bool:
-        """Whether samples are parts of arrays, and not rows or several rows of segments."""
+        """Whether samples are boxes of arrays, instead of rows or ranges of rows."""
         return self.space is not None and self.space.edges is None
 
     @property
     def segments(self) -> Space | None:
-        """The samples, where these are of segments of rows."""
+        """The space of samples, if they are ranges of rows within segments."""
         return None if self.has_boxes else self.space
 
     @property
     def draws(self) -> Draws | None:
-        """How an epoch's samples are drawn; None where it takes all."""
+        """How an epoch's samples are drawn; None if it takes all."""
         return None if self.space is None else self.space.draws
 
     def anchors_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Return the rows that samples begin at, by their numbers: a sample that is a row has that row's number."""
+        """Return the rows at which samples begin; a sample that is a row has that row's number."""
         return numbers if self.space is None else self.space.anchors_of(numbers)
 
     @property
     def rows(self) -> int:
-        """All rows."""
+        """The number of rows."""
         return self.file_starts[-1]
 
     @property
@@ -457,34 +459,34 @@ class SampleLayout:
         return any(identity.is_far for identity in self.files)
 
     def files_of(self, samples: NDArray[Any]) -> tuple[int, ...]:
-        """Return the files that samples lie in, whatever their order, with those that links lead to from there."""
+        """Return the sorted indices of the files that samples are read from, files behind links included."""
         if len(self.files) == 1:
             return (0,)
         rows = self.anchors_of(samples)
         if (rows[:-1] <= rows[1:]).all():
-            # In the rows' own type: they are many, and would be copied to be compared.
+            # In the rows' own type: comparing other types would copy all of them.
             starts = np.minimum(self.file_starts, np.iinfo(rows.dtype).max).astype(rows.dtype)
             places = np.flatnonzero(np.diff(np.searchsorted(rows, starts)) > 0)
         else:
             places = np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1)
-        found = {parts[place].file for parts in self.aligned for place in places.tolist()}
-        found.update(*(parts[place].behind for parts in self.aligned for place in places.tolist()))
-        # What is looked up may lie in any of its files.
-        found |= {part.file for one in self.lookups for part in self.datasets[one.dataset]}
-        return tuple(sorted(found))
+        files = {parts[place].file for parts in self.aligned for place in places.tolist()}
+        files.update(*(parts[place].behind for parts in self.aligned for place in places.tolist()))
+        # Rows that are looked up may be in any file of their dataset.
+        files |= {part.file for one in self.lookups for part in self.datasets[one.dataset]}
+        return tuple(sorted(files))
 
     def steps_of(self, dataset: int) -> tuple[tuple[int, ...] | None, str, str | float | None]:
-        """Return the steps of the fields that a dataset fills, the column they count from, and their padding."""
+        """Return the steps of a dataset's fields, the column they count from, and their padding."""
         field = self.fields[self.datasets[dataset][0].targets[0].field]
         return field.steps, field.at, self.pad_of(field)
 
     def pad_of(self, field: FieldLayout) -> str | float | None:
-        """Return what stands outside of segments and volumes in a field."""
+        """Return the padding of a field outside of segments and volumes."""
         return self.space.pad if self.space is not None and field.pad is None else field.pad
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes that one sample takes in a batch; on average, where samples have unlike numbers of rows."""
+        """Bytes of one sample in a batch; the mean if samples differ in their number of rows."""
         listed = sum(self.datasets[n][0].stored_row_nbytes * field.places for n, field in self.listed)
         listed += sum(round(f.images.mean_nbytes) for f in self.fields if f.images and f.kind == "object")
         matrices = [entry for entry in self.entries if isinstance(entry, SparseEntry) and entry.is_dense]
@@ -499,7 +501,7 @@ class SampleLayout:
 
     @property
     def columns_by_name(self) -> dict[int, tuple[str, ...]]:
-        """The names of columns, in their order, of fields that go by them, by the place of each in a sample."""
+        """The names of the columns of fields that select columns by name, by their index in a sample."""
         named = dict[int, tuple[str, ...]]()
         for k in self.shape.by_name:
             entry = self.entries[k]
@@ -510,41 +512,41 @@ class SampleLayout:
 
     @property
     def laid_dense(self) -> set[int]:
-        """The numbers of fields that say where the values of a dense matrix go, which no batch holds."""
+        """The numbers of the fields with the columns of dense matrices, which no batch holds."""
         return {entry.columns for entry in self.entries if isinstance(entry, SparseEntry) and entry.is_dense}
 
     @property
     def listed(self) -> tuple[tuple[int, FieldLayout], ...]:
-        """The datasets whose values come from a heap into lists, and the fields that they fill."""
+        """The datasets whose values are read from a heap into lists, and their fields."""
         fields = [(n, self.fields[p[0].targets[0].field]) for n, p in enumerate(self.datasets) if p[0].heap is not None]
         return tuple((n, field) for n, field in fields if field.kind == "object" and field.images is None)
 
     @property
     def leading(self) -> tuple[DatasetPart, ...]:
-        """The parts of the dataset, not looked up, with the most bytes a row: its chunks are the blocks."""
+        """The parts of the aligned dataset with the most bytes per row, whose chunks are the shuffle's blocks."""
         return max(self.aligned, key=lambda parts: parts[0].stored_row_nbytes)
 
     @property
     def asked(self) -> int:
-        """How many objects libhdf5 was asked for, because their headers were not understood."""
+        """The number of objects that libhdf5 opened, because their headers were not understood."""
         return max((sum(part.asked for part in parts) for parts in self.datasets), default=0)
 
     @property
     def leaves(self) -> list[tuple[str, int | SparseEntry]]:
-        """What a batch holds, by name, as `structure.leaves` lists it: numbers of fields, and sparse matrices."""
+        """The tensors and matrices of a batch by name, as `structure.leaves` lists them, with their fields."""
         entries = zip(self.shape.keys, self.entries, strict=True)
         return [leaf for key, entry in entries for leaf in leaves_of(key, entry)]
 
     def assemble(self, values: Sequence[Any]) -> Any:
-        """Put one value for each field into the user's structure."""
+        """Put one value per field into the user's structure."""
         entries = [_pick(entry, values) for entry in self.entries]
         if self.shape.kind == "one":
             return entries[0]
         return tuple(entries) if self.shape.kind == "tuple" else dict(zip(self.shape.keys, entries, strict=True))
 
 
-def leaves_of(key: str, entry: Any) -> Iterator[tuple[str, int | SparseEntry]]:
-    """Yield what an entry holds, by name: a compound has each member, as ``key:member``."""
+def leaves_of(key: str, entry: Entry) -> Iterator[tuple[str, int | SparseEntry]]:
+    """Yield the leaves of an entry by name: the members of a compound as ``key:member``."""
     if isinstance(entry, dict):
         for member, inner in entry.items():
             yield from leaves_of(f"{key}:{member}", inner)
@@ -553,11 +555,11 @@ def leaves_of(key: str, entry: Any) -> Iterator[tuple[str, int | SparseEntry]]:
 
 
 def numbers_of(leaf: int | SparseEntry) -> tuple[int, ...]:
-    """Return the numbers of the fields that a leaf is made of, that of its values first."""
+    """Return the numbers of the fields of a leaf, that of its values first."""
     return (leaf.values, leaf.columns) if isinstance(leaf, SparseEntry) else (leaf,)
 
 
-def _pick(entry: Any, values: Sequence[Any]) -> Any:
+def _pick(entry: Entry, values: Sequence[Any]) -> Any:
     if isinstance(entry, SparseEntry):
         rows = values[entry.values]
         if entry.is_dense:

@@ -1,15 +1,15 @@
-"""What was read of objects in stores, kept on a local disk, so that it is asked for once.
+"""A cache of objects in stores on a local disk, so that each byte is requested once.
 
-Objects are kept in pages of 4 KiB. Those of 16 MiB of an object share a sparse file, which begins with a checksum for
-each that is there. The stretches that are read would not do: where chunks lie scattered, a second epoch asks for a
-quarter of its bytes in stretches of the first. The pages under the chunks are the same. A page is what a disk takes at
-least, so that small chunks take no more than by themselves, and rounding reads to pages brings less than what a store's
-source reads along.
+Objects are cached in pages of 4 KiB. The pages of 16 MiB of an object share a sparse file, which begins with their
+checksums. Caching the ranges of reads would not do: with scattered chunks, only a quarter of the bytes of a second
+epoch fall into ranges of the first, while the pages of the chunks stay the same. A page is the smallest unit of a disk,
+so that small chunks take no extra space, and rounding reads to pages adds less than the gaps that a store's source
+reads.
 
-# Guarantees: a page of an object has but one content, its checksum is written after it, and none is taken on trust:
-# threads and processes may read and write at once, and be killed at any moment. Who fetches pages holds a lock of the
-# kernel's on them, which goes with the process; others wait for it as long as that goes on, and a while at most.
-# Bytes are counted before they are written, under another lock; what was used longest ago is deleted to make room.
+# Guarantees: a page of an object has only one content, its checksum is written after it, and is always verified:
+# threads and processes may read and write at once, and be killed at any moment. A reader that fetches pages holds a
+# kernel lock on them, which ends with its process; others wait while it makes progress, up to a limit.
+# Bytes are counted before they are written, under another lock; the least recently used files are deleted for room.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from h5stream.base.filesystem import try_flock
 from h5stream.base.texts import as_bytes, text_of_bytes
 from h5stream.errors import OptionError
 from h5stream.storage.source.identity import ByteSource
-from h5stream.storage.source.stores import Asked, count_asked, raise_if_stopped, stop_asked
+from h5stream.storage.source.stores import StoreUsage, count_usage, raise_if_stopped, stop_asked
 
 _log = logging.getLogger("h5stream")
 
@@ -46,38 +46,38 @@ Bytes = NDArray[np.uint8]
 
 PAGE_NBYTES = 4096
 _PIECE_PAGES = 4096
-"""Pages of a file of the cache: what is deleted at once. 500 GB are 30,000 files, which are counted in a moment."""
+"""Pages of a file, the unit of deletion. 500 GB are 30,000 files, which are counted quickly."""
 _SUMS_NBYTES = 8 * _PIECE_PAGES
 _TOGETHER = 1024
-"""Pages that are held in memory at once."""
+"""The most pages in memory at once."""
 _END = ".pages"
 
 _WAIT_S = 10.0
-"""How long the pages that another fetches are waited for while none of them comes."""
+"""How long to wait for pages that another reader fetches while none arrives."""
 _POLL_S = 0.005
 _USED_S = 60.0
-"""How exactly it is noted when a file was last used."""
+"""The resolution of the times of last use."""
 
 _given_up: set[str] = set()
-"""The folders that this process could not write to."""
+"""Folders that this process could not write to."""
 _too_small: set[ObjectCache] = set()
-"""The caches of which it was said that they had no room."""
+"""Caches for which a warning about their size was logged."""
 _BEGAN = time.time()
-"""When this process began, about."""
+"""The approximate start time of this process."""
 _limits: dict[ObjectCache, int] = {}
-"""Bytes that the caches may take which this process has counted."""
+"""Limits in bytes of the caches that this process has measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectCache:
-    """The folder of a cache, and how much it may take."""
+    """A cache's folder and its maximum size."""
 
     folder: str
-    most_nbytes: int | None  # None for a tenth of what its disk has free
+    most_nbytes: int | None  # None for a tenth of the free space
 
     @classmethod
-    def of(cls, folder: Any, size: Any) -> ObjectCache | None:
-        """Read what ``cache=`` and ``cache_size=`` were given, and make the folder."""
+    def of(cls, folder: object, size: int | str | None) -> ObjectCache | None:
+        """Return the cache of the options ``cache=`` and ``cache_size=``, creating its folder."""
         if folder is None:
             if size is not None:
                 raise OptionError("cache_size= bounds the folder that cache= names; give both, or neither")
@@ -97,9 +97,9 @@ class ObjectCache:
         return cache
 
     def shrink(self) -> None:
-        """Make the folder as small as it is to be, once: an earlier run may have left more, and this one write nothing.
+        """Shrink the folder to its maximum size, once: an earlier run may have used a larger one.
 
-        A folder of which nothing is kept stays empty.
+        An empty folder stays empty.
         """
         try:
             if self not in _limits and any(name.endswith(_END) for name in os.listdir(self.folder)):
@@ -108,14 +108,14 @@ class ObjectCache:
             self.give_up(error)
 
     def give_up(self, error: OSError) -> None:
-        """Write no more there, and say so once."""
+        """Disable writing to the folder, with one warning."""
         if self.folder not in _given_up:
             _given_up.add(self.folder)
             _log.warning("cache=%r cannot be written (%s): nothing more is kept there", self.folder, error.strerror)
 
     @contextlib.contextmanager
     def opened(self, name: str, *, to_write: bool) -> Iterator[int | None]:
-        """Open a file meanwhile, if that can be; its locks end with it, also if a child is forked meanwhile."""
+        """Yield an open file of the folder, or None; its locks end with the block, even after a fork."""
         file, flags = None, os.O_RDWR | os.O_CREAT if to_write else os.O_RDONLY
         if not (to_write and self.folder in _given_up):
             try:
@@ -133,13 +133,13 @@ class ObjectCache:
                 os.close(file)
 
     def has_room(self, nbytes: int) -> bool:
-        """Count bytes that are about to be written; what was used longest ago makes room for them."""
+        """Reserve bytes for writing, deleting the least recently used files if needed; return whether they fit."""
         with self.opened("used", to_write=True) as counter:
             if counter is None or not _locked(counter):
                 return False
-            found = os.pread(counter, 8, 0)
-            used = int.from_bytes(found, "little") + nbytes
-            if len(found) < 8 or self not in _limits or used > _limits[self]:
+            stored = os.pread(counter, 8, 0)
+            used = int.from_bytes(stored, "little") + nbytes
+            if len(stored) < 8 or self not in _limits or used > _limits[self]:
                 used = self._count(nbytes) + nbytes
             if fits := used <= _limits[self]:
                 _write(counter, used.to_bytes(8, "little"), 0)
@@ -154,17 +154,17 @@ class ObjectCache:
             return fits
 
     def _count(self, nbytes: int) -> int:
-        """Count what the files take, and delete some where there is no room for bytes beside them."""
-        found = []
+        """Return the bytes of all files, after deleting the oldest if `nbytes` more do not fit."""
+        files = []
         for one in os.scandir(self.folder):
             with contextlib.suppress(OSError):
                 if one.name.endswith(_END):
-                    found.append(((stat := one.stat()).st_mtime, stat.st_blocks * 512, one.path))
-        used, disk = sum(size for _, size, _ in found), os.statvfs(self.folder)
+                    files.append(((stat := one.stat()).st_mtime, stat.st_blocks * 512, one.path))
+        used, disk = sum(size for _, size, _ in files), os.statvfs(self.folder)
         most = (disk.f_bavail * disk.f_frsize + used) // 10 if self.most_nbytes is None else self.most_nbytes
         _limits[self] = most
         if used + nbytes > most:
-            for last_used, size, path in sorted(found):
+            for last_used, size, path in sorted(files):
                 if used + nbytes <= most - most // 16:
                     break
                 if last_used >= _BEGAN and self not in _too_small:
@@ -176,56 +176,56 @@ class ObjectCache:
                         text_of_bytes(most),
                     )
                 with contextlib.suppress(FileNotFoundError):
-                    os.truncate(path, 0)  # who has it open holds no bytes on the disk
+                    os.truncate(path, 0)  # frees the space even while another process has it open
                     os.unlink(path)
                 used -= size
         return used
 
 
 class CachedBytes(ByteSource):
-    """Ranges of one object, from its cache where they are in it.
+    """Ranges of one object, read through its cache.
 
-    # Guarantees: any thread may read at any time, also in a forked child; nothing is held between two reads. What is
-    asked of the store goes through `source`, which is not made before.
+    # Guarantees: any thread may read at any time, also in a forked child; nothing is open between two reads. Requests
+    to the store go through the result of `source`, which is called at the first one.
     """
 
-    gap_nbytes = PAGE_NBYTES - 1  # which leaves no page between two reads that neither of them has
+    gap_nbytes = PAGE_NBYTES - 1  # then no page between two joined reads is outside of both
 
-    def __init__(self, identity: Any, cache: ObjectCache, source: Callable[[], Any]) -> None:
+    def __init__(self, identity: Any, cache: ObjectCache, source: Callable[[], ByteSource]) -> None:
         super().__init__(identity)
         self._cache, self._make = cache, source
         address = re.sub("//[^/@]*@", "//", identity.path)
-        known = f"{address}\0{identity.size}\0{identity.etag}".encode("utf-8", "surrogateescape")
-        self._name = hashlib.blake2b(known, digest_size=16).hexdigest()
+        version = f"{address}\0{identity.size}\0{identity.etag}".encode("utf-8", "surrogateescape")
+        self._name = hashlib.blake2b(version, digest_size=16).hexdigest()
 
     @functools.cached_property
-    def _source(self) -> Any:
+    def _source(self) -> ByteSource:
         return self._make()
 
     def holds(self, offset: int, nbytes: int) -> bool:
-        """Tell whether bytes of one file are in the cache, as far as the object has them."""
+        """Return whether bytes of one cache file are cached; bytes beyond the object's end are ignored."""
         number, first = divmod(offset // PAGE_NBYTES, _PIECE_PAGES)
         last = first + (min(nbytes, self.identity.size - offset) - 1) // PAGE_NBYTES
         with self._cache.opened(self._file(number), to_write=False) as file:
             return file is not None and bool(_sums(file)[first : last + 1].all())
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
-        """Fill each target with the bytes that start at its offset; what is missing is asked for together."""
+        """Fill each target with the bytes that start at its offset, requesting all missing pages together."""
         wanted = [(offset, target) for offset, target in zip(offsets, targets, strict=True) if target.nbytes]
         if any(offset + target.nbytes > self.identity.size for offset, target in wanted):
-            self._source.read_many(offsets, targets)  # which says so
+            self._source.read_many(offsets, targets)  # raises the error
         at = np.array([offset for offset, _ in wanted], np.int64)
         ends = at + np.array([target.nbytes for _, target in wanted], np.int64)
         first, count = at // PAGE_NBYTES, -(-ends // PAGE_NBYTES) - at // PAGE_NBYTES
         numbers = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
         pages = np.unique(numbers)
-        starts = np.searchsorted(pages, first) * PAGE_NBYTES + at % PAGE_NBYTES  # in the pages, one behind the other
+        starts = np.searchsorted(pages, first) * PAGE_NBYTES + at % PAGE_NBYTES  # within the concatenated pages
         order, low = np.argsort(starts, kind="stable").tolist(), 0
         begins, stops = starts.tolist(), (starts + ends - at).tolist()
-        for some in _groups(pages):
-            rows = np.empty((some.stop - some.start, PAGE_NBYTES), np.uint8)
-            self._gather(pages[some], rows)
-            memory, first_byte, end = rows.reshape(-1).data, some.start * PAGE_NBYTES, some.stop * PAGE_NBYTES
+        for group in _groups(pages):
+            rows = np.empty((group.stop - group.start, PAGE_NBYTES), np.uint8)
+            self._gather(pages[group], rows)
+            memory, first_byte, end = rows.reshape(-1).data, group.start * PAGE_NBYTES, group.stop * PAGE_NBYTES
             for k in order[low:]:
                 if begins[k] >= end:
                     break
@@ -239,34 +239,34 @@ class CachedBytes(ByteSource):
         return f"{self._name}-{number:x}{_END}"
 
     def _gather(self, pages: Ints, rows: Bytes) -> None:
-        """Bring pages of one file, ascending, to a row each."""
-        number, left, fetched = int(pages[0]) // _PIECE_PAGES, np.arange(len(pages)), 0
+        """Read ascending pages of one cache file into rows, from the cache or the store."""
+        number, missing, fetched = int(pages[0]) // _PIECE_PAGES, np.arange(len(pages)), 0
         inside = pages - number * _PIECE_PAGES
         with self._cache.opened(self._file(number), to_write=False) as file:
-            left = left if file is None else _look(file, inside, rows, left)
+            missing = missing if file is None else _read_pages(file, inside, rows, missing)
         until = time.monotonic() + _WAIT_S
-        while len(left):
+        while len(missing):
             with self._cache.opened(self._file(number), to_write=True) as file:
                 alone = file is None or time.monotonic() > until
-                ours = np.zeros(len(left), bool)
-                for some, low, high in self._stretches(inside[left], _sums(file)):
-                    ours[some] = alone or _lock_pages(file, fcntl.F_WRLCK, low, high - low)
-                mine = left[ours]
-                if file is not None and len(mine):  # another may have brought them since
-                    mine = _look(file, inside, rows, mine)
+                is_mine = np.zeros(len(missing), bool)
+                for part, low, high in self._stretches(inside[missing], _sums(file)):
+                    is_mine[part] = alone or _lock_pages(file, fcntl.F_WRLCK, low, high - low)
+                mine = missing[is_mine]
+                if file is not None and len(mine):  # another reader may have written them since
+                    mine = _read_pages(file, inside, rows, mine)
                 self._fetch(file, number, inside, rows, mine)
             fetched += len(mine)
-            until = time.monotonic() + _WAIT_S if ours.any() else until
-            left = left[~ours]
-            if len(left):
+            until = time.monotonic() + _WAIT_S if is_mine.any() else until
+            missing = missing[~is_mine]
+            if len(missing):
                 raise_if_stopped()
                 time.sleep(_POLL_S)
-        count_asked(Asked(cached_nbytes=(len(pages) - fetched) * PAGE_NBYTES))
+        count_usage(StoreUsage(cached_nbytes=(len(pages) - fetched) * PAGE_NBYTES))
 
     def _stretches(self, inside: Ints, sums: NDArray[np.uint64]) -> Iterator[tuple[slice, int, int]]:
-        """Cut missing pages into what is asked for at once: which of them, the first, the last (exclusive).
+        """Yield ranges of missing pages to request: a slice of `inside`, the first page and the end.
 
-        Pages between them are read along as the store's own source would, unless one is there already.
+        Small gaps are included, as in the store's own source, unless one of their pages is cached.
         """
         if not len(inside):
             return
@@ -281,47 +281,47 @@ class CachedBytes(ByteSource):
                 begin = stop
 
     def _fetch(self, file: int | None, number: int, inside: Ints, rows: Bytes, mine: Ints) -> None:
-        """Ask the store for some of the pages, and keep them."""
-        base, held, asked = number * _PIECE_PAGES, 0, list[tuple[Ints, int, Bytes]]()
-        for some, low, high in self._stretches(inside[mine], _sums(file)):
-            if held + high - low > _TOGETHER:
-                self._ask(file, base, rows, inside, asked)
-                held, asked = 0, []
-            own = mine[some]
+        """Fetch pages from the store, and write them to the cache."""
+        base, pages, ranges = number * _PIECE_PAGES, 0, list[tuple[Ints, int, Bytes]]()
+        for part, low, high in self._stretches(inside[mine], _sums(file)):
+            if pages + high - low > _TOGETHER:
+                self._request(file, base, rows, inside, ranges)
+                pages, ranges = 0, []
+            own = mine[part]
             is_whole = high - low == len(own)
             memory = rows[own[0] : own[-1] + 1] if is_whole else np.empty((high - low, PAGE_NBYTES), np.uint8)
-            asked.append((own, low, memory))
-            held += high - low
-        if asked:
-            self._ask(file, base, rows, inside, asked)
+            ranges.append((own, low, memory))
+            pages += high - low
+        if ranges:
+            self._request(file, base, rows, inside, ranges)
 
-    def _ask(
-        self, file: int | None, base: int, rows: Bytes, inside: Ints, asked: list[tuple[Ints, int, Bytes]]
+    def _request(
+        self, file: int | None, base: int, rows: Bytes, inside: Ints, ranges: list[tuple[Ints, int, Bytes]]
     ) -> None:
-        offsets, targets = [(base + low) * PAGE_NBYTES for _, low, _ in asked], list[memoryview]()
-        for offset, (_, _, memory) in zip(offsets, asked, strict=True):
+        offsets, targets = [(base + low) * PAGE_NBYTES for _, low, _ in ranges], list[memoryview]()
+        for offset, (_, _, memory) in zip(offsets, ranges, strict=True):
             flat = memory.reshape(-1)
             targets.append(flat[: self.identity.size - offset].data)
-            flat[self.identity.size - offset :] = 0  # behind the object's last byte
+            flat[self.identity.size - offset :] = 0  # beyond the object's last byte
         self._source.read_many(offsets, targets)
-        for own, low, memory in asked:
+        for own, low, memory in ranges:
             if len(own) < len(memory):
                 rows[own] = memory[inside[own] - low]
         if file is not None:
-            self._keep(file, [(low, memory) for _, low, memory in asked])
+            self._keep(file, [(low, memory) for _, low, memory in ranges])
 
-    def _keep(self, file: int, found: list[tuple[int, Bytes]]) -> None:
+    def _keep(self, file: int, pages: list[tuple[int, Bytes]]) -> None:
         """Write pages, then their checksums."""
         before, per_page = _sums(file).reshape(-1, PAGE_NBYTES // 8), PAGE_NBYTES // 8
-        blocks = {low // per_page for first, memory in found for low in range(first, first + len(memory))}
+        blocks = {low // per_page for first, memory in pages for low in range(first, first + len(memory))}
         blocks = {k for k in blocks if not before[k].any()}
-        nbytes = (sum(len(memory) for _, memory in found) + len(blocks)) * PAGE_NBYTES
+        nbytes = (sum(len(memory) for _, memory in pages) + len(blocks)) * PAGE_NBYTES
         try:
             if not self._cache.has_room(nbytes):
                 return
-            for low, memory in found:
+            for low, memory in pages:
                 _write(file, memory.data, _SUMS_NBYTES + low * PAGE_NBYTES)
-            for low, memory in found:
+            for low, memory in pages:
                 sums = [_sum_of(page, low + k) for k, page in enumerate(memory)]
                 _write(file, np.array(sums, np.uint64).data, 8 * low)
         except OSError as error:
@@ -329,31 +329,32 @@ class CachedBytes(ByteSource):
 
 
 def _groups(pages: Ints) -> Iterator[slice]:
-    """Cut ascending pages into those of one file, as many as are held at once."""
+    """Divide ascending pages by file, with at most `_TOGETHER` each."""
     edges = [0, *(np.flatnonzero(np.diff(pages // _PIECE_PAGES)) + 1).tolist(), len(pages)]
     for low, high in itertools.pairwise(edges):
         for begin in range(low, high, _TOGETHER):
             yield slice(begin, min(begin + _TOGETHER, high))
 
 
-def _look(file: int, inside: Ints, rows: Bytes, left: Ints) -> Ints:
-    """Read those of some pages that a file has; return the others, and the damaged ones."""
-    sums = _sums(file)[inside[left]]
-    there = left[sums != 0]
-    if len(there):
-        edges = [0, *(np.flatnonzero(np.diff(inside[there]) != 1) + 1).tolist(), len(there)]
-        with contextlib.suppress(OSError):  # of which nothing is taken on trust
+def _read_pages(file: int, inside: Ints, rows: Bytes, wanted: Ints) -> Ints:
+    """Read the wanted pages that a file has into rows; return those that are missing or damaged."""
+    sums = _sums(file)[inside[wanted]]
+    present = wanted[sums != 0]
+    if len(present):
+        edges = [0, *(np.flatnonzero(np.diff(inside[present]) != 1) + 1).tolist(), len(present)]
+        with contextlib.suppress(OSError):  # unread rows fail their checksums
             for low, high in itertools.pairwise(edges):
-                first, last = there[low], there[high - 1] + 1
+                first, last = present[low], present[high - 1] + 1
                 done = os.preadv(file, [rows[first:last].data], _SUMS_NBYTES + int(inside[first]) * PAGE_NBYTES)
                 rows[first:last].reshape(-1)[done:] = 0
     with contextlib.suppress(OSError):
         if time.time() - os.fstat(file).st_mtime > _USED_S:
             os.utime(file)
-    right = np.zeros(len(left), bool)
-    numbers, known = inside[there].tolist(), sums[sums != 0].tolist()
-    right[sums != 0] = [_sum_of(rows[k], n) == one for k, n, one in zip(there.tolist(), numbers, known, strict=True)]
-    return left[~right]
+    right = np.zeros(len(wanted), bool)
+    numbers, expected = inside[present].tolist(), sums[sums != 0].tolist()
+    pages = zip(present.tolist(), numbers, expected, strict=True)
+    right[sums != 0] = [_sum_of(rows[row], number) == checksum for row, number, checksum in pages]
+    return wanted[~right]
 
 
 def _sum_of(page: Any, number: int) -> int:
@@ -361,32 +362,32 @@ def _sum_of(page: Any, number: int) -> int:
 
 
 def _sums(file: int | None) -> NDArray[np.uint64]:
-    """Return the checksums of a file's pages, 0 for those that it does not have."""
-    found = b""
+    """Return the checksums of a file's pages, 0 for missing ones."""
+    data = b""
     with contextlib.suppress(OSError):
-        found = b"" if file is None else os.pread(file, _SUMS_NBYTES, 0)
-    return np.frombuffer(found.ljust(_SUMS_NBYTES, b"\0"), np.uint64)
+        data = b"" if file is None else os.pread(file, _SUMS_NBYTES, 0)
+    return np.frombuffer(data.ljust(_SUMS_NBYTES, b"\0"), np.uint64)
 
 
 def _lock_pages(file: int | None, kind: int, low: int, count: int) -> bool:
-    """Let others know that pages are fetched here, or are not any more; tell whether nobody else fetches them."""
+    """Lock or unlock a range of pages; return whether no other reader has them locked."""
     if file is None:
         return True
-    try:  # a lock on bytes that belongs to what was opened
+    try:  # the lock belongs to the open file description
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, low, count, 0))
-    except OSError as error:  # any other means that there are no locks
+    except OSError as error:  # other errors mean that locks are not supported
         return error.errno not in (errno.EAGAIN, errno.EACCES)
     return True
 
 
 def _locked(file: int) -> bool:
-    """Lock a file, which whoever has it does for moments; tell whether that was done."""
+    """Lock a file that is only ever locked briefly; return whether it succeeded."""
     until = time.monotonic() + _WAIT_S
     while not (locked := try_flock(file, fcntl.LOCK_EX)) and time.monotonic() < until and not stop_asked.get()():
         time.sleep(_POLL_S)
     return locked
 
 
-def _write(file: int, data: Any, offset: int) -> None:
+def _write(file: int, data: memoryview | bytes, offset: int) -> None:
     if os.pwrite(file, data, offset) < memoryview(data).nbytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,16 +1,15 @@
-"""Files open beside others in one process: ours stand apart from the user's, and what those hold back is written.
+"""h5py handles that are isolated from the user's handles of the same file, and see what those have written.
 
-libhdf5 opens a file once: who opens it again shares what the first one opened, and must agree with it on file
-locking, or is refused ("file locking flag values don't match"). Two files are the same if their driver is and their
-inode is, so ours are opened with the "log" driver, which logs nothing here and otherwise does what the usual one
-does. Neither side then sees the other: no mode, no locking and no `libver` of the user's stands in our way, nor ours
-in theirs.
+libhdf5 opens a file once: a second handle shares the state of the first, and must agree with it on file locking, or is
+refused ("file locking flag values don't match"). Files are the same if their driver and inode are, so h5stream opens
+files with the "log" driver, which logs nothing here and otherwise equals the default one. Then neither side sees the
+other: no mode, locking or `libver` of the user's handles affects h5stream's, or the reverse.
 
-What a user has written and libhdf5 still holds back is not in the file yet. It is flushed, through the user's own
-handle, when a file is opened here, and as long as that handle lives also before the file is looked at again.
+Data that a user has written may still be in libhdf5's buffers. They are flushed, through the user's own handle, when
+h5stream opens the file, and while that handle lives also before the file is examined again.
 
-Ours share what the first of them opened, with what libhdf5 remembers of it. Of a file that was written to since, that
-is another file's structure over this one's bytes, so those that were opened before are closed first.
+h5stream's handles share libhdf5's cached metadata. If the file was written to since, these no longer match its bytes,
+so older handles are closed first.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import threading
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import h5py
 from h5py import h5f, h5fd, h5i, h5p
@@ -30,29 +28,29 @@ from h5stream.storage.source.remote import ObjectFile, ObjectIdentity, failures,
 from h5stream.storage.source.stores import is_address
 
 _OPENED = h5f.OBJ_FILE | h5f.OBJ_GROUP | h5f.OBJ_DATASET
-"""What keeps a file open: a dataset does also where nothing names its file any more."""
+"""Kinds of objects that keep a file open: a dataset does even without a handle of its file."""
 
 DAMAGE = (OSError, RuntimeError, ValueError, TypeError, KeyError)
-"""What h5py makes of what libhdf5 cannot open, or of what was closed meanwhile."""
+"""h5py's exceptions for objects that libhdf5 cannot open, or that were closed meanwhile."""
 
 _written: set[tuple[int, int]] = set()
-"""Device and inode of the files that were open for writing in this process when they were opened here."""
+"""Device and inode of files that were open for writing in this process when h5stream opened them."""
 
-_ours: list[tuple[weakref.ref[Any], dict[str, tuple[int, ...]]]] = []
-"""The handles that were opened here and live, each with what its file, and those behind it, were then, by path."""
+_handles: list[tuple[weakref.ref[h5py.File], dict[str, tuple[int, ...]]]] = []
+"""h5stream's live handles, each with the stamps of its file and of the files behind it, by path."""
 
-_ours_lock = threading.Lock()
+_handles_lock = threading.Lock()
 
 _apart_lock = threading.RLock()
-"""Held while a file is open alone for a moment, so that no two such handles share what they opened."""
+"""Held while a file is briefly open alone, so that no two such handles share state."""
 
 _pid = os.getpid()
 
 
-def open_file(path: str, *, marked: bool = True, alone: bool = False) -> Any:
-    """Open a file for reading, without file locks, whatever else this process has open; or an object in a store.
+def open_file(path: str, *, marked: bool = True, alone: bool = False) -> h5py.File:
+    """Open a file for reading, without file locks, whatever else this process has open, or an object in a store.
 
-    One that is open `alone` shares nothing with others of ours, such as chunks that they have read.
+    A handle opened `alone` shares nothing with h5stream's other handles, such as cached chunks.
     """
     if is_address(path):
         failures.pop(path, None)
@@ -63,7 +61,7 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> Any:
             access.set_fclose_degree(h5f.CLOSE_STRONG)
             access.set_fileobj_driver(h5fd.fileobj_driver, ObjectFile(identity))
             return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, fapl=access))  # h5py.File names it in ASCII
-        except Exception as error:  # which may live as long as the process, where what h5py has open there crashes
+        except Exception as error:  # it may live until the process ends, when h5py objects in its frames would crash
             traceback.clear_frames(error.__traceback__)
             raise
     access = h5p.create(h5p.FILE_ACCESS)
@@ -77,8 +75,8 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> Any:
     stamp = _close_outdated(path)
     try:
         file = h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, fapl=access))
-        with _ours_lock:
-            _ours.append((weakref.ref(file), {path: stamp}))
+        with _handles_lock:
+            _handles.append((weakref.ref(file), {path: stamp}))
         return file
     except FileNotFoundError:
         raise
@@ -89,21 +87,21 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> Any:
 
 
 @contextlib.contextmanager
-def opened_apart(path: str) -> Iterator[Any]:
-    """Open a file for a moment so that it shares nothing with any other handle of h5stream."""
+def opened_apart(path: str) -> Iterator[h5py.File]:
+    """Open a file briefly, sharing nothing with any other handle of h5stream."""
     with _apart_lock, open_file(path, alone=True) as file:
         yield file
 
 
-def is_shared(dataset: Any) -> bool:
-    """Tell whether a dataset is open in a file on a disk that other handles of ours may have open, too."""
+def is_shared(dataset: h5py.Dataset) -> bool:
+    """Return whether a dataset's file may be shared with other handles of h5stream."""
     return bool(h5i.get_file_id(dataset.id).get_access_plist().get_driver() == h5fd.LOG)
 
 
 def flush_written(path: str, *, opening: bool) -> None:
-    """Bring to the file what handles of this process that write to it hold back."""
+    """Flush the handles through which this process writes to a file."""
     if os.getpid() != _pid:
-        return  # a forked child has its parent's handles, and what they hold back is the parent's to write
+        return  # a forked child has copies of its parent's handles; the parent flushes them
     if not (opening or _written):
         return
     with contextlib.suppress(OSError):
@@ -113,14 +111,14 @@ def flush_written(path: str, *, opening: bool) -> None:
 
 
 def _close_outdated(path: str) -> tuple[int, ...]:
-    """Close what was opened here of a file that changed since, and say what the file is now.
+    """Close h5stream's handles of a file that changed since, and return its current stamp.
 
-    A reader that still has such a handle finds it closed, looks at its file and reports the change.
+    A reader that still has such a handle finds it closed, examines its file and reports the change.
     """
     now = _stamp(path)
-    with _ours_lock:
-        living = [(file, stamps) for ref, stamps in _ours if (file := ref()) is not None and file.id.valid]
-        _ours[:] = [(weakref.ref(file), stamps) for file, stamps in living]
+    with _handles_lock:
+        living = [(file, stamps) for ref, stamps in _handles if (file := ref()) is not None and file.id.valid]
+        _handles[:] = [(weakref.ref(file), stamps) for file, stamps in living]
     for file, stamps in living:
         own, *_ = stamps.values()
         if now and own[:2] == now[:2] and any(_stamp(one) != stamp for one, stamp in stamps.items()):
@@ -128,22 +126,22 @@ def _close_outdated(path: str) -> tuple[int, ...]:
     return now
 
 
-def watch(file: Any, behind: Iterable[str]) -> None:
-    """Note that a file opened here reads others, which libhdf5 keeps open with it."""
+def watch(file: h5py.File, behind: Iterable[str]) -> None:
+    """Record other files that libhdf5 keeps open with a file of h5stream's."""
     stamps = {path: _stamp(path) for path in behind}
-    with _ours_lock:
-        for ref, known in _ours:
+    with _handles_lock:
+        for ref, recorded in _handles:
             if ref() is file:
-                known.update(stamps)
+                recorded.update(stamps)
 
 
 def _stamp(path: str) -> tuple[int, ...]:
-    """Say what a file is now: device, inode, bytes, time of the last change; nothing of one that is not there."""
+    """Return device, inode, bytes and modification time of a file; empty if it is missing."""
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except OSError:
         return ()
-    return (*_key(found), found.st_size, found.st_mtime_ns)
+    return (*_key(stat), stat.st_size, stat.st_mtime_ns)
 
 
 def _flush(key: tuple[int, int]) -> None:
@@ -158,49 +156,49 @@ def _key(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def _writers(key: tuple[int, int]) -> Iterator[Any]:
-    """Yield an open object of each writable handle of a file that this process, not its parent, opened."""
+def _writers(key: tuple[int, int]) -> Iterator[h5py.h5g.GroupID]:
+    """Yield an open object of each writable handle of a file that this process opened, not its parent."""
     if os.getpid() != _pid or not _others_are_open():
         return
     seen: set[int] = set()
-    for thing in h5f.get_obj_ids(h5f.OBJ_ALL, _OPENED):
+    for opened in h5f.get_obj_ids(h5f.OBJ_ALL, _OPENED):
         with contextlib.suppress(*DAMAGE):
-            number = h5py.h5o.get_info(thing).fileno
+            number = h5py.h5o.get_info(opened).fileno
             if number not in seen:
                 seen.add(number)
-                file = h5i.get_file_id(thing)
+                file = h5i.get_file_id(opened)
                 if file.get_intent() & h5f.ACC_RDWR and _key_of(file) == key:
-                    yield thing
+                    yield opened
 
 
 def _others_are_open() -> bool:
-    """Tell, by counting, whether anything may be open that is not of a file opened here: to look at each takes long."""
-    with _ours_lock:
-        files = [file for ref, _ in _ours if (file := ref()) is not None]
+    """Return whether objects may be open outside of h5stream's files, by counting: examining each takes long."""
+    with _handles_lock:
+        files = [file for ref, _ in _handles if (file := ref()) is not None]
     try:
-        ours = sum(h5f.get_obj_count(file.id, _OPENED | h5f.OBJ_LOCAL) for file in files if file.id.valid)
+        own = sum(h5f.get_obj_count(file.id, _OPENED | h5f.OBJ_LOCAL) for file in files if file.id.valid)
     except DAMAGE:  # closed meanwhile
         return True
-    return bool(h5f.get_obj_count(h5f.OBJ_ALL, _OPENED) != ours)
+    return bool(h5f.get_obj_count(h5f.OBJ_ALL, _OPENED) != own)
 
 
-def _key_of(file: Any) -> tuple[int, int]:
+def _key_of(file: h5f.FileID) -> tuple[int, int]:
     if file.get_access_plist().get_driver() in (h5fd.SEC2, h5fd.LOG):
         return _key(os.fstat(file.get_vfd_handle()))
     return _key(os.stat(file.name))
 
 
 def _flush_before_fork() -> None:
-    """Leave nothing held back: a child cannot write it, and would read the file without it."""
+    """Flush all written data before a fork: the child cannot, and would read the file without them."""
     for key in list(_written):
         _flush(key)
 
 
 def _forget_in_child() -> None:
-    """Leave the parent's handles alone, and its lock, which another of its threads may have held."""
-    global _ours_lock, _apart_lock
-    _ours_lock, _apart_lock = threading.Lock(), threading.RLock()
-    _ours.clear()
+    """Forget the parent's handles and replace its locks, which another of its threads may have held."""
+    global _handles_lock, _apart_lock
+    _handles_lock, _apart_lock = threading.Lock(), threading.RLock()
+    _handles.clear()
 
 
 os.register_at_fork(before=_flush_before_fork, after_in_child=_forget_in_child)

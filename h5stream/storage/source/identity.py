@@ -1,4 +1,4 @@
-"""What bytes are read from: an identity, which tells whether they are still the same, and the source that it opens."""
+"""Interfaces of byte sources: an identity detects changes of a file, and opens the source of its bytes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from h5stream.errors import TruncatedFileError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourceIdentity:
-    """What a file was when it was opened, wherever it lies; or what several were.
+    """The state of one or several files when they were opened, on a disk or in a store.
 
-    # Guarantees: immutable, hashable and pickled: it travels to other processes and opens its source there.
+    # Guarantees: immutable, hashable and picklable, so that other processes can open the source.
     """
 
-    path: str  # the path as it was given
+    path: str  # as the user gave it
     size: int  # bytes
 
     @property
     def file_sizes(self) -> tuple[int, ...]:
-        """Bytes of each file, where it stands for several."""
+        """Bytes of each file."""
         return (self.size,)
 
     @property
@@ -32,41 +32,41 @@ class SourceIdentity:
 
     @property
     def is_watched(self) -> bool:
-        """Whether anything but its size tells that other bytes took its place."""
+        """Whether anything but the size can reveal that the file was replaced."""
         return True
 
     def at(self, offset: int) -> tuple[SourceIdentity, int]:
-        """Return the file that a byte lies in, and where it lies there."""
+        """Return the file that contains a byte, and the byte's offset in it."""
         return self, offset
 
     def each(self) -> Sequence[SourceIdentity]:
-        """Return every file that it stands for."""
+        """Return the identities of all its files."""
         return [self]
 
     def check_unchanged(self) -> None:
-        """Raise `SourceChangedError` if the path no longer leads to the same bytes; reads may tell that themselves."""
+        """Raise `SourceChangedError` if the path leads to other bytes now; does nothing if reads check that."""
 
     def open(self) -> ByteSource:
-        """Return the bytes; they may be opened only when they are first read."""
+        """Return the source; it may open the file only at the first read."""
         raise NotImplementedError
 
     def for_structure(self) -> ByteSource:
-        """Return the bytes for who reads many small pieces of their structure."""
+        """Return a source suited to many small reads of metadata."""
         return self.open()
 
-    def ends_early(self, offset: int, wanted: int, there: int) -> TruncatedFileError:
-        """Return the error for bytes that are promised at an offset, and of which only some are there."""
+    def ends_early(self, offset: int, wanted: int, present: int) -> TruncatedFileError:
+        """Return the error for a read of `wanted` bytes at an offset with only `present` bytes."""
         return TruncatedFileError(
-            f"{self.path!r} ends early: {wanted} bytes are promised at byte {offset}, {there} are there (it has "
+            f"{self.path!r} ends early: {wanted} bytes are promised at byte {offset}, {present} are there (it has "
             f"{self.size}). Copy it again from its source.",
             file=self.path,
         )
 
 
 class Descriptor:
-    """An open descriptor, closed when the last reference to it goes, so that no reader's number changes its meaning."""
+    """A file descriptor that is closed with its last reference, so that its number is never reused under a reader."""
 
-    number = -1  # until it is known: Ctrl-C may come before
+    number = -1  # so that `__del__` works if Ctrl-C interrupts `__init__`
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -79,17 +79,17 @@ class Descriptor:
 class ByteSource:
     """The bytes of one file, or of several.
 
-    # Guarantees: any thread may read, at any time, also after `close`, which lets go of what is open until then. Memory
-    to be filled belongs to the caller; the source keeps nothing of it. Pickling carries the identity.
+    # Guarantees: any thread may read, at any time, also after `close`, which releases what is open until then. Memory
+    to be filled belongs to the caller; the source keeps no reference to it. Pickling carries the identity.
     """
 
-    gap_nbytes = 0  # bytes between two reads that are better read along than skipped
-    has_descriptor = False  # whether `descriptor` gives one
+    gap_nbytes = 0  # gaps between two reads up to which one larger read is faster
+    has_descriptor = False  # whether `descriptor` returns one
 
     def __init__(self, identity: Any) -> None:
-        self.identity = identity  # what the file was when it was opened
+        self.identity = identity  # the state of the file when it was opened
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[], ByteSource], tuple[()]]:
         return self.identity.open, ()
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
@@ -97,8 +97,8 @@ class ByteSource:
         raise NotImplementedError
 
     def descriptor(self) -> Descriptor | None:
-        """Return an open descriptor of a local file, for the caller's own reads; it is open as long as it is held."""
+        """Return a descriptor of a local file, open as long as it is referenced; None for other sources."""
         return None
 
     def close(self) -> None:
-        """Let go of what is open; a later read opens it again."""
+        """Release open files; a later read opens them again."""

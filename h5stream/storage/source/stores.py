@@ -1,8 +1,8 @@
-"""What speaks with stores of objects (S3, Google Cloud, Azure, HTTP): addresses, stores, requests, and their errors.
+"""Access to object stores (S3, Google Cloud, Azure, HTTP) through `obstore`: addresses, stores, requests and errors.
 
-`obstore` does; without it, an address is refused with the line that installs it. What opens a store, its credentials
-among it, stays in this process: others name it by a word that means nothing elsewhere. Another process opens what needs
-none of that with what its environment has.
+Without `obstore`, an address is refused with the command that installs it. Storage options, such as credentials, stay
+in this process: elsewhere a store is named by a word without a meaning. Another process can open stores that need only
+its own environment.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -34,16 +35,16 @@ from h5stream.errors import OptionError, SourceChangedError, SourceError, Source
 T = TypeVar("T")
 
 CONCURRENCY = 64
-"""Requests of a process that wait beside one another."""
+"""Concurrent requests of a process."""
 
 SCHEMES = "(?:s3a?|gs|gcs|az|azure|abfss?|adl|https?|hf|memory)"
-"""How addresses begin."""
+"""A regular expression of the schemes of addresses."""
 _ADDRESS = re.compile(rf"({SCHEMES})://([^/?#]*)/?(.*)", re.DOTALL)
 _HUB = re.compile(r"datasets/([^/]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
 _RETRIES: dict[str, Any] = {
-    "max_retries": 100,  # the steps are drawn, so that their number says little of how long they last
-    "retry_timeout": timedelta(seconds=40),  # a request that says nothing takes 30 s of it, and is repeated once
+    "max_retries": 100,  # `retry_timeout` is the limit: delays are random, so their number bounds no time
+    "retry_timeout": timedelta(seconds=40),  # a request without an answer takes 30 s of it, and is repeated once
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 3},
 }
 _CLIENT = {
@@ -51,8 +52,7 @@ _CLIENT = {
     "connect_timeout": timedelta(seconds=10),
     "pool_idle_timeout": timedelta(seconds=10),
 }
-"""How long a request may take, how often it is repeated where a store says that it is busy, and how long a connection
-stays open that nobody uses."""
+"""Time limits of requests and idle connections; `_RETRIES` says how often a request to a busy store is repeated."""
 
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(
@@ -71,7 +71,7 @@ _PLACES = {
     }.items()
     for name in names.split()
 }
-"""The dicts that options of obstore's stand in, whatever the store."""
+"""The dicts that contain obstore's options for all stores."""
 _OF_STORES = {
     "AWS": "access_key_id bucket default_region endpoint imdsv1_fallback metadata_endpoint region request_payer "
     "role_arn role_session_name s3_express secret_access_key session_token skip_signature sts_endpoint "
@@ -80,8 +80,8 @@ _OF_STORES = {
     "AZURE": "account_key account_name authority_host client_id client_secret endpoint federated_token_file "
     "msi_endpoint sas_key skip_signature tenant_id token use_azure_cli use_emulator use_fabric_endpoint",
 }
-"""Options that reading needs of the stores themselves; obstore knows more, and other names of these."""
-_SAID_ELSEWHERE = {
+"""Options of the stores themselves that reading may need; obstore has more, and aliases."""
+_FOREIGN_NAMES = {
     "anon": "skip_signature",
     "anonymous": "skip_signature",
     "no_sign_request": "skip_signature",
@@ -89,107 +89,108 @@ _SAID_ELSEWHERE = {
     "secret": "secret_access_key",
     "use_ssl": "allow_http",
 }
-"""What other libraries call options."""
+"""Names of options in other libraries."""
 
 _STOP_S = 0.1
-"""How often who waits for a request looks whether it is to stop."""
+"""How often a thread that waits for a request checks whether to stop."""
 
 stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stop_asked", default=lambda: False)
-"""What tells a thread that nobody needs what it reads any more."""
+"""A function that returns whether the current thread's read is no longer needed."""
 
 
 class StoppedError(Exception):
-    """Nobody needs what was being read any more, so that not all of it is there.
+    """A read was abandoned because its result is no longer needed.
 
-    No error of a source, which is remembered, reported or got over: nobody sees this one.
+    It is not a `SourceError`, which is recorded, reported or retried; users never see it.
     """
 
 
 def raise_if_stopped() -> None:
-    """End what this thread reads where nobody needs it any more."""
+    """Raise `StoppedError` if this thread's read is no longer needed."""
     if stop_asked.get()():
         raise StoppedError("nobody waits for these bytes any more")
 
 
 @contextlib.contextmanager
-def over_afterwards() -> Iterator[None]:
-    """Let what other threads begin to read meanwhile end with the block, however it ends."""
-    ended, stopped = threading.Event(), stop_asked.get()
+def cancelled_on_exit() -> Iterator[None]:
+    """Stop reads that other threads started for a block when the block ends, however it ends."""
+    finished, stopped = threading.Event(), stop_asked.get()
 
     def is_over() -> bool:
-        return ended.is_set() or stopped()
+        return finished.is_set() or stopped()
 
     token = stop_asked.set(is_over)
     try:
         yield
     finally:
-        ended.set()
+        finished.set()
         stop_asked.reset(token)
 
 
-class Asked(NamedTuple):
-    """What was asked of stores, and what a cache had."""
+class StoreUsage(NamedTuple):
+    """Requests to stores, bytes from stores, and bytes from a cache."""
 
     requests: int = 0
     nbytes: int = 0
     cached_nbytes: int = 0
 
 
-NOTHING = Asked()
-_asked_lock, _asked = threading.Lock(), [NOTHING]
+NOTHING = StoreUsage()
+_usage_lock, _usage = threading.Lock(), [NOTHING]
 
-asked_by: contextvars.ContextVar[list[Asked]] = contextvars.ContextVar("asked_by", default=[NOTHING])  # noqa: B039
-"""Where it is counted what a thread asks, and others on its behalf; by default where nobody looks."""
-
-
-def asked_of_stores(before: Asked = NOTHING) -> Asked:
-    """Return what this process has asked of stores, or what it has since."""
-    return Asked(*map(operator.sub, _asked[0], before))
+asked_by: contextvars.ContextVar[list[StoreUsage]] = contextvars.ContextVar("asked_by", default=[NOTHING])  # noqa: B039
+"""The counter for requests of a thread, and of others on its behalf; by default one that nobody reads."""
 
 
-def count_asked(more: Asked) -> None:
-    """Count what was asked, also for whom it was."""
-    with _asked_lock:
-        for total in (_asked, asked_by.get()):
-            total[0] = Asked(*map(operator.add, total[0], more))
+def store_usage(before: StoreUsage = NOTHING) -> StoreUsage:
+    """Return this process's usage of stores, or its usage since `before`."""
+    return StoreUsage(*map(operator.sub, _usage[0], before))
+
+
+def count_usage(more: StoreUsage) -> None:
+    """Add to the usage of the process, and to that of the current `asked_by`."""
+    with _usage_lock:
+        for total in (_usage, asked_by.get()):
+            total[0] = StoreUsage(*map(operator.add, total[0], more))
 
 
 def count_requests(requests: int = 1, nbytes: int = 0) -> None:
-    """Count requests for so many bytes together."""
-    count_asked(Asked(requests, nbytes))
+    """Count requests and their total bytes."""
+    count_usage(StoreUsage(requests, nbytes))
 
 
 stores: dict[str, Any] = {}
-"""Stores by their words."""
+"""Open stores by their words."""
 
 
 def is_address(path: str) -> bool:
-    """Tell whether a path is the address of an object in a store, such as ``s3://bucket/a.h5``."""
+    """Return whether a path is an address in a store, such as ``s3://bucket/a.h5``."""
     return _ADDRESS.match(path) is not None
 
 
-def restored(path: Any) -> str:
-    """Return an address as it was written, if a `Path` was made of it: that has lost a slash."""
+def restored(path: str | os.PathLike[str]) -> str:
+    """Return the address that a `Path` was made of, which has lost a slash; other paths as text."""
     return re.sub(rf"^({SCHEMES}):/(?!/)", r"\1://", os.fspath(path))
 
 
-def _whose(path: str) -> str:
-    """Return what the variables begin with that the store of an address is opened by; empty where there are none."""
+def _variable_prefix(path: str) -> str:
+    """Return the prefix of the environment variables for the store of an address; empty if it has none."""
     kinds = {"s3": "AWS", "gs": "GOOGLE", "gc": "GOOGLE", "az": "AZURE", "ab": "AZURE", "ad": "AZURE"}
     return kinds.get(path[:2], "") if is_address(path) else ""
 
 
 def is_unsigned(path: str) -> bool:
-    """Tell whether the environment says that the store of an address is asked without credentials (`--anonymous`)."""
-    return os.environ.get(f"{_whose(path)}_SKIP_SIGNATURE", "").lower() in ("true", "1")
+    """Return whether the environment disables credentials for the store of an address (`--anonymous`)."""
+    return os.environ.get(f"{_variable_prefix(path)}_SKIP_SIGNATURE", "").lower() in ("true", "1")
 
 
 def parts_of(address: str) -> tuple[str, str]:
-    """Return where the store of an address is, and the object's path in it."""
-    found = _ADDRESS.match(address)
-    assert found is not None
-    scheme, host, path = found.groups()
-    user, at, _ = host.rpartition("@")  # at Azure the container stands there
+    """Return the base address of the store in an address, and the object's path in the store."""
+    match = _ADDRESS.match(address)
+    if match is None:
+        raise ValueError(f"{address!r} is not an address")
+    scheme, host, path = match.groups()
+    user, at, _ = host.rpartition("@")  # Azure's container
     if at and (":" in user or not scheme.startswith("a")):
         raise OptionError(
             f"'{scheme}://...@{host[len(user) + 1 :]}' has a name or a key before its @; give the address without "
@@ -200,7 +201,7 @@ def parts_of(address: str) -> tuple[str, str]:
             f"{address.partition('?')[0]!r} is followed by a query, which may hold a key; give the address without "
             "that, and storage_options={'client_options': {'default_headers': ...}}, or a store object"
         )
-    if scheme.startswith("http"):  # as a browser shows it: obstore encodes it
+    if scheme.startswith("http"):  # decoded, because obstore encodes it again
         path = unquote(path, errors="surrogateescape")
     if scheme == "hf":
         hub = _HUB.fullmatch(f"{host}/{path}")
@@ -212,11 +213,11 @@ def parts_of(address: str) -> tuple[str, str]:
 
 
 _used_in: list[int] = []
-"""The process in which obstore was first used: its threads do not come along into a forked child."""
+"""The process in which obstore was first used: a forked child does not inherit its threads."""
 
 
-def the_library() -> Any:
-    """Return obstore, if it is there and can be used in this process."""
+def import_obstore() -> ModuleType:
+    """Return the module obstore; raise if it is missing, or unusable after a fork."""
     _used_in[:] = _used_in or [os.getpid()]
     if _used_in[0] != os.getpid():
         raise SourceError(
@@ -232,20 +233,20 @@ def the_library() -> Any:
 
 
 _options_of: dict[str, frozenset[str]] = {}
-"""The names of the options that stores were opened with, by their words."""
+"""By word, the names of the options with which a store was opened."""
 _secrets_of: dict[str, tuple[str, ...]] = {}
-"""What no message may repeat, if a server does, by the words of stores: it stays in this process, as the stores do."""
+"""By word, the secrets of a store, which are removed from messages; they never leave this process."""
 _environments: dict[str, str] = {}
-"""A digest of the variables that stores were opened with, by their words."""
+"""By word, a digest of the environment variables with which a store was opened."""
 _OF_CONNECTIONS = ("_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
-"""How the names of variables end that all connections are made by."""
+"""Endings of environment variables that concern all connections."""
 _OBJECT = "a store object"
 _SECRET_CHARS = 6
-"""Characters of a secret, at least: shorter words stand in messages by chance."""
+"""The least length of a secret: shorter words occur in messages by chance."""
 
 
-def word_of(base: str, options: Any) -> str:
-    """Return the word of a store; it is opened if it is not yet, or if the environment says something else since."""
+def word_of(base: str, options: object) -> str:
+    """Return the word of a store, opening it if needed, or again if the environment has changed."""
     if isinstance(options, str | bytes | int | list | tuple):
         raise OptionError(
             "storage_options= takes a dict of options, such as {'skip_signature': True}, or a store of obstore's, not "
@@ -258,119 +259,120 @@ def word_of(base: str, options: Any) -> str:
         return word
     word, environment = base if not options else f"{base} {_digest(options)}", _environment(base)
     if word not in stores or _environments.get(word, environment) != environment:
-        stores[word], _environments[word] = _opened(base, options or {}), environment
+        stores[word], _environments[word] = _open_store(base, options or {}), environment
         _tried.discard(word)
         pairs = [*_pairs_of(options or {})]
         _options_of[word] = frozenset(name for name, _ in pairs)
-        variables = [(_plain(name), value) for name, value in os.environ.items() if name.startswith(f"{_whose(base)}_")]
+        prefix = f"{_variable_prefix(base)}_"
+        variables = [(_plain(name), value) for name, value in os.environ.items() if name.startswith(prefix)]
         secrets_of = [value for name, value in [*pairs, *variables] if name in _KEYS and isinstance(value, str)]
         _secrets_of[word] = tuple(part for value in secrets_of for part in value.split() if len(part) >= _SECRET_CHARS)
     return word
 
 
 def _environment(base: str) -> str:
-    """Return a digest of the variables that a store is opened by, such as credentials."""
-    whose = f"{_whose(base) or '-'}_"
-    names = [name for name in os.environ if name.startswith(whose) or name.upper().endswith(_OF_CONNECTIONS)]
+    """Return a digest of the environment variables for a store, such as credentials."""
+    prefix = f"{_variable_prefix(base) or '-'}_"
+    names = [name for name in os.environ if name.startswith(prefix) or name.upper().endswith(_OF_CONNECTIONS)]
     return _digest({name: os.environ.get(name, "") for name in names})
 
 
 def _pairs_of(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the plain names of options and their values, wherever they stand."""
+    """Yield the plain names and values of options, nested ones included."""
     for name, value in options.items():
         yield _plain(name), value
         if isinstance(value, Mapping):
             yield from _pairs_of(value)
 
 
-def _opened(base: str, options: Mapping[str, Any]) -> Any:
-    """Open a store with some options, and with what the environment says beside them."""
-    given = _checked(base, options)
-    _check_endpoint(base, given)
-    client = {**_CLIENT, **given.pop("client_options", {})}
-    retries = {**_RETRIES, **given.pop("retry_config", {})}
+def _open_store(base: str, options: Mapping[str, Any]) -> Any:
+    """Open a store with options, in addition to those of the environment."""
+    checked = _checked(base, options)
+    _check_endpoint(base, checked)
+    client = {**_CLIENT, **checked.pop("client_options", {})}
+    retries = {**_RETRIES, **checked.pop("retry_config", {})}
     retries["backoff"] = {**_RETRIES["backoff"], **retries["backoff"]}
-    library = the_library()
+    library = import_obstore()
     try:
         url = f"{base}/" if base.startswith(("http", "memory")) else base
         if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"):
             client["allow_http"] = True
-        return library.store.from_url(url, client_options=client, retry_config=retries, **given)
+        return library.store.from_url(url, client_options=client, retry_config=retries, **checked)
     except BaseException as error:
         if not (isinstance(error, Exception) or _is_panic(error)):
             raise
         if (unknown := re.match(r"(?:Configuration key: '|Invalid key: )(\w+)", str(error))) is not None:
-            raise _no_such_option(base, unknown[1]) from None
+            raise _unknown_option(base, unknown[1]) from None
         raise OptionError(f"storage_options= does not open {base!r}: {_without_keys(error, base)}") from None
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Tell whether obstore came upon what it did not expect, which is no `Exception`."""
+    """Return whether an error is a panic of obstore, which is no `Exception`."""
     return type(error).__name__ in ("PanicException", "RustPanic")
 
 
-def _plain(name: Any) -> str:
-    """Return an option's name as it is written without the store's."""
+def _plain(name: object) -> str:
+    """Return an option's name in lower case, without the store's prefix."""
     return re.sub("^(aws|google|azure)_(storage_)?", "", str(name).lower())
 
 
-def _checked(base: str, given: Any, place: str = "") -> dict[str, Any]:
-    """Return options with durations as such; refuse those that obstore would panic at or not heed."""
-    if not isinstance(given, Mapping):
-        raise OptionError(f"storage_options= takes a dict for {place!r}, not {type(given).__name__}")
-    found = dict(given)
-    for name, value in given.items():
+def _checked(base: str, options: object, place: str = "") -> dict[str, Any]:
+    """Return options with durations parsed; raise for those at which obstore would panic, or that it ignores."""
+    if not isinstance(options, Mapping):
+        raise OptionError(f"storage_options= takes a dict for {place!r}, not {type(options).__name__}")
+    checked = dict(options)
+    for name, value in options.items():
         if place in ("retry_config", "backoff") and _PLACES.get(name) != place:
-            raise _no_such_option(base, name, value)
+            raise _unknown_option(base, name, value)
         if name in ("client_options", "retry_config", "backoff"):
-            found[name] = _checked(base, value, name)
+            checked[name] = _checked(base, value, name)
         elif name == "config" and not place:
-            found[name] = _checked(base, value)
+            checked[name] = _checked(base, value)
         elif not place and (_plain(name) in _PLACES or base.startswith(("http", "memory"))):
-            raise _no_such_option(base, name, value)
+            raise _unknown_option(base, name, value)
         elif not place and name != "credential_provider" and not isinstance(value, (str, bool)):
-            said = f"storage_options={{{name!r}: ...}} takes text, or True or False"
-            raise OptionError(f"{said}, not {type(value).__name__}")
+            rule = f"storage_options={{{name!r}: ...}} takes text, or True or False"
+            raise OptionError(f"{rule}, not {type(value).__name__}")
         elif name.endswith("timeout") or name in ("init_backoff", "max_backoff"):
-            found[name] = _duration(name, value)
-    return found
+            checked[name] = _duration(name, value)
+    return checked
 
 
-def _duration(name: str, value: Any) -> timedelta:
-    """Return a duration that is given as one, in seconds, or as text."""
+def _duration(name: str, value: object) -> timedelta:
+    """Return a duration, given as timedelta, in seconds, or as text."""
     if isinstance(value, timedelta):
         return value
     text, seconds, at = str(value), 0.0, 0
-    while not isinstance(value, bool) and (found := _DURATION.match(text, at)):
-        unit = (found[2] or "s").lower()
-        seconds += float(found[1]) * _DURATION_UNITS[unit[: 2 if unit[1:2] == "s" else 1]]
-        at = found.end()
+    while not isinstance(value, bool) and (match := _DURATION.match(text, at)):
+        unit = (match[2] or "s").lower()
+        seconds += float(match[1]) * _DURATION_UNITS[unit[: 2 if unit[1:2] == "s" else 1]]
+        at = match.end()
     if not at or at < len(text):
-        said = f"{name!r} takes a duration: seconds, text such as '120s' or '2min', or a timedelta"
-        raise OptionError(f"{said}; not {value!r}")
+        rule = f"{name!r} takes a duration: seconds, text such as '120s' or '2min', or a timedelta"
+        raise OptionError(f"{rule}; not {value!r}")
     return timedelta(seconds=seconds)
 
 
-def _no_such_option(base: str, name: str, value: Any = None) -> OptionError:
-    """Return the error of an option that the store does not have, with the one that is meant, and where it goes."""
-    own, plain = _OF_STORES.get(_whose(base), ""), _plain(name)
-    places, meant = dict.fromkeys(own.split(), "") | _PLACES, _SAID_ELSEWHERE.get(plain, plain)
-    said = f"storage_options= for {base!r} has no {name!r} there"
+def _unknown_option(base: str, name: str, value: object = None) -> OptionError:
+    """Return the error for an unknown option, with the similar one and the dict that contains it."""
+    own, plain = _OF_STORES.get(_variable_prefix(base), ""), _plain(name)
+    places, meant = dict.fromkeys(own.split(), "") | _PLACES, _FOREIGN_NAMES.get(plain, plain)
+    problem = f"storage_options= for {base!r} has no {name!r} there"
     if "profile" in plain:
         way_out = 'eval "$(aws configure export-credentials --profile NAME --format env)" sets what is read instead'
-        return OptionError(f"{said}: profiles are not read; {way_out}")
+        return OptionError(f"{problem}: profiles are not read; {way_out}")
     if not (near := difflib.get_close_matches(meant, places, n=1, cutoff=0.7)):
-        return OptionError(f"{said}: it has {', '.join([*own.split(), 'client_options', 'retry_config'])}")
+        return OptionError(f"{problem}: it has {', '.join([*own.split(), 'client_options', 'retry_config'])}")
     written, place = f"{{{near[0]!r}: {value if isinstance(value, bool) else '...'}}}", places[near[0]]
     belongs = f"{near[0]} belongs in {place}" if place else "write"
     while place:
         written, place = f"{{{place!r}: {written}}}", _PLACES.get(place, "")
-    return OptionError(f"{said}; {belongs}: storage_options={written}")
+    return OptionError(f"{problem}; {belongs}: storage_options={written}")
 
 
-def _check_endpoint(base: str, given: Mapping[str, Any]) -> None:
-    """Refuse an endpoint of S3 that obstore would end the process at."""
-    every = {**os.environ, **given.get("config", {}), **given} if base.startswith("s3") else {}
+def _check_endpoint(base: str, options: Mapping[str, Any]) -> None:
+    """Raise for an endpoint of S3 at which obstore would abort the process."""
+    every = {**os.environ, **options.get("config", {}), **options} if base.startswith("s3") else {}
     for name, value in every.items():
         if re.fullmatch("(aws_)?endpoint(_url|_url_s3)?", name.lower()) and value and "://" not in str(value):
             raise OptionError(
@@ -382,7 +384,7 @@ _KEY = secrets.token_bytes(16)
 
 
 def _digest(options: Mapping[str, Any]) -> str:
-    """Return a word for options that says nothing of them: its key is this process's."""
+    """Return a digest of options that does not reveal them: its key is random for each process."""
     return hashlib.blake2b(repr(sorted(options.items(), key=str)).encode(), key=_KEY, digest_size=8).hexdigest()
 
 
@@ -391,7 +393,7 @@ _CREDENTIALS = {
     "GOOGLE": ("GOOGLE_APPLICATION_CREDENTIALS",),
     "AZURE": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
 }
-"""The variables that hold credentials."""
+"""The environment variables of credentials."""
 
 
 _KEYS = {
@@ -399,7 +401,7 @@ _KEYS = {
     *("web_identity_token_file", "application_credentials", "bearer_token", "service_account", "service_account_key"),
     *("account_key", "client_secret", "sas_key", "token", "federated_token_file", "authorization"),
 }
-"""Options that hold credentials, or lead to them."""
+"""Options that contain credentials, or refer to them."""
 
 _STATUSES = {
     400: "a wrong region or endpoint, or a token that has expired, is the usual reason; see 'Credentials' in "
@@ -408,87 +410,88 @@ _STATUSES = {
     409: "something else is being done with the object; try again later",
     416: "the object has no such bytes: it may be another one since it was opened; open it again",
 }
-"""What a status means, and the way out."""
+"""The meaning of an HTTP status, with the way out."""
 _BUSY = (
     "it is busy, or fails, and was asked again until the time for that was up; go on later from loader.state_dict(), "
     "or wait longer: storage_options={'retry_config': {'retry_timeout': '3min'}}"
 )
 
 
-def _rights(address: str, word: str) -> str:
-    """Say what a store's refusal may mean, and where its credentials come from."""
-    whose, options = _whose(address), _options_of.get(word, frozenset())
-    names = _CREDENTIALS.get(whose, ())
+def _permission_advice(address: str, word: str) -> str:
+    """Return advice on a permission error, with the source of the credentials."""
+    provider, options = _variable_prefix(address), _options_of.get(word, frozenset())
+    names = _CREDENTIALS.get(provider, ())
     are_set = [name for name in names if os.environ.get(name)]
     if _OBJECT in options:
-        said = "the credentials of the store object in storage_options= are wrong, or without rights here"
+        advice = "the credentials of the store object in storage_options= are wrong, or without rights here"
     elif keys := sorted(options & _KEYS):
         are = "is" if len(keys) == 1 else "are"
-        said = f"{' and '.join(keys)} in storage_options= {are} wrong, or without rights here"
-        said = f"{are_set[0]} is set, but storage_options= count: {said}" if are_set else said
+        advice = f"{' and '.join(keys)} in storage_options= {are} wrong, or without rights here"
+        advice = f"{are_set[0]} is set, but storage_options= count: {advice}" if are_set else advice
     elif not names:
         return "a token goes in storage_options={'client_options': {'default_headers': {'authorization': ...}}}"
     elif "skip_signature" in options or is_unsigned(address):
-        said = f"it was asked without credentials (skip_signature); {' and '.join(names)} hold some"
+        advice = f"it was asked without credentials (skip_signature); {' and '.join(names)} hold some"
     elif are_set:
-        said = f"{are_set[0]} is set, but wrong or without rights here"
+        advice = f"{are_set[0]} is set, but wrong or without rights here"
     else:
-        said = f"{' and '.join(names)} are not set"
-    said += ", or the object does not exist and you may not list" * bool(names)
-    return f"{said}; see 'Credentials' in docs/buckets.md, and storage_options="
+        advice = f"{' and '.join(names)} are not set"
+    advice += ", or the object does not exist and you may not list" * bool(names)
+    return f"{advice}; see 'Credentials' in docs/buckets.md, and storage_options="
 
 
 def _without_keys(error: BaseException, address: str = "", word: str = "") -> str:
-    """Return what an error says, without what may be a key: queries, what stands before an @, and known ones."""
-    said = re.sub(r"\?[^\s\"')<>]*", "?...", str(error))
+    """Return the message of an error without queries, user names in addresses, and known secrets."""
+    message = re.sub(r"\?[^\s\"')<>]*", "?...", str(error))
     for secret in _secrets_of.get(word, ()):
-        said = said.replace(secret, "...")
-    said = re.sub(r"//[^/@\s]*@", "//...@", said)
-    said = re.sub(r'failed to parse "[^"]*"', "failed to parse a value", said)
-    asked_the_machine = "169.254.169.254" in said or "metadata.google" in said  # of a cloud, for its own
-    if asked_the_machine or "Account must be specified" in said:
-        names = " and ".join(_CREDENTIALS.get(_whose(address), ()))
-        said = f"there are no credentials: set {names}" if names else "there are no credentials"
-        return f"{said}; for a public bucket storage_options={{'skip_signature': True}} (--anonymous)"
-    if "Range request not supported" in said or "Received non-partial response" in said:
+        message = message.replace(secret, "...")
+    message = re.sub(r"//[^/@\s]*@", "//...@", message)
+    message = re.sub(r'failed to parse "[^"]*"', "failed to parse a value", message)
+    asked_the_machine = "169.254.169.254" in message or "metadata.google" in message  # of a cloud, for its own
+    if asked_the_machine or "Account must be specified" in message:
+        names = " and ".join(_CREDENTIALS.get(_variable_prefix(address), ()))
+        message = f"there are no credentials: set {names}" if names else "there are no credentials"
+        return f"{message}; for a public bucket storage_options={{'skip_signature': True}} (--anonymous)"
+    if "Range request not supported" in message or "Received non-partial response" in message:
         return "the server sends whole files alone, and no parts of them; download it, and name the copy"
     if is_of_ranges(error) and not _status_of(error):
-        return f"the server does not send the bytes that it is asked for ({_first_line(said)[-90:]}); download the file"
-    if (why := _in_vain(error)) is not None:
+        line = _first_line(message)[-90:]
+        return f"the server does not send the bytes that it is asked for ({line}); download the file"
+    if (why := _permanent_reason(error)) is not None:
         return why
-    if "redirect" in said:
-        return f"{_redirected(address)} ({_first_line(said)})"
-    return _first_line(said)
+    if "redirect" in message:
+        return f"{_redirected(address)} ({_first_line(message)})"
+    return _first_line(message)
 
 
-def _first_line(said: str) -> str:
-    """Return the line of an error that is for people, and the reason that stands below it."""
-    first = said.splitlines()[0][:300].rstrip(": ") if said else "no reason is given"
+def _first_line(message: str) -> str:
+    """Return the readable line of an error message, with the reason below it."""
+    first = message.splitlines()[0][:300].rstrip(": ") if message else "no reason is given"
     request = re.match(r".*?performing (\w+) (\S+) in [^ ,]+(?:, (after \d+ retries))?.*? - ", first)
     if request is not None:
-        asked = f"{request[1]} {request[2]}" + (f" ({request[3]})" if request[3] else "")
+        action = f"{request[1]} {request[2]}" + (f" ({request[3]})" if request[3] else "")
         first = first[request.end() :].removeprefix("HTTP error: ")
-        if (status := _STATUS.search(said)) is not None:
-            why = re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", said, re.DOTALL)
+        if (status := _STATUS.search(message)) is not None:
+            why = re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", message, re.DOTALL)
             reason = f", {why[1]}: {why[2]}"[:300] if why else ""
-            return f"{asked} was answered with {status[1].strip()}{reason}"
-        return f"{asked}: {_of_transport(first, said)}"
-    return _of_transport(first, said)
+            return f"{action} was answered with {status[1].strip()}{reason}"
+        return f"{action}: {_transport_message(first, message)}"
+    return _transport_message(first, message)
 
 
-def _of_transport(first: str, said: str) -> str:
-    """Return the first line of an error of a connection, with the reason that stands below it."""
+def _transport_message(first: str, message: str) -> str:
+    """Return the first line of a connection error, with the reason below it."""
     if first.endswith("builder error"):
         how = "AWS_ALLOW_HTTP=true, or storage_options={'client_options': {'allow_http': True}}"
         return f"{first}; an endpoint without TLS takes {how}"
     if first.endswith(("error sending request", "request or response body error", "error decoding response body")):
-        if (why := re.search(r'(?:error|message): "([^"]+)"', said)) is not None:
+        if (why := re.search(r'(?:error|message): "([^"]+)"', message)) is not None:
             return f"{first}: {why[1]}"
-        if "TimedOut" in said:
+        if "TimedOut" in message:
             return (
                 f"{first}: no answer in time; storage_options={{'client_options': {{'timeout': '120s'}}}} waits longer"
             )
-        if "Parse(" in said:
+        if "Parse(" in message:
             return f"{first}: the answer is not HTTP; check the address and its port"
     return first
 
@@ -497,45 +500,46 @@ _STATUS = re.compile(r"status code: (\d{3}[^:<\n]*)")
 
 
 def _status_of(error: BaseException) -> int:
-    """Return the status that a server answered with; 0 if it did not, or nobody says which."""
-    found = _STATUS.search(str(error))
-    return int(found[1][:3]) if found else 0
+    """Return the HTTP status in an error; 0 if it has none."""
+    match = _STATUS.search(str(error))
+    return int(match[1][:3]) if match else 0
 
 
 def is_of_ranges(error: BaseException) -> bool:
-    """Return whether a server sent other bytes than those that it was asked for, or has none there."""
-    said = str(error)
-    return "Content-Range" in said or re.search(r"Requested \S+, got ", said) is not None or _status_of(error) == 416
+    """Return whether a server sent other bytes than requested, or has none at that offset."""
+    message = str(error)
+    is_other_range = "Content-Range" in message or re.search(r"Requested \S+, got ", message) is not None
+    return is_other_range or _status_of(error) == 416
 
 
 def _redirected(address: str) -> str:
-    """Say what a redirection means that leads nowhere, and the way out."""
-    if _whose(address) == "AWS":
+    """Return the meaning of a failed redirection, with the way out."""
+    if _variable_prefix(address) == "AWS":
         return "the store redirects the request, as S3 does for a bucket of another region: set AWS_REGION to that one"
     return "the server redirects the request in a circle, or to no address; give the address that it leads to"
 
 
-def _in_vain(error: BaseException, is_opening: bool = True) -> str | None:
-    """Say why it is in vain to ask again after an error, with the way out; None if it may help."""
-    said = str(error)
-    if (why := re.search(r"InvalidCertificate\(\s*(\w+)(?:[\s(]*OtherError\(\s*(\w+))?", said)) is not None:
+def _permanent_reason(error: BaseException, is_opening: bool = True) -> str | None:
+    """Return why repeating a request cannot help, with the way out; None if it may help."""
+    message = str(error)
+    if (why := re.search(r"InvalidCertificate\(\s*(\w+)(?:[\s(]*OtherError\(\s*(\w+))?", message)) is not None:
         return (
             f"the server's certificate is not accepted ({why[2] or why[1]}). If a CA of your own signed it: "
             "storage_options={'client_options': {'root_certificate': Path('ca.pem').read_text()}}, or "
             "SSL_CERT_FILE=ca.pem"
         )
     if (
-        why := re.search(r"InvalidMessage\(\s*(\w+)|AlertReceived\(\s*(\w+)|PeerIncompatible\(\s*(\w+)", said)
+        why := re.search(r"InvalidMessage\(\s*(\w+)|AlertReceived\(\s*(\w+)|PeerIncompatible\(\s*(\w+)", message)
     ) is not None:
         reason = next(filter(None, why.groups()))
         return f"the server does not speak TLS as it should ({reason}); if it has none, give http:// for https://"
-    if is_opening and "Name or service not known" in said:
+    if is_opening and "Name or service not known" in message:
         return "error sending request: failed to lookup its host: name or service not known; check the address"
     return None
 
 
-def check_encoding(address: str, attributes: Mapping[Any, Any]) -> None:
-    """Refuse bytes that a server has compressed on their way: ranges of these are not those of the file."""
+def check_encoding(address: str, attributes: Mapping[str, object]) -> None:
+    """Raise if a server compresses responses: their ranges are not those of the file."""
     encoding = str(attributes.get("Content-Encoding", ""))
     if encoding and encoding != "identity":
         raise SourceError(
@@ -546,16 +550,16 @@ def check_encoding(address: str, attributes: Mapping[Any, Any]) -> None:
 
 
 def changed_error(address: str, how: str) -> SourceChangedError:
-    """Return the error of an object that is not the one that was opened."""
+    """Return the error for an object that changed since it was opened."""
     return SourceChangedError(
         f"{address!r} changed while it was being read: {how}. Open it again once its writer is done.", file=address
     )
 
 
 @contextlib.contextmanager
-def told(address: str, what: str, word: str = "") -> Iterator[None]:
-    """Raise errors of the store with a word as ours, with the address and without keys."""
-    library = the_library().exceptions
+def store_errors(address: str, what: str, word: str = "") -> Iterator[None]:
+    """Translate errors of the store into `SourceError`, with the address and without secrets."""
+    library = import_obstore().exceptions
     try:
         yield
     except BaseException as error:
@@ -566,84 +570,84 @@ def told(address: str, what: str, word: str = "") -> Iterator[None]:
 
 
 def _error_of(error: BaseException, address: str, what: str, word: str) -> SourceError:
-    """Return the error that says what a store's error means, and the way out."""
-    library, status = the_library().exceptions, _status_of(error)
+    """Return the `SourceError` for an error of a store."""
+    library, status = import_obstore().exceptions, _status_of(error)
     if status == 410 or (status != 405 and isinstance(error, (FileNotFoundError, library.NotFoundError))):
         base, path = parts_of(address)
         bucket = base.rpartition("/")[2].partition("@")[0]
-        which = f": there is no bucket {bucket!r}, or no object {path!r} in it" if _whose(address) else ""
+        which = f": there is no bucket {bucket!r}, or no object {path!r} in it" if _variable_prefix(address) else ""
         gone = " any more" * (status == 410)
         return SourceNotFoundError(f"there is no object {address!r}{gone}{which}", file=address)
-    said = _without_keys(error, address, word)
+    message = _without_keys(error, address, word)
     if isinstance(error, (library.PermissionDeniedError, library.UnauthenticatedError)):
         return SourceError(
-            f"the store does not let {address!r} be read ({said}): {_rights(address, word)}", file=address
+            f"the store does not let {address!r} be read ({message}): {_permission_advice(address, word)}", file=address
         )
     if isinstance(error, library.PreconditionError):
         return changed_error(address, "it has another ETag")
     way_out = _STATUSES.get(status, _BUSY if status in (408, 429) or status >= 500 else "")
-    if "error sending request" in said and not status and _in_vain(error) is None:
+    if "error sending request" in message and not status and _permanent_reason(error) is None:
         way_out = "check the address and the network; go on later from loader.state_dict()"
-    return SourceError(f"{what} {address!r} failed: {said}" + f": {way_out}" * bool(way_out), file=address)
+    return SourceError(f"{what} {address!r} failed: {message}" + f": {way_out}" * bool(way_out), file=address)
 
 
 _TRIED_S = 0.5
-"""How long an answer is waited for before the store is asked once without repetitions, to learn what keeps it."""
+"""Seconds without an answer after which a request without retries is sent, to learn the reason."""
 _tried: set[str] = set()
-"""The words of the stores that were asked so, and of which nothing was learnt."""
+"""Words of stores for which such a request found no reason, or is not possible."""
 _ONCE = {**_RETRIES, "max_retries": 0}
 
 
 async def answered(word: str, path: str, asking: Awaitable[T], is_opening: bool = True) -> T:
-    """Wait for a store's answer; if asking again is in vain, as with a certificate, raise the reason at once."""
-    loop, asked = asyncio.get_running_loop(), asyncio.ensure_future(asking)
-    learning: asyncio.Task[None] | None = None
+    """Wait for a store's answer; raise at once if retries cannot help, as with an invalid certificate."""
+    loop, request = asyncio.get_running_loop(), asyncio.ensure_future(asking)
+    probe: asyncio.Task[None] | None = None
 
     def learn() -> None:
-        nonlocal learning
-        learning = loop.create_task(_learn(word, path, is_opening))
-        learning.add_done_callback(lambda task: task.cancelled() or task.exception() is None or asked.cancel())
+        nonlocal probe
+        probe = loop.create_task(_probe(word, path, is_opening))
+        probe.add_done_callback(lambda task: task.cancelled() or task.exception() is None or request.cancel())
 
     timer = None if word in _tried else loop.call_later(_TRIED_S, learn)
     try:
-        return await asked
+        return await request
     except asyncio.CancelledError:
-        if learning is not None and learning.done() and not learning.cancelled() and (error := learning.exception()):
+        if probe is not None and probe.done() and not probe.cancelled() and (error := probe.exception()):
             raise error from None
         raise
     finally:
         if timer is not None:
             timer.cancel()
-        if learning is not None:
-            learning.cancel()
+        if probe is not None:
+            probe.cancel()
 
 
-async def _learn(word: str, path: str, is_opening: bool) -> None:
-    """Ask a store once, without repetitions; raise what makes these be in vain."""
+async def _probe(word: str, path: str, is_opening: bool) -> None:
+    """Send one request without retries; raise its error if repeating it cannot help."""
     try:
         places, options = stores[word].__getnewargs_ex__()
         once = type(stores[word])(*places, **{**options, "retry_config": _ONCE})
-    except Exception:  # one that asks once anyway, or of the user's own
+    except Exception:  # a store without retries, or of a class of the user's
         _tried.add(word)
         return
     try:
         count_requests()
-        await the_library().head_async(once, path)
+        await import_obstore().head_async(once, path)
     except Exception as error:
-        if _in_vain(error, is_opening) is not None:
+        if _permanent_reason(error, is_opening) is not None:
             raise
     _tried.add(word)
 
 
 class _CalledLoop(asyncio.SelectorEventLoop):
-    """A loop that knows which threads are calling it: a socket wakes it, and they wait for the GIL behind that."""
+    """An event loop that tracks threads inside `call_soon_threadsafe`, so that shutdown can wait for them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.callers = set[int]()
 
     def call_soon_threadsafe(self, *args: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
-        """Let a callback be called."""
+        """Schedule a callback, recording the calling thread."""
         thread = threading.get_ident()
         self.callers.add(thread)
         try:
@@ -653,11 +657,11 @@ class _CalledLoop(asyncio.SelectorEventLoop):
 
 
 class _Loop:
-    """A thread with a loop of asyncio's, which waits for many requests.
+    """A thread with an asyncio event loop that runs many requests.
 
-    # Guarantees: any thread may call `run`, also with h5py's lock; see `_collect_without_waiting`. Whoever waits looks
-    every now and then whether it is to stop, and what it waited for is cancelled then, as it is where an exception
-    (Ctrl-C) ends the wait.
+    # Guarantees: any thread may call `run`, also with h5py's lock; see `_collect_without_waiting`. A waiting thread
+    checks regularly whether to stop; its requests are then cancelled, as they are if an exception (Ctrl-C) ends the
+    wait.
     """
 
     def __init__(self) -> None:
@@ -670,23 +674,23 @@ class _Loop:
         self._thread.start()
 
     def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-        """Return what some coroutines return that run beside one another."""
+        """Run coroutines concurrently, and return their results."""
 
         async def together() -> list[T] | BaseException:
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(one) for one in work]
-            except BaseExceptionGroup as errors:  # which asyncio would print where nobody waits any more
+            except BaseExceptionGroup as errors:  # asyncio would print it if nobody waits any more
                 return errors.exceptions[0]
             return [task.result() for task in tasks]
 
-        found = self.wait(self.begin(together()))
-        if isinstance(found, BaseException):
-            raise found from None
-        return found
+        result = self.wait(self.begin(together()))
+        if isinstance(result, BaseException):
+            raise result from None
+        return result
 
     def end(self) -> None:
-        """Cancel what is under way before Python ends: a thread of obstore that calls it later ends the process."""
+        """Cancel all requests before Python exits: a later call by a thread of obstore would abort the process."""
 
         async def cancel() -> None:
             under_way = asyncio.all_tasks() - {asyncio.current_task()}
@@ -694,7 +698,7 @@ class _Loop:
                 task.cancel()
             if under_way:
                 await asyncio.wait(under_way, timeout=_STOP_S)
-                await asyncio.sleep(_STOP_S)  # obstore hears of it
+                await asyncio.sleep(_STOP_S)  # obstore notices
             self._loop.stop()
 
         if self.pid == os.getpid():
@@ -705,11 +709,11 @@ class _Loop:
                 time.sleep(0.001)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin some work."""
+        """Start a coroutine."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def wait(self, future: concurrent.futures.Future[T]) -> T:
-        """Return what came of some work."""
+        """Wait for a result, checking regularly whether to stop."""
         try:
             while not concurrent.futures.wait([future], _STOP_S).done:
                 raise_if_stopped()
@@ -722,12 +726,12 @@ _skips = _holds = False
 
 
 def _collect_without_waiting(phase: str, _: Mapping[str, int]) -> None:
-    """Let Python's collector skip a turn where it would wait for h5py's lock; a callback of `gc`.
+    """Skip a garbage collection that would wait for h5py's lock; a callback of `gc`.
 
     h5py reads a file in a store with its lock held, and waits for bytes that other threads fetch. If one of these frees
-    an h5py object it waits for that lock, and each waits for the other. Which thread collects is chance, so none but
-    the main thread, for which nobody waits, collects while another has the lock. What is frozen is not looked at, and
-    what becomes old so is collected later.
+    an h5py object, it waits for that lock: a deadlock. Any thread may run the collector, so only the main thread, for
+    which nobody waits, collects while another has the lock. Frozen objects are not examined; garbage among them is
+    collected later.
     """
     global _skips, _holds
     if phase == "start" and threading.get_ident() != threading.main_thread().ident:
@@ -748,13 +752,13 @@ _started: list[_Loop] = []
 
 @atexit.register
 def _end_all() -> None:
-    """End requests behind the readers, who begin some: `h5stream.engine.run` stops them, and is imported later."""
+    """Stop the loops after the readers, which start requests: `h5stream.engine.run`, imported later, stops those."""
     for loop in _started:
         loop.end()
 
 
 def requests() -> _Loop:
-    """Return what waits for the requests of this process."""
+    """Return the event loop of this process."""
     with _starting:
         if not _started or _started[0].pid != os.getpid():
             _started[:] = [_Loop()]
