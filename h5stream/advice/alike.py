@@ -26,11 +26,11 @@ from h5stream.advice.program import (
 from h5stream.base.texts import shape_text
 from h5stream.samples.whole import (
     LABEL,
-    LEAST_ALIKE,
     LEAST_GROUPS,
     LONG_COUNT,
     LONG_NBYTES,
     MANY_GROUPS,
+    MIN_SIMILAR,
     MOST,
     PART,
     STEPS,
@@ -39,7 +39,7 @@ from h5stream.samples.whole import (
     numbered,
     pattern_of,
 )
-from h5stream.samples.whole import unlike_axes as unlike_axes_of
+from h5stream.samples.whole import differing_axes as differing_axes_of
 
 MOST_TRIED = 2000  # datasets and groups that a program is tried on; of more, on those that were looked at
 WINDOW = 16  # rows of a window of an episode, in the lines
@@ -138,7 +138,7 @@ def _form_of(entries: Sequence[DatasetEntry], name: str, *, whole: bool = True) 
 
 def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
     """Return the axes along which datasets differ in length."""
-    return unlike_axes_of([entry.shape or () for entry in entries])
+    return differing_axes_of([entry.shape or () for entry in entries])
 
 
 # --- what samples are of them --------------------------------------------------------------------------------
@@ -486,7 +486,7 @@ def _groups_of(seen: Listing, above: str, groups: Mapping[str, Inside]) -> dict[
             found[f"{name}/{child}"][rest] = entry
     is_labelled = all(any(map(LABEL.search, seen.groups[above + name].attributes)) for name in found)
     are_named_apart = len(names) == sum(counts) > len(counts) >= LEAST_GROUPS
-    many = is_labelled or min(counts, default=0) >= LEAST_ALIKE or len(set(counts)) > 1 or are_named_apart
+    many = is_labelled or min(counts, default=0) >= MIN_SIMILAR or len(set(counts)) > 1 or are_named_apart
     patterned = many and len(groups) > 1 and pattern_of("", *_levels(found, found))
     return found if patterned and len(_hold_the_same(found)) == len(found) else {}
 

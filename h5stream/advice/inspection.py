@@ -46,7 +46,7 @@ from h5stream.base.texts import counted, names_in, names_text, shape_text
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.samples.whole import LABEL, LEAST_ALIKE, LEAST_GROUPS, LONG_COUNT
+from h5stream.samples.whole import LABEL, LEAST_GROUPS, LONG_COUNT, MIN_SIMILAR
 from h5stream.storage.source.local import identity_of
 from h5stream.storage.source.stores import Asked, asked_of_stores
 
@@ -380,7 +380,7 @@ def _episodes(seen: Listing) -> Iterator[Proposal]:
     for rows, beside in seen.by_rows.items():
         said, of = _episodes_said(seen, rows, beside)
         fields = [e for e in beside if e not in said and not re.search(r"(^|/)next_", e.path)][:MOST_FIELDS]
-        if said and fields and rows >= LEAST_ALIKE:
+        if said and fields and rows >= MIN_SIMILAR:
             what = f"{_say(said)} where episodes end in {counted(rows, 'row')} that lie one behind the other"
             does = "takes rows that follow one another and stay inside an episode"
             way = Way(keyed(fields), f'Sequences({alike.WINDOW}, of={of}, pad="edge")', does)
@@ -629,7 +629,7 @@ def _recordings(seen: Listing) -> Iterator[Proposal]:
 
 def _time_axis(shape: Sequence[int]) -> int:
     """Return the axis along which rows are as long as recordings; 0 where there is none."""
-    if len(shape) >= 5 and shape[1] >= LEAST_ALIKE:
+    if len(shape) >= 5 and shape[1] >= MIN_SIMILAR:
         return 1
     is_film = len(shape) == 4 and shape[1] == shape[2] and shape[3] > alike.WINDOW
     return -1 if is_film or (len(shape) in (2, 3) and shape[-1] >= LONG_ROW) else 0

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import MeaningWarning, OptionError
-from h5stream.samples.columns import Column
+from h5stream.samples.columns import ValueColumn
 from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, all_missing, as_stored, packing
 from h5stream.samples.table import ROW
 from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, has_small_sequences, type_if_any
@@ -299,13 +299,13 @@ def _with(layout: SampleLayout, number: int, of: Sequence[NDArray[np.object_]], 
     numbers = [np.array([known[one] for one in some.tolist()], dtype=np.int32) for some in of]
     is_of_parts = all(len(some) == 1 for some in numbers) and not field.at
     if dataset is None or (is_of_parts and dataset < len(layout.aligned)):
-        column = Column(np.concatenate(numbers), layout.file_starts, by_rows=True)
+        column = ValueColumn(np.concatenate(numbers), layout.file_starts, by_rows=True)
     else:
-        column = Column(_of_samples(layout, field, numbers, dataset))
+        column = ValueColumn(_of_samples(layout, field, numbers, dataset))
     return _with_column(layout, number, packings, column)
 
 
-def _with_column(layout: SampleLayout, number: int, packings: tuple[Packing, ...], column: Column) -> SampleLayout:
+def _with_column(layout: SampleLayout, number: int, packings: tuple[Packing, ...], column: ValueColumn) -> SampleLayout:
     """Add the field that says which packing each sample has."""
     fields = list(layout.fields)
     fields[number] = replace(fields[number], packings=packings, packed_by=len(fields))
@@ -400,7 +400,7 @@ def with_joint_packings(layout: SampleLayout, layouts: Sequence[SampleLayout]) -
                 old = column.of(every, one.anchors_of(every))
             values.append(np.array([known[packing] for packing in own.packings], dtype=np.int32)[old])
         joint = np.concatenate(values)
-        column = Column(joint, layout.file_starts, by_rows=True) if is_of_parts else Column(joint)
+        column = ValueColumn(joint, layout.file_starts, by_rows=True) if is_of_parts else ValueColumn(joint)
         layout = _with_column(layout, number, tuple(known), column)
     return layout
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.samples.columns import Column, DrawnRows
+from h5stream.samples.columns import DrawnRows, ValueColumn
 from h5stream.samples.kinds import Draws
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import Normalization, Ragged
@@ -344,7 +344,7 @@ class SampleLayout:
     allow_external: bool  # whether h5py may follow data out of the opened files
     space: Space | None = None  # which samples there are, where these are not the rows
     left_out: int = 0  # files and groups of rows that lack a field
-    columns: tuple[tuple[int, Column], ...] = ()  # by field number, the fields that come from no dataset
+    columns: tuple[tuple[int, ValueColumn], ...] = ()  # by field number, the fields that come from no dataset
     lookups: tuple[Lookup, ...] = ()  # the datasets that are looked up; all behind the others
 
     @property

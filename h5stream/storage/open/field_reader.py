@@ -24,7 +24,7 @@ from h5stream.errors import (
     OptionError,
     UnsupportedFieldError,
 )
-from h5stream.samples.columns import Given, Padding, Values
+from h5stream.samples.columns import Padding, Values, VirtualField
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
@@ -209,7 +209,7 @@ def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
 # --- entries: what the user asked for, by what it is
 
 
-def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
+def _add(found: _Found, key: Key, asked: Field | VirtualField) -> Any:
     """Add what one entry of a sample holds; return the number of its field, or a dict of numbers."""
     if not isinstance(asked, Field):
         return _add_column(found, asked)
@@ -439,7 +439,7 @@ def _no_array(found: _Found, asked: Field) -> H5StreamError:
     return _refused(found.opened, asked, f": ragged='arrays' {why}")
 
 
-def _add_column(found: _Found, given: Given) -> int:
+def _add_column(found: _Found, given: VirtualField) -> int:
     """Add a field that comes from no dataset; return its number."""
     if isinstance(given, Padding):
         if found.sequences is None:

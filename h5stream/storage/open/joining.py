@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
-from h5stream.samples.columns import Column, asked_of_each
+from h5stream.samples.columns import ValueColumn, look_up_each
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, changed
 from h5stream.samples.space import Along, Space, joined_space
@@ -156,7 +156,7 @@ def with_named_shapes(layout: SampleLayout, looked_up: Iterable[LookedUp]) -> Sa
             room = tuple(shapes.max(axis=0).tolist())
             fields[known.entry] = replace(fields[known.entry], row_shape=room)
             datasets[lookup.dataset] = tuple(_roomy(part, room) for part in datasets[lookup.dataset])
-            columns = (*layout.columns, (known.entry + 1, Column(shapes[lookup.rows])))
+            columns = (*layout.columns, (known.entry + 1, ValueColumn(shapes[lookup.rows])))
             layout = replace(layout, fields=tuple(fields), datasets=tuple(datasets), columns=columns)
     return layout
 
@@ -394,7 +394,7 @@ def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tupl
     if draws:  # a function that asks each dataset's own for its samples
         counted = [layout.samples for layout in layouts], [one.rows for one in draws]
         starts, ends = ((0, *np.cumsum(counts).tolist()) for counts in counted)
-        function = partial(asked_of_each, draws, starts[:-1], ends[:-1])
+        function = partial(look_up_each, draws, starts[:-1], ends[:-1])
         draw = replace(draws[0], function=function, rows=ends[-1])
     return tuple(parts), replace(given[0], dataset=number + k, rows=np.concatenate(rows), draw=draw, **others)
 
@@ -412,7 +412,7 @@ def _check_stacked(layouts: Sequence[SampleLayout], lookups: Sequence[Lookup]) -
 
 def _joined_column(
     layouts: Sequence[SampleLayout], k: int, starts: tuple[int, ...], space: Space | None
-) -> tuple[int, Column]:
+) -> tuple[int, ValueColumn]:
     """Return a field that comes from no dataset, for the samples of all layouts."""
     number, first = layouts[0].columns[k]
     if first.space is not None:

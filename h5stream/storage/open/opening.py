@@ -27,10 +27,10 @@ from h5stream.errors import (
     UnsupportedFieldError,
 )
 from h5stream.samples.boxes import ROWS, Boxes, FieldSteps, axis_space
-from h5stream.samples.columns import Column, Padding, SampleNumber, SourceNumber, Values
+from h5stream.samples.columns import Padding, SampleNumber, SourceNumber, ValueColumn, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE
-from h5stream.samples.segments import Said, edges_over, in_memory
+from h5stream.samples.segments import Segmentation, edges_over, in_memory
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
 from h5stream.samples.table import GROUP, ROW, Table, groups_in, table_space
 from h5stream.storage.decode.elements import held_dtype
@@ -191,7 +191,7 @@ def _with_places(asked: Asked, samples: SampleKind | None, guard: Guard) -> Aske
     """
     of = samples.columns.get(GROUP) if isinstance(samples, Table) else getattr(samples, "of", None)
     is_word = isinstance(of, str) and of in (FILES, ROWS)
-    if asked.shape is None or of is None or is_word or isinstance(of, Said | np.ndarray):
+    if asked.shape is None or of is None or is_word or isinstance(of, Segmentation | np.ndarray):
         return asked
     fields = [*asked.shape.fields]
     starred = [
@@ -412,18 +412,20 @@ def _kind_of(asked: Asked) -> Any:
     return h5py.Dataset if are_datasets else h5py.Group
 
 
-def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind | None) -> Iterator[tuple[int, Column]]:
+def _columns(
+    layout: SampleLayout, files: list[FileParts], samples: SampleKind | None
+) -> Iterator[tuple[int, ValueColumn]]:
     """Return the fields that come from no dataset, by their numbers."""
     for number, given in zip(layout.entries, layout.shape.fields, strict=True):
         if isinstance(given, (SampleNumber, SourceNumber)):
-            yield number, Column(starts=(0,) if isinstance(given, SourceNumber) else ())
+            yield number, ValueColumn(starts=(0,) if isinstance(given, SourceNumber) else ())
         elif isinstance(given, Padding):
-            yield number, Column(steps=steps_of(given.steps, samples, "Padding()") or (), space=layout.space)
+            yield number, ValueColumn(steps=steps_of(given.steps, samples, "Padding()") or (), space=layout.space)
         elif isinstance(given, Values):
             if len(given.values) != layout.samples:
                 said = f"{len(given.values):,} values, and there are {layout.samples:,} samples: it needs one for each"
                 raise FieldLengthError(f"{given.name!r} in memory has {said}, also for those that rows= leaves out")
-            yield number, Column(given.values)
+            yield number, ValueColumn(given.values)
     are_objects = files[0].are_objects
     for place, (number, first) in enumerate(files[0].once):
         values: Any = [file.once[place][1] for file in files]
@@ -432,7 +434,7 @@ def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind |
             values = values.view(held_dtype(values.dtype))
         elif are_objects:
             values = [*itertools.chain(*values)]
-        yield number, Column(values) if are_objects else Column(values, layout.file_starts, by_rows=True)
+        yield number, ValueColumn(values) if are_objects else ValueColumn(values, layout.file_starts, by_rows=True)
 
 
 def _space(
@@ -457,7 +459,7 @@ def _space(
         return None
     edges = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
     if in_memory(samples.of):
-        edges = edges_over(cast(Said, samples.of), edges)
+        edges = edges_over(cast(Segmentation, samples.of), edges)
     taken = [field.steps for field in fields if field.steps is not None] or [tuple(samples.steps or (0,))]
     lengths, least, most = np.diff(edges), min(map(min, taken)), max(map(max, taken))
     return axis_space(samples, lengths[:, None], [FieldSteps(elements=lengths, least=least, most=most)], edges)
