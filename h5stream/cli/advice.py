@@ -26,7 +26,7 @@ from h5stream.monitor.progress import Bar
 if TYPE_CHECKING:
     from h5stream.advice import Suggestion
     from h5stream.advice.diagnose import Trial
-    from h5stream.advice.tune import Attempt, Tuning
+    from h5stream.advice.tune import Tuning, TuningRun
 
 _NEXT = {"loader alone": "the step alone", "step alone": "both", "both": ""}  # behind each run
 
@@ -189,12 +189,12 @@ def tune_command(
     if plot is not None:
         check_plot_path(plot)
     errors = SafeConsole(stderr=True)
-    measured: list[Attempt] = []
+    measured: list[TuningRun] = []
     try:
         with Bar(errors, "measuring", unit="s") as bar:
             from h5stream.advice.tune import tune
 
-            def show(attempt: Attempt) -> None:
+            def show(attempt: TuningRun) -> None:
                 measured.append(attempt)
                 setting = f"{counted(attempt.threads, 'thread')}, window {attempt.window_rows:,}"
                 bar.show(
@@ -236,7 +236,7 @@ def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None,
     line(console, f"use it:  loader = H5StreamLoader.from_profile({words})  # shuffle=True is in it")
 
 
-def _print_attempts(measured: list[Attempt], as_json: bool) -> None:
+def _print_attempts(measured: list[TuningRun], as_json: bool) -> None:
     """Print the best run of each setting; which one is the best is not known yet."""
     runs = sorted(measured, key=lambda run: run.rows_per_s)
     best = sorted({run.setting: run for run in runs}.values(), key=lambda run: -run.rows_per_s)
@@ -250,7 +250,7 @@ def _print_attempts(measured: list[Attempt], as_json: bool) -> None:
 _TITLES = ("varied", "threads", "window", "blocks", "rows/s", "1st batch")
 
 
-def attempts_table(attempts: Sequence[Attempt], best: Attempt | None, width: int) -> Table:
+def attempts_table(attempts: Sequence[TuningRun], best: TuningRun | None, width: int) -> Table:
     """Lay the attempts out; the bars take what the numbers leave, since those are never cut."""
     rows = []
     for one in attempts:

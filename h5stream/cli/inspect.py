@@ -86,9 +86,9 @@ def inspect_command(
 
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str]:
     """Show what files are that hold the same, or fields of one sample; return those to be shown one by one."""
-    from h5stream.advice.alike import families_of
     from h5stream.advice.inspection import proposals_of_files
     from h5stream.advice.listing import list_files
+    from h5stream.advice.similar import families_of
     from h5stream.cli.inspect_view import print_files
     from h5stream.workers.processes import in_child
 

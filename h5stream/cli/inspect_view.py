@@ -165,7 +165,7 @@ def _proposal(kind: Proposal, file: str) -> Shown:
     alone = re.fullmatch(r'"([\w./]+)"', kind.fields_text)
     fields = alone[1] if alone and kind.samples_text else shlex.quote(kind.fields_text)
     if len(fields) > 60:
-        fields = shlex.quote(fields_text(kind.ways[0].fields, kind.samples_text, 0).replace("\n", "\n    "))
+        fields = shlex.quote(fields_text(kind.recipes[0].fields, kind.samples_text, 0).replace("\n", "\n    "))
     words = [f"h5stream inspect {shlex.quote(file)} --batch-size {kind.batch_size}"]
     words += [f"--samples {shlex.quote(kind.samples_text)}"] if kind.samples_text else []
     yield from _code(" \\\n    ".join([*words, f"--fields {fields}"]).splitlines(), "bold")
