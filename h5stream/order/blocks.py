@@ -306,11 +306,9 @@ def most_blocks(layout: SampleLayout) -> int:
 
 
 def _cut_rows(part: DatasetPart, sample_nbytes: int = 0) -> int:
-    """Return the rows of a chunk, or of a part of a large chunk that needs no decoding: as fast, and mixes better.
+    """Return the rows of a chunk, or of a part of a large chunk that needs no decoding, which mixes better.
 
     A chunk also counts as large if the samples of `sample_nbytes` that begin in each of its rows are large together.
-
-    One is large, too, if samples that begin in each of its rows, and have so many bytes, are.
     """
     nbytes = max(part.chunk_nbytes, part.chunk_rows * sample_nbytes)
     cut = part.access in (DIRECT, HEAP) and nbytes > WHOLE_NBYTES

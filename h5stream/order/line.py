@@ -86,8 +86,6 @@ class Line:
         """Return the rows between two places as begins and ends of row ranges, in file order, without listing the rows.
 
         These are places in the selection if the blocks have one, else rows.
-
-        Places in the selection where the blocks hold one, else rows.
         """
         first = int(np.searchsorted(self.edges, start, side="right")) - 1
         last = int(np.searchsorted(self.edges, stop, side="left"))

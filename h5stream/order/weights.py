@@ -151,8 +151,6 @@ def source_draws(blocks: Blocks, counts: Sequence[int]) -> EpochDraws:
     """Draw a stated number from each source, in endless passes over its blocks, each in another random order.
 
     An epoch continues where the last one stopped, so no sample is left behind.
-
-    An epoch takes up where the last one stopped, so no sample is left behind.
     """
     assert blocks.strata is not None
     all_edges, sizes = blocks.edges, np.diff(blocks.edges)

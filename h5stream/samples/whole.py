@@ -93,8 +93,6 @@ def pattern_of(parent: str, *levels: tuple[Iterable[str], Iterable[str]]) -> str
     """Return a pattern that matches the given names of a group and no others; empty if there is none.
 
     Each level is a pair: the names to match, and all names that exist.
-
-    Of each level, names and all that there are.
     """
     pattern = parent
     for names, siblings in levels:
