@@ -104,7 +104,7 @@ class BatchCost:
 
 @dataclass(frozen=True, slots=True)
 class DatasetCost:
-    """What an epoch fetches from one dataset."""
+    """The cost of reading one dataset for an epoch."""
 
     path: str
     chunks: float  # fetched chunks, counted once per window that needs them
@@ -273,7 +273,7 @@ def _windows(
 def _stored(
     dataset: H5Dataset, entries: Sequence[DatasetEntry], order: EpochOrder, kept: Collection[int]
 ) -> list[StoredDataset]:
-    """Return the datasets as stored, with what the first epoch fetches of each and of those that are `kept`."""
+    """Return the stored form and first-epoch cost of each dataset; `kept` numbers those that stay in memory."""
     layout, by_path, stored = dataset.layout, {entry.path: entry for entry in entries}, list[StoredDataset]()
     for number, (part, *_) in enumerate(layout.datasets):
         source, whole = layout.files[part.file], (np.zeros(1, dtype=np.int64), np.array([part.rows]))

@@ -24,6 +24,7 @@ from h5stream.monitor.progress import Bar
 if TYPE_CHECKING:
     from h5stream.baseline import Measurement
     from h5stream.loader.loader import H5StreamLoader
+    from h5stream.storage.layout.layout import SampleLayout
 
 _REPEATED_S = 20.0  # a first epoch shorter than this is followed by another, in memory that has been touched
 _SAMPLE_ROWS = 524_288
@@ -198,7 +199,7 @@ def _measure(
     report: Report, loader_arguments: dict[str, Any], seconds: float, check: bool, progress: Progress
 ) -> list[str]:
     """Measure h5stream, then the naive loader, then compare with h5py; return the names of the fields."""
-    from h5stream.baseline import RivalError, measure, measure_naive
+    from h5stream.baseline import measure
     from h5stream.loader.loader import H5StreamLoader
 
     def epoch(loader: H5StreamLoader, title: str, busy_s: float = 0.0) -> Measurement:
@@ -226,31 +227,33 @@ def _measure(
         if loader_arguments["samples"] is not None:
             report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
             return names
-        naive_options: dict[str, Any] = {
-            "workers": report.workers,
-            "row_nbytes": layout.row_nbytes,
-            "starts": layout.file_starts,
-        }
-        naive_options["batch_size"] = loader_arguments["batch_size"]
-        alone, why = measure.rows_alone(layout)
-        report.naive_failed = f"naive not measured: {why}" if why else ""
-        try:
-            with progress("naive", layout.rows) as show:
-                naive = (
-                    measure_naive(loader_arguments["dataset"], alone, seconds=seconds, progress=show, **naive_options)
-                    if alone
-                    else None
-                )
-            if naive is not None:
-                report.add(naive)
-        except RivalError as error:
-            report.naive_failed = str(error)
+        _measure_naive(report, loader_arguments, layout, seconds, progress)
         if check:
             with progress("comparing with h5py", len(loader.dataset)) as show:
                 compared = measure.check_epoch(loader, seconds=seconds, progress=show)
                 report.checked_rows, report.problem, report.not_checked = compared
                 report.checked = True
     return names
+
+
+def _measure_naive(
+    report: Report, loader_arguments: dict[str, Any], layout: SampleLayout, seconds: float, progress: Progress
+) -> None:
+    """Measure the naive loader on the fields that it can read, or report why it is not measured."""
+    from h5stream.baseline import RivalError, measure, measure_naive
+
+    how: dict[str, Any] = {"workers": report.workers, "row_nbytes": layout.row_nbytes, "starts": layout.file_starts}
+    how["batch_size"] = loader_arguments["batch_size"]
+    alone, why = measure.rows_alone(layout)
+    report.naive_failed = f"naive not measured: {why}" if why else ""
+    try:
+        with progress("naive", layout.rows) as show:
+            paths = loader_arguments["dataset"]
+            naive = measure_naive(paths, alone, seconds=seconds, progress=show, **how) if alone else None
+        if naive is not None:
+            report.add(naive)
+    except RivalError as error:
+        report.naive_failed = str(error)
 
 
 def print_row(console: Console, measured: Measurement, unit: str = "rows", *, header: bool) -> None:

@@ -216,7 +216,7 @@ def _moments(rows: NDArray[Any], shift: NDArray[np.float64]) -> tuple[NDArray[An
 
 
 class ValueCounts:
-    """Counts of each distinct value, as long as there are few."""
+    """Counts of each distinct value, while there are few."""
 
     def __init__(self) -> None:
         self.counts: Counter[Any] | None = Counter()  # by value; None once there were too many

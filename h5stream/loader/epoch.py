@@ -139,7 +139,7 @@ class Iterations:
         self._expected = None
 
     def renew_after_fork(self) -> bool:
-        """In a forked child, replace what the parent's threads may have locked or write to; return whether it is."""
+        """Replace the locks and runs of the parent if this is a forked child; return whether it is."""
         if self._pid == os.getpid():
             return False
         self._pid, self._ahead = os.getpid(), {}

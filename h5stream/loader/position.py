@@ -5,6 +5,7 @@ A state is plain numbers and texts: a position, and a fingerprint of the data an
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from h5stream.order.blocks import Blocks, block_rows
 from h5stream.order.epoch import EpochOrder, Order
 from h5stream.order.line import OrderSettings, TakenBatches
 from h5stream.order.users import CheckedOrder, ListedOrder, Ranks
-from h5stream.order.weights import DrawnBlocks, PlannedDraws, digest, drawn_blocks
+from h5stream.order.weights import DrawnBlocks, EpochDraws, PlannedDraws, digest, drawn_blocks
 from h5stream.samples.space import Space
 from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.layout.layout import SampleLayout
@@ -202,8 +203,7 @@ class Cursor:
         settings, draws, blocks = self._order_settings, self._draws, self._blocks
         window_rows = min(settings.first_window_rows, settings.window_rows)
 
-        def draw() -> Blocks:  # has no reference to the cursor
-            assert draws is not None
+        def draw(draws: EpochDraws) -> Blocks:  # has no reference to the cursor
             return drawn_blocks(
                 blocks,
                 draws.places(settings.seed, epoch),
@@ -213,7 +213,8 @@ class Cursor:
 
         def made() -> Any:
             if draws is not None:
-                return DrawnBlocks(draws.count, draw) if self._sized is None else self._measured(draw())
+                lazy = DrawnBlocks(draws.count, functools.partial(draw, draws))
+                return lazy if self._sized is None else self._measured(draw(draws))
             if self._dataset.layout.draws is None:
                 return blocks
             return self._measured(self._dataset.blocks_for(settings.shuffle, seed=settings.seed, epoch=epoch))

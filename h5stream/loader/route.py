@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from h5stream.device.cuda import CudaBackend, PinnedSlots, backend_for, is_cuda_available, pinned_copy
 from h5stream.device.feed import DeviceFeed, pinned_ring
 from h5stream.engine.assemble import Assembler
@@ -110,19 +112,22 @@ def _route_of_functions(
     )
     pinned = pinned_copy if is_cuda_available() and (settings.pin_memory or backend is not None) else None
 
-    def moved(value: Any) -> Any:
-        assert backend is not None
-        return with_tensors(value, lambda tensor: tensor.to(backend.device, non_blocking=True))
-
     transform = None if is_transformed_there else settings.batch_transform
     # Pinned last, or on the way to the device.
-    behind: tuple[Function | None, ...] = (transform, pinned) if backend is None else (pinned, moved, transform)
+    behind: tuple[Function | None, ...] = (transform, pinned)
+    if backend is not None:
+        behind = (pinned, functools.partial(_moved, device=backend.device), transform)
     return Route(
         slot_format=slot_format,
         new_slots=functools.partial(SlotRing, slot_format.nbytes, most_slots=most_slots),
         finish=_finishing(_VALUE if settings.workers else functions.apply_here, None, *behind),
         functions=functions,
     )
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Copy a structure of tensors to a device, without waiting."""
+    return with_tensors(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def _finishing(make: Function, taking_apart: Settings | None, *functions: Function | None) -> Function:

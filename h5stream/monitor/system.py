@@ -58,7 +58,7 @@ class Sink(Protocol):
         """
 
     def close(self) -> None:
-        """Complete what was written; no samples follow."""
+        """Complete the output; no samples follow."""
 
 
 # --- readings of the machine and of one process, through psutil ---------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from h5stream.base.texts import check_ordered
 from h5stream.errors import OptionError
@@ -142,7 +142,7 @@ def blocks_by(keys: Ints, rows: Ints | None = None, begins: Ints | None = None) 
     return Blocks(edges=np.concatenate([[0], edges, [len(keys)]]), rows=rows)
 
 
-def block_numbers(file_starts: tuple[int, ...], block_rows: Any, rows: Ints) -> Ints:
+def block_numbers(file_starts: tuple[int, ...], block_rows: ArrayLike, rows: Ints) -> Ints:
     """Return the block number of each row; see `make_blocks`."""
     starts, sizes = np.array(file_starts[:-1]), np.asarray(block_rows)
     counts = -(-np.diff(file_starts) // sizes)
@@ -379,7 +379,7 @@ def _blocks_of_objects(parts: tuple[DatasetPart, ...], part: Ints, rows: Ints) -
     return np.asarray(numbers, dtype=np.int64).reshape(-1)
 
 
-def _chunks_of_boxes(layout: SampleLayout, space: Space, boxes: NDArray[Any]) -> Ints:
+def _chunks_of_boxes(layout: SampleLayout, space: Space, boxes: Ints) -> Ints:
     """Return a number for the chunk that each box begins in, ascending by volume and place."""
     volume, origins = space.boxes_of(boxes)
     key = volume.copy()

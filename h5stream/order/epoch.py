@@ -77,7 +77,7 @@ class Window:
 
 
 class Order(Protocol):
-    """The rows of an epoch in windows, batch by batch: what a function passed as ``draw=`` returns.
+    """An order: yields the rows of an epoch in windows, batch by batch. Functions passed as ``draw=`` return one.
 
     Implementations are immutable or used by one thread at a time, any thread; `windows` may be called again at any
     time and yields the same windows. An order that depends only on the epoch and the ranks can be resumed. Every rank

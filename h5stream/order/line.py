@@ -296,7 +296,7 @@ def cut_by_rows(lengths: Ints, batch_size: int, limit: BatchLimit) -> Ints:
 
 
 def _padded_end(lengths: Ints, start: int, most: int, rows: int) -> int:
-    """Return the end of a batch in which each sample counts as many rows as the longest."""
+    """Return the end of a batch whose samples are all padded to the longest of them."""
     tried = 64
     while True:
         stop = min(start + tried, most)

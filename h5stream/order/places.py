@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from h5stream.compiled import _native as kernels
 
@@ -39,7 +39,7 @@ def pieces(count: int) -> Iterator[slice]:
         yield slice(start, min(start + PIECE, count))
 
 
-def new_array(count: int, dtype: Any) -> NDArray[Any]:
+def new_array(count: int, dtype: DTypeLike) -> NDArray[Any]:
     """Return an uninitialized array; a large one returns to the system as soon as it is released.
 
     The C library may keep freed memory, separately for each thread: freed plans were still resident while the next was
@@ -67,7 +67,9 @@ def mapped(nbytes: int, what: str) -> mmap.mmap:
     return memory
 
 
-def in_ranges(begins: NDArray[np.int64], counts: NDArray[np.int64], every: Any = 1, *, dtype: Any) -> Places:
+def in_ranges(
+    begins: NDArray[np.int64], counts: NDArray[np.int64], every: ArrayLike = 1, *, dtype: DTypeLike
+) -> Places:
     """Return the numbers of several ranges, concatenated: `counts` numbers from `begins` on, `every` apart."""
     numbers: Places = new_array(int(counts.sum()), dtype)
     kernels.in_ranges(begins, counts, np.atleast_1d(np.asarray(every, dtype=np.int64)), numbers)
@@ -80,7 +82,7 @@ def is_ascending(numbers: NDArray[Any]) -> bool:
     return all(bool((numbers[piece] <= numbers[piece.start + 1 : piece.stop + 1]).all()) for piece in parts)
 
 
-def less(numbers: NDArray[Any], amount: int) -> Places:
+def less(numbers: Places, amount: int) -> Places:
     """Return numbers minus an amount, in 32 bits if that is enough."""
     _, most = kernels.range_of(numbers)
     result: Places = new_array(len(numbers), place_dtype(most - amount + 1))
@@ -88,14 +90,14 @@ def less(numbers: NDArray[Any], amount: int) -> Places:
     return result
 
 
-def narrowed(numbers: NDArray[Any]) -> Places:
+def narrowed(numbers: Places) -> Places:
     """Return non-negative numbers in 32 bits if these are enough, without copying what already is."""
     if numbers.dtype == np.int32 or (len(numbers) and int(numbers.max()) >= _MOST_32):
         return numbers
     return numbers.astype(np.int32)
 
 
-def sought(places: Places, numbers: Any) -> NDArray[np.int64]:
+def sought(places: Places, numbers: ArrayLike) -> NDArray[np.int64]:
     """Find insertion points in ascending places, as `numpy.searchsorted` does, without widening the places."""
     points: NDArray[np.int64] = np.searchsorted(
         places, np.minimum(numbers, np.iinfo(places.dtype).max).astype(places.dtype)

@@ -17,6 +17,7 @@ from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import Order, Window
 from h5stream.order.places import is_ascending, narrowed
+from h5stream.samples.segments import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ OrderFactory = Callable[[Blocks, int, Ranks], Order]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CheckedOrder:
-    """A user's order, each window of which is checked as it arrives and translated to the files' row numbers."""
+    """A user's order: checks each window as it arrives, and translates it to row numbers of the files."""
 
     order: Any
     blocks: Blocks
@@ -99,7 +100,7 @@ class CheckedOrder:
         """Count the filled places that belong to a batch, the first in `filled`."""
         return int(np.searchsorted(filled, (batch + 1) * self.batch_rows))
 
-    def _checked(self, window: Any, first_batch: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def _checked(self, window: object, first_batch: int) -> tuple[Ints, Ints, Ints]:
         """Check a window; return the rows, batches and places of those that were not taken before."""
         if not isinstance(window, Window):
             raise OptionError(f"draw= gave {window!r:.100} for a window; its windows are h5stream.order.Window")
@@ -130,7 +131,7 @@ class CheckedOrder:
             )
         return rows, batch, within
 
-    def _of_files(self, places: NDArray[Any], batch: NDArray[Any], within: NDArray[Any]) -> Window:
+    def _of_files(self, places: Ints, batch: Ints, within: Ints) -> Window:
         rows = narrowed(self.blocks.rows_at(places))
         if not is_ascending(rows):
             by_row = np.argsort(rows, kind="stable")
@@ -138,7 +139,7 @@ class CheckedOrder:
         return Window(rows=rows, batch=batch, within=within, drawn=self.drawn)
 
 
-def _numbers(window: Window, name: str) -> NDArray[Any]:
+def _numbers(window: Window, name: str) -> Ints:
     numbers = np.asarray(getattr(window, name))
     if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
         raise OptionError(
@@ -147,7 +148,7 @@ def _numbers(window: Window, name: str) -> NDArray[Any]:
     return numbers.astype(np.int64, copy=False)
 
 
-def _check_range(numbers: NDArray[Any], count: int, what: str, all_of_them: str) -> None:
+def _check_range(numbers: Ints, count: int, what: str, all_of_them: str) -> None:
     wrong = numbers[(numbers < 0) | (numbers >= count)]
     if len(wrong):
         raise OptionError(f"draw= gave {what} {wrong[0]}, but there are {count:,} {all_of_them}, 0 to {count - 1:,}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
@@ -205,7 +205,7 @@ class SourceShares:
     def stratified(self, blocks: Blocks) -> Blocks:
         """Split blocks so that each has samples of one source, and record that source."""
 
-        def source_of(samples: Any) -> Ints:
+        def source_of(samples: ArrayLike) -> Ints:
             numbers: Ints = np.searchsorted(self.starts, samples, side="right") - 1
             return numbers
 
@@ -334,6 +334,6 @@ def _segments(space: Space, rows: Ints | None) -> tuple[Ints, Ints]:
     return first, np.diff(np.append(first, len(rows)))
 
 
-def below(words: NDArray[np.uint64], counts: Any) -> Ints:
+def below(words: NDArray[np.uint64], counts: ArrayLike) -> Ints:
     """Turn random 64-bit words into numbers from 0 to less than the counts, which must be far below 2**64."""
     return (words % np.asarray(counts).astype(np.uint64)).astype(np.int64)

@@ -99,9 +99,10 @@ class RawDataset:
 
     def rows_at_once(self) -> NDArray[np.uint8] | None:
         """Decode all rows in the calling thread; None if there are many, or if the engine has to report an error."""
-        if self.nbytes > AT_ONCE_NBYTES or len(self.part.chunk_index.numbers) > AT_ONCE_CHUNKS:
+        if self.layout is None or self.nbytes > AT_ONCE_NBYTES:
             return None
-        assert self.layout is not None
+        if len(self.part.chunk_index.numbers) > AT_ONCE_CHUNKS:
+            return None
         with contextlib.suppress(DecodeError, CorruptChunkError):
             return stored_elements(self.part, self.layout.files[self.part.file], self.fill).reshape(self.rows, -1)
         return None
@@ -346,7 +347,7 @@ def _fill(dataset: Any, part: DatasetPart) -> NDArray[np.uint8]:
 
 @contextlib.contextmanager
 def rebuilding(plan: RewritePlan, target: str) -> Iterator[NewFile]:
-    """Make a new file with the tree of another, in which the datasets to be rewritten exist and are empty."""
+    """Make a new file with the tree of another one; the datasets to be rewritten are created empty."""
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_file_locking(False, True)
     # Alone: libhdf5 2.0 overruns its buffer when it copies scaleoffset data that a reader has unpacked.

@@ -114,7 +114,7 @@ def joint_type(packings: Iterable[Packing]) -> str:
 
 
 def _stored_type(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the type in which stored bytes are read: `_Unsigned` changes the sign of integers."""
+    """Return the type of the stored bytes: the attribute `_Unsigned` changes the sign of integers."""
     unsigned = _text(attributes.get("_Unsigned"))
     if dtype.kind not in "iu" or unsigned not in ("true", "false"):
         return dtype

@@ -181,7 +181,7 @@ def _write(target: int, piece: memoryview, at: int) -> None:
 
 
 def read_back(target: int, space: memoryview, at: int) -> memoryview:
-    """Read what was written; less at the end of the file, so that the hashes differ."""
+    """Read written bytes; fewer than written at the end of the file, so that the hashes differ."""
     done = 0
     while done < len(space) and (count := os.preadv(target, [space[done:]], at + done)):
         done += count

@@ -503,7 +503,7 @@ def standing(folder: StagingFolder, files: Files, name: str, source: Source, rec
 
 
 def names_of(folder: StagingFolder, files: Files, group: FileGroup, copies: Sequence[str], recipe: str) -> list[str]:
-    """Return the names of a group: those of existing copies, or the first that are not taken.
+    """Return the file names for a group: the names of existing copies, or the first free ones.
 
     `copies` are the names of copies of its first member.
     """

@@ -35,7 +35,7 @@ AHEAD = 2
 
 
 class SampleEngine(Engine):
-    """An engine with worker processes, and the shared memory in which batches go to them.
+    """An engine with worker processes, which send batches through shared memory.
 
     # Guarantees: those of `Engine`. Workers end with this object, with `close`, and with the process.
 

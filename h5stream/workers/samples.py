@@ -77,7 +77,7 @@ class SampleFunctions:
             return value if self.transform is None else self.transform(value)
         value = samples_of(value, batch.rows)
         if self.sample_transform is not None:
-            results = self._transformed(value, numbers, seeds, is_cancelled)
+            results = self._transformed(self.sample_transform, value, numbers, seeds, is_cancelled)
             is_kept = self.collate_fn is None and not self.gives_samples
             value = [*map(collate.keep, results)] if is_kept else [*results]
         if self.gives_samples:
@@ -108,15 +108,19 @@ class SampleFunctions:
         return pairs[:, 0].tolist(), seeds.tolist()
 
     def _transformed(
-        self, samples: list[Any], numbers: list[int], seeds: list[int], is_cancelled: Callable[[], bool]
+        self,
+        transform: Function,
+        samples: list[Any],
+        numbers: list[int],
+        seeds: list[int],
+        is_cancelled: Callable[[], bool],
     ) -> Iterator[Any]:
-        assert self.sample_transform is not None
         for number, seed, sample in zip(numbers, seeds, samples, strict=True):
             if is_cancelled():
                 raise WorkCancelledError
             seed_all(seed)
             try:
-                yield self.sample_transform(sample)
+                yield transform(sample)
             except StopIteration as error:
                 raise RuntimeError(f"sample_transform= raised StopIteration, at sample {number}") from error
             except Exception as error:
