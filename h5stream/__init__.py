@@ -44,7 +44,7 @@ _MOVED = {
         "track",
     }.items()
 }
-"""Names that were here, by where they are since 0.3."""
+"""Names that moved out of this module in 0.3, by their new module."""
 
 _HOMES = {
     "h5stream.advice.diagnose": ("diagnose",),
@@ -104,7 +104,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # so that a type checker finds names that are not there
+if not TYPE_CHECKING:  # so that a type checker reports names that do not exist
 
     def __getattr__(name: str) -> Any:
         if name in ("advice", "errors", "monitor", "order", "results", "samples", "staging", "training"):

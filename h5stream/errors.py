@@ -10,9 +10,9 @@
     │   └── SourceChangedError              the file is not the one that was opened
     ├── FieldError (LookupError)            a field cannot be used
     │   ├── FieldNotFoundError
-    │   ├── FieldLengthError (ValueError)   fields of unlike length, or no rows
+    │   ├── FieldLengthError (ValueError)   fields of different length, or no rows
     │   └── UnsupportedFieldError (TypeError)
-    ├── ExternalDataError (PermissionError) data outside the opened files
+    ├── ExternalDataError (PermissionError) data are outside the opened files
     ├── MissingFilterError (RuntimeError)   a filter that nothing here decodes
     ├── CorruptChunkError (OSError)         stored bytes that do not decode
     ├── OptionError (ValueError)            an argument that breaks a rule
@@ -26,7 +26,7 @@
     │   └── UnfollowableReferenceError      a needed file that cannot come along
     ├── LoaderTimeoutError (TimeoutError)   no batch within ``timeout``
     ├── LoaderClosedError (RuntimeError)    used after ``close()``
-    ├── IsolatedProcessError (RuntimeError) a process that works for this one is gone
+    ├── IsolatedProcessError (RuntimeError) a helper process ended
     ├── DeviceMemoryError (MemoryError)     the device has no room for the batches held ready on it
     └── MissingExtraError (ImportError)     an optional dependency is absent
 
@@ -45,10 +45,10 @@ class H5StreamError(Exception):
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
-        vars(self).update(facts)  # those that its class names
+        vars(self).update(facts)  # the attributes that its class declares
 
     def __str__(self) -> str:
-        # OSError and LookupError format their arguments in their own ways; the message is the message. But names
+        # OSError and LookupError would format their arguments; the message is shown instead. But names
         # in a file may hold escape sequences, which are not for a terminal.
         return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(self.args[0]))
 
@@ -78,7 +78,7 @@ class TruncatedFileError(SourceError):
 
 
 class SourceChangedError(SourceError):
-    """The file's size, modification time or inode, or the object's ETag, is not what it was when it was opened."""
+    """The size, modification time or inode of the file, or the object's ETag, changed after it was opened."""
 
 
 class FieldError(H5StreamError, LookupError):
@@ -109,7 +109,7 @@ class UnsupportedFieldError(FieldError, TypeError):
 
 
 class ExternalDataError(H5StreamError, PermissionError):
-    """The data lies outside the opened files and ``allow_external`` was not given.
+    """The data are outside the opened files, and ``allow_external`` was not given.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class MissingFilterError(H5StreamError, RuntimeError):
 
 
 class CorruptChunkError(H5StreamError, OSError):
-    """The stored bytes of a chunk do not decode to what the dataset promises.
+    """The stored bytes of a chunk do not decode to the size that the dataset declares.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class OptionError(H5StreamError, ValueError):
 
 
 class BudgetError(OptionError):
-    """The memory budget cannot hold what was asked for.
+    """The memory budget is too small for the request.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class BudgetError(OptionError):
 
 
 class StateError(H5StreamError, ValueError):
-    """A saved state cannot be gone on with here: the data, the fields or the settings that an order depends on differ.
+    """A saved state does not fit: the data, the fields or the settings that the order depends on differ.
 
     The settings are `batch_size`, `drop_last`, `shuffle`, `seed`, `draw`, and `window` where it is a number or
     ``"all"``; ``"auto"`` takes the state's, whatever `memory_budget` there is.
@@ -237,7 +237,7 @@ class StagedFileInUseError(StagingError):
 
 
 class StagedFileDamagedError(StagingError):
-    """What was read back from the copy is not what was read from the source."""
+    """The bytes read back from the copy differ from those of the source."""
 
 
 class ManifestError(StagingError):
@@ -265,7 +265,7 @@ class LoaderClosedError(H5StreamError, RuntimeError):
 
 
 class IsolatedProcessError(H5StreamError, RuntimeError):
-    """A process that works for this one is gone, or what went wrong in it cannot be pickled.
+    """A helper process ended, or its error cannot be pickled.
 
     Attributes
     ----------
@@ -277,7 +277,7 @@ class IsolatedProcessError(H5StreamError, RuntimeError):
 
 
 class DeviceMemoryError(H5StreamError, MemoryError):
-    """The device has no room for the batches that are held ready on it, or for the samples that are to stay there."""
+    """The device has no room for the batches held ready on it, or for the samples kept on it."""
 
 
 class MissingExtraError(H5StreamError, ImportError):
@@ -285,7 +285,7 @@ class MissingExtraError(H5StreamError, ImportError):
 
 
 class SlowSamplerWarning(UserWarning):
-    """A sampler that draws at random decides the order row by row, which costs a chunk a row where chunks are decoded.
+    """A random sampler decides the order row by row, so that each row costs the decoding of a chunk.
 
     The message says what to write instead. A sampler of torch's own is recognised and costs nothing.
     """
@@ -322,7 +322,7 @@ class LeftOutWarning(UserWarning):
 
 
 class MeaningWarning(UserWarning):
-    """Datasets are read as one, and their attributes say that the same stored number means different things.
+    """Datasets that are read as one have attributes that give the same stored number different meanings.
 
     Such as another ``scale_factor`` or other ``units``; see ``missing=`` of `Field`. If that is meant:
     ``warnings.simplefilter("ignore", h5stream.errors.MeaningWarning)``.

@@ -29,7 +29,7 @@ from typing import Any
 from h5stream.errors import OptionError
 
 LOADER_KEYS = ("shuffle", "batch_size", "num_workers", "window", "memory_budget", "prefetch_factor", "window_device")
-"""What a profile may set: what was tuned, and that it was tuned shuffled. Seed and ranks are the training's own."""
+"""What a profile may set: the tuned arguments, and ``shuffle``. Seed and ranks belong to the training."""
 
 _TYPES: dict[str, tuple[type, ...]] = {"shuffle": (bool,), "window": (int, str), "window_device": (str,)}
 _TYPE_NAMES: dict[tuple[type, ...], str] = {(str,): "text", (bool,): "true or false"}
@@ -42,7 +42,7 @@ class Profile:
     dataset: str  # the file that was tuned for, absolute
     fields: str | tuple[str, ...] | None  # of a sample; None for the default ones
     loader: Mapping[str, bool | int | str]  # arguments of `H5StreamLoader`, of `LOADER_KEYS`
-    measured: Mapping[str, int | float | str] = field(default_factory=dict)  # with them, for people
+    measured: Mapping[str, int | float | str] = field(default_factory=dict)  # with these settings, for information
 
     def __post_init__(self) -> None:
         for key, value in self.loader.items():
@@ -54,18 +54,18 @@ class Profile:
 
 
 def write_profile(profile: Profile, path: str | Path) -> None:
-    """Write a profile as TOML; a file that is there is replaced."""
+    """Write a profile as TOML, replacing an existing file."""
     data = {"dataset": profile.dataset} | ({} if profile.fields is None else {"fields": profile.fields})
     lines = ["# Written by `h5stream tune`; H5StreamLoader.from_profile(path) reads it."]
     for name, table in (("data", data), ("loader", profile.loader), ("measured", profile.measured)):
         values = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()]
         lines += ["", f"[{name}]", *values] if values else ()
-    # JSON's strings and lists are TOML's as well, but for DEL, which TOML wants escaped; numbers are written alike.
+    # Strings, lists and numbers of JSON are valid TOML, except for DEL, which TOML wants escaped.
     Path(path).write_text("\n".join(lines).replace("\x7f", "\\u007f") + "\n", encoding="utf-8")
 
 
 def read_profile(path: str | Path) -> Profile:
-    """Read a profile; what is not there, is not TOML or sets something that profiles do not set is an `OptionError`."""
+    """Read a profile; a missing file, a file that is not TOML, or an unknown setting is an `OptionError`."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -88,7 +88,7 @@ def read_profile(path: str | Path) -> Profile:
 
 
 def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a loader: a profile's, by default with its dataset; those that were given go before."""
+    """Return loader arguments: those of a profile and its dataset, replaced by those that are given."""
     profile = read_profile(path)
     if dataset is None and not profile.dataset:
         raise OptionError(f"profile {str(path)!r} names no dataset; pass one")

@@ -108,7 +108,7 @@ def _datasource(dataset: H5Dataset) -> Any:
 
 
 def _read(shared: Any, stretch: Stretch) -> Iterator[Any]:
-    """Read some blocks, in a task: tables with a column a field."""
+    """Read some blocks in a Ray task, and yield tables with one column per field."""
     import ray
     from ray.data.block import BlockAccessor
 
@@ -124,7 +124,7 @@ def _read(shared: Any, stretch: Stretch) -> Iterator[Any]:
 
 
 def _columns(name: str, value: Any, count: int) -> Iterator[tuple[str, Any]]:
-    """Yield the columns of a field, with values of their own."""
+    """Yield the names and values of a field's columns, copied."""
     if isinstance(value, dict):
         for member, inner in value.items():
             yield from _columns(f"{name}:{member}", inner, count)
@@ -132,15 +132,15 @@ def _columns(name: str, value: Any, count: int) -> Iterator[tuple[str, Any]]:
         yield name, numbers_in(value).copy()
     else:
         column = np.empty(count, dtype=object)
-        for k, one in enumerate(samples_of(value, count)):
-            column[k] = numbers_in(one).copy() if isinstance(one, torch.Tensor) else _as_text(name, one)
+        for k, sample in enumerate(samples_of(value, count)):
+            column[k] = numbers_in(sample).copy() if isinstance(sample, torch.Tensor) else _as_text(name, sample)
         yield name, column
 
 
 def _as_text(name: str, value: Any) -> Any:
-    """Return what a sample has of a field of strings as text, also if it has several."""
+    """Return a string sample as text, or each string of a list of them."""
     if isinstance(value, list):
-        return [_as_text(name, one) for one in value]
+        return [_as_text(name, item) for item in value]
     if not isinstance(value, bytes):
         return value
     try:

@@ -1,4 +1,4 @@
-"""What calls return: forms that ragged and sparse fields have in a batch; what was measured, found or written."""
+"""Classes of what calls return: ragged and sparse fields of a batch, measurements, findings, written files."""
 
 from h5stream.advice.diagnose import Diagnosis
 from h5stream.advice.track import EpochSummary

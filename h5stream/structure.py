@@ -1,4 +1,4 @@
-"""Batches have the user's structure; these functions work on whatever it is."""
+"""Functions for batches of any structure: tensors, dicts, tuples, lists, and ragged or sparse rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from h5stream.samples.ragged import DENSE, STACKED
 
 
 class Packed(NamedTuple):
-    """Rows of samples that have unlike numbers of them, one behind the other.
+    """Rows of samples of different lengths, one sample after another.
 
     Attributes
     ----------
     values : Tensor, shape (rows of all samples, ...)
         The rows.
     offsets : Tensor of int64, shape (samples + 1,)
-        Where each sample's begin, and where the last end.
+        Where the rows of each sample begin, and where those of the last one end.
 
     Examples
     --------
@@ -41,25 +41,25 @@ class Packed(NamedTuple):
         Parameters
         ----------
         k : int
-            Which of the batch.
+            Number of the sample in the batch.
 
         Returns
         -------
         Tensor
-            They view `values`.
+            A view into `values`.
         """
         return self.values[int(self.offsets[k]) : int(self.offsets[k + 1])]
 
 
 class Padded(NamedTuple):
-    """Rows of samples that have unlike numbers of them, each filled up to as many as the longest has.
+    """Rows of samples of different lengths, each padded to the length of the longest.
 
     Attributes
     ----------
     values : Tensor, shape (samples, rows of the longest, ...)
         The rows.
     lengths : Tensor of int64, shape (samples,)
-        How many of them each sample has.
+        Number of rows of each sample.
 
     Examples
     --------
@@ -76,18 +76,18 @@ class Padded(NamedTuple):
         Parameters
         ----------
         k : int
-            Which of the batch.
+            Number of the sample in the batch.
 
         Returns
         -------
         Tensor
-            They view `values`.
+            A view into `values`.
         """
         return self.values[k, : int(self.lengths[k])]
 
 
 class SparseRows(NamedTuple):
-    """Rows of a sparse matrix, one behind the other.
+    """Rows of a sparse matrix, one after another.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class SparseRows(NamedTuple):
     columns : Tensor, shape (values of all rows,)
         The column of each.
     offsets : Tensor of int64, shape (rows + 1,)
-        Where each row's begin, and where the last end.
+        Where the values of each row begin, and where those of the last one end.
     width : int
         Columns of the matrix.
 
@@ -118,7 +118,7 @@ class SparseRows(NamedTuple):
         Parameters
         ----------
         k : int
-            Which of the batch.
+            Number of the sample in the batch.
 
         Returns
         -------
@@ -130,7 +130,7 @@ class SparseRows(NamedTuple):
         return SparseRows(self.values[low:high], self.columns[low:high], bounds, self.width)
 
     def to_csr(self) -> torch.Tensor:
-        """Return the rows as a sparse tensor of torch's.
+        """Return the rows as a sparse tensor of torch.
 
         Returns
         -------
@@ -143,20 +143,20 @@ class SparseRows(NamedTuple):
 
 
 def in_form(values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[np.int64], form: str) -> Any:
-    """Give rows of several samples in the form that a field asks for."""
+    """Return the rows of several samples in the form that a field asks for."""
     if form == "pad":
         return Padded(values, torch.from_numpy(lengths.copy()))
     if form in (STACKED, DENSE):
         return values
     if form == "list":
         return list(torch.split(values, lengths.tolist()))
-    # Copied, for other fields of the batch have the same.
+    # A copy, because other fields of the batch share the offsets.
     bounds = torch.from_numpy(offsets.copy())
     return torch.nested.nested_tensor_from_jagged(values, bounds) if form == "nested" else Packed(values, bounds)
 
 
 def renumbered(rows: SparseRows) -> SparseRows:
-    """Return rows with ascending columns, without those of a number that the matrix does not have."""
+    """Return the rows with sorted columns, without columns that the matrix does not have."""
     count = len(rows.offsets) - 1
     columns = rows.columns[: rows.values.shape[0]].to(torch.int64)
     numbers = torch.arange(count, device=columns.device)
@@ -172,7 +172,7 @@ RAGGED = (Packed, Padded, SparseRows)
 
 
 def sample_of(batch: Any, i: int) -> Any:
-    """Take one sample out of a batch."""
+    """Return one sample of a batch."""
     if isinstance(batch, RAGGED):
         return batch.sample(i)
     if isinstance(batch, dict):
@@ -181,7 +181,7 @@ def sample_of(batch: Any, i: int) -> Any:
 
 
 def samples_of(batch: Any, count: int) -> list[Any]:
-    """Take a batch apart into samples that view it."""
+    """Split a batch into samples that view it."""
     if isinstance(batch, RAGGED):
         return [batch.sample(k) for k in range(count)]
     if isinstance(batch, dict):
@@ -217,14 +217,14 @@ def as_numpy(value: Any) -> Any:
 
 
 def numbers_in(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return NumPy's array of a tensor's numbers: as float32 those of a type that NumPy has not."""
+    """Return a tensor's numbers as a NumPy array; types that NumPy lacks become float32."""
     is_small = tensor.is_floating_point() and tensor.dtype not in (torch.float64, torch.float32, torch.float16)
     return (tensor.to(torch.float32) if is_small else tensor).numpy()
 
 
 @functools.cache
 def foreign_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
-    """Return the dtype that ml_dtypes has for one of torch's that NumPy has none for; None if NumPy has one.
+    """Return the dtype of ml_dtypes for a torch type that NumPy lacks; None if NumPy has it.
 
     Raises `ImportError` without ml_dtypes, and `TypeError` if it has none either.
     """
@@ -237,13 +237,13 @@ def foreign_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
 
 
 def copy_batch(batch: Any, static: Any) -> int:
-    """Copy a batch into tensors of the same structure, and give its rows."""
+    """Copy a batch into tensors of the same structure, and return its number of rows."""
     if isinstance(batch, torch.Tensor):
         fits = isinstance(static, torch.Tensor) and static.dtype == batch.dtype and static.ndim == batch.ndim
         if not fits or static.shape[1:] != batch.shape[1:] or len(static) < len(batch):
-            given = f"{getattr(static, 'dtype', type(static))} {[*getattr(static, 'shape', ())]}"
-            said = f"a {batch.dtype} tensor of at least {len(batch)} rows of {tuple(batch.shape[1:])}, not {given}"
-            raise OptionError(f"copy_into needs {said}")
+            actual = f"{getattr(static, 'dtype', type(static))} {[*getattr(static, 'shape', ())]}"
+            expected = f"a {batch.dtype} tensor of at least {len(batch)} rows of {tuple(batch.shape[1:])}, not {actual}"
+            raise OptionError(f"copy_into needs {expected}")
         static[: len(batch)].copy_(batch, non_blocking=True)
         return len(batch)
     if isinstance(batch, dict) and isinstance(static, dict) and batch.keys() == static.keys():
@@ -260,20 +260,20 @@ def _rebuilt(like: Any, parts: list[Any]) -> Any:
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:
     """List the tensors of a structure, in its order."""
-    found: list[torch.Tensor] = []
-    with_tensors(batch, found.append)
-    return found
+    tensors: list[torch.Tensor] = []
+    with_tensors(batch, tensors.append)
+    return tensors
 
 
 def leaves(batch: Any) -> list[Any]:
-    """List what a batch of ours holds for each field: a tensor, a list of strings, or ragged rows of any form."""
+    """List the value of each field of a batch: a tensor, a list of strings, or ragged rows of any form."""
     if isinstance(batch, (dict, tuple)) and not isinstance(batch, RAGGED):
         return [leaf for value in (batch.values() if isinstance(batch, dict) else batch) for leaf in leaves(value)]
     return [batch]
 
 
 def rows_of(batch: Any) -> int | None:
-    """Return the rows of a batch, by the first thing in it that has a length; None if nothing has."""
+    """Return the number of rows of a batch, from its first value that has a length; None if none has."""
     if isinstance(batch, RAGGED):
         return len(batch.lengths) if isinstance(batch, Padded) else len(batch.offsets) - 1
     if isinstance(batch, dict):
@@ -284,14 +284,14 @@ def rows_of(batch: Any) -> int | None:
     if shape is not None:
         return int(shape[0]) if len(shape) else None
     if isinstance(batch, list):
-        # Tuples are collated into lists, whose tensors have as many rows as one another; other lists are of one field.
+        # Tuples are collated into lists of tensors of equal length; any other list holds the values of one field.
         inner = {rows_of(value) for value in batch if getattr(value, "shape", None) is not None} - {None}
         return inner.pop() if len(inner) == 1 else len(batch)
     return None
 
 
 def first_rows(batch: Any, count: int) -> Any:
-    """Return the first rows of a batch, whoever made it; what has no rows stays as it is."""
+    """Return the first rows of any batch; values without rows are returned unchanged."""
     if isinstance(batch, dict):
         return {key: first_rows(value, count) for key, value in batch.items()}
     if isinstance(batch, (Packed, SparseRows)):

@@ -1,7 +1,7 @@
-"""Advice about files and the loader, which shows its working and changes nothing: inspect, diagnose, tune, doctor.
+"""Advice about files and the loader that shows its reasoning and changes nothing: inspect, diagnose, tune, doctor.
 
-Its results are kinds of `Suggestion`, an answer with its arithmetic and sources. Advice about the training itself
-stands in `h5stream.training`.
+Results are subclasses of `Suggestion`, an answer with its arithmetic and sources. Advice about the training itself is
+in `h5stream.training`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["inspect_files"]
 
 
-if not TYPE_CHECKING:  # so that a type checker finds names that are not there
+if not TYPE_CHECKING:  # so that a type checker reports missing names
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from h5stream.advice import inspection  # which needs torch
+        from h5stream.advice import inspection  # imported here since it needs torch
 
         return getattr(inspection, name)
 
 
-# Share of step time spent waiting for data: under the first a job is not input-bound, over the second it strongly is.
+# Share of step time spent waiting for data: below the first a job is not input-bound, above the second strongly.
 NOT_WAITING = 0.05
 WAITING = 0.20
 
@@ -37,8 +37,8 @@ WAITING = 0.20
 class Suggestion(ShownAsText):
     """Advice as a value: it is returned and printed, and never applied.
 
-    What Python programs ask for is a subclass, whose own fields are the numbers; what only ``h5stream suggest`` asks
-    for has them by name, as its JSON does.
+    Results for Python programs are subclasses with the numbers as fields; results only for ``h5stream suggest`` have
+    them in `figures`, as in its JSON.
 
     Attributes
     ----------
@@ -47,11 +47,11 @@ class Suggestion(ShownAsText):
     answer : str
         The advice in one line.
     arithmetic : tuple of str
-        How the answer follows, a step a line.
+        The derivation of the answer, one step per line.
     caveats : tuple of str
-        What the arithmetic does not know, or where it may mislead.
+        Limits of the arithmetic, and cases in which it may mislead.
     sources : tuple of str
-        Where rules and constants come from: papers, documentation, measurements.
+        The origin of rules and constants: papers, documentation, measurements.
     figures : dict
         Its numbers by name, with their units in the names.
 
@@ -87,41 +87,41 @@ class Suggestion(ShownAsText):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One knob to turn, with what to expect."""
+    """A setting to change, with the expected effect."""
 
-    knob: str  # what it is called
+    knob: str  # the name of the setting
     present: str  # its value now
     try_next: str  # what to try
     why: str  # why that helps
     speedup: float | None = None
-    """How many times faster the limiting part becomes, at best; None where that is not known."""
-    stop: str = ""  # when to leave it; empty where nothing is to be tried step by step
+    """The highest possible speedup of the limiting part; None if it is unknown."""
+    stop: str = ""  # when to stop; empty unless it is to be tried step by step
 
     def __str__(self) -> str:
         return f"{self.knob}: {self.present} -> {self.try_next} ({self.why})"
 
 
-# Rows of a batch where nothing is asked for: as large-batch trainers' notes have it, but no more bytes than this (8,192
-# rows of a megabyte fill any memory), and of an epoch so many batches, or a rate would be the time of one.
+# Default rows of a batch: as in notes on large-batch training, but with limited bytes (8,192 rows of a megabyte fill
+# any memory), and with a minimum number of batches per epoch, or a rate would be the time of one.
 _BATCH_ROWS, _BATCH_NBYTES, _LEAST_BATCHES = 8192, 64 << 20, 16
 
 
 def batch_rows(rows: int | None, row_nbytes: float) -> int:
-    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most, of so many in all."""
+    """Return the default rows of a batch: a power of two, at most 8,192, that fits the data."""
     most = [_BATCH_ROWS, int(_BATCH_NBYTES // max(1, row_nbytes))]
     most += [] if rows is None else [rows // _LEAST_BATCHES]
     return 1 << max(0, min(most).bit_length() - 1)
 
 
 def at_least(smallest: float, **values: float | None) -> None:
-    """Raise `OptionError` where a named value is smaller than allowed; ``None`` (not given) passes."""
+    """Raise `OptionError` if a named value is smaller than allowed; ``None`` (not given) passes."""
     for name, value in values.items():
         if value is not None and not value >= smallest:
             raise OptionError(f"{name} must be at least {smallest}, not {value}")
 
 
 def above_zero(**values: float | None) -> None:
-    """Raise `OptionError` where a named value is zero, negative or not a number; ``None`` passes."""
+    """Raise `OptionError` if a named value is zero, negative or not a number; ``None`` passes."""
     for name, value in values.items():
         if value is not None and not value > 0:
             raise OptionError(f"{name} must be above 0, not {value}")

@@ -1,6 +1,6 @@
-"""What shuffled batches cost, read one by one and by h5stream, and what of a layout costs more than it must.
+"""Costs of shuffled batches, read row by row and by h5stream, and properties of the layout that cost too much.
 
-Of rows it is worked out from the windows that a loader has; of other samples a window, and some alone, are read.
+For rows, costs follow from the windows of a loader; for other samples, a window and some single samples are read.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import LOCAL_GAP_NBYTES
 from h5stream.storage.source.stores import CONCURRENCY, is_address, is_unsigned
 
-PLANNED_CHUNKS = 400_000  # chunks that are planned at most, about a second of work; of longer epochs, some windows are
-_RANGES, _RANGE_NBYTES = 8, 1 << 20  # of an object that a store is timed with
-ASSUMED_BYTES_PER_S = 1e9  # bytes a second that one thread reads, or decodes where no rate was measured
-KINDS_EXPLAINED = 4  # kinds of datasets that get a sentence
+PLANNED_CHUNKS = (
+    400_000  # the most chunks to plan, about a second of work; for longer epochs, only some windows are planned
+)
+_RANGES, _RANGE_NBYTES = 8, 1 << 20  # ranges of an object to time a store with
+ASSUMED_BYTES_PER_S = 1e9  # rate of one thread that reads, or decodes if no rate was measured
+KINDS_EXPLAINED = 4  # kinds of datasets that get a sentence each
 _NOTABLE = 1.05  # below this an amplification is edge chunks and rounding, and not worth a sentence
 
-# Below this, finding, fetching and handing over a chunk costs more than undoing its filters (50 us at 1.3 GB/s).
+# Below this, finding, fetching and handing over a chunk costs more than decoding it (50 us at 1.3 GB/s).
 TINY_NBYTES = 64 * 1024
 HUGE_NBYTES = 16 * 1024 * 1024  # above this, a window of 1 GiB holds fewer than 64 chunks to shuffle
-MANY_CHUNKS = 256  # fewer chunks than this cost too little to be worth a word, however small they are
+MANY_CHUNKS = 256  # fewer chunks cost too little to mention, however small they are
 MANY_ACROSS = 8  # a row in so many chunks costs a lookup and a copy in each
-STRADDLING = 1.5  # fetches of each chunk an epoch, above which unlike chunk lengths are worth a word
+STRADDLING = 1.5  # fetches of each chunk per epoch above which different chunk lengths are mentioned
 SLOW_DECODE = 400e6  # bytes a second of one thread; gzip gives about 1.3e9, lz4 1.8e9, bzip2 well under 1e8
 
 ALONE = 32  # samples that are read one at a time
 PIECE_NBYTES = 32 << 20  # bytes of a window's samples that are read at a time
-SECONDS = 3.0  # a window is read for so long at most; what of it is left is taken to cost as much
+SECONDS = 3.0  # the longest time to read a window; the rest is assumed to cost the same
 
 EVERY_EPOCH, ONCE = "every epoch", "first batch"
 
@@ -60,37 +62,37 @@ Ints = NDArray[np.int64]
 Runs = tuple[Ints, Ints]  # runs of rows: begins and ends, ascending
 
 
-class Taken(NamedTuple):
-    """What is fetched."""
+class FetchCost(NamedTuple):
+    """Chunks and bytes that are fetched."""
 
     chunks: float = 0.0
     read_nbytes: float = 0.0  # from the file
-    decoded_nbytes: float = 0.0  # that filters give
-    gap_nbytes: float = 0.0  # of those read, what lies between chunks: cheaper than another system call
+    decoded_nbytes: float = 0.0  # output of filters
+    gap_nbytes: float = 0.0  # the part of `read_nbytes` between chunks: cheaper than another system call
 
     @classmethod
-    def sum(cls, every: Iterable[Taken]) -> Taken:
-        """Add up what several take."""
+    def sum(cls, every: Iterable[FetchCost]) -> FetchCost:
+        """Return the sum of several costs."""
         return cls(*map(sum, zip(*every, strict=True)))
 
-    def times(self, factor: float) -> Taken:
-        """Return so much of it."""
-        return Taken(*(factor * one for one in self))
+    def times(self, factor: float) -> FetchCost:
+        """Return the cost multiplied by a factor."""
+        return FetchCost(*(factor * one for one in self))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCost:
-    """What one batch costs, averaged over an epoch."""
+    """The average cost of a batch in an epoch."""
 
-    chunks: float  # chunks that are fetched for it
+    chunks: float  # fetched chunks
     read_nbytes: float  # from the file
-    decoded_nbytes: float  # that filters give
-    read_amplification: float | None  # bytes read for each that its rows take: 1 is ideal. None: they take none
-    decode_amplification: float | None  # the same for decoded bytes. None where there is nothing to decode
+    decoded_nbytes: float  # output of filters
+    read_amplification: float | None  # bytes read per stored byte of its rows: 1 is ideal. None if they have none
+    decode_amplification: float | None  # the same for decoded bytes. None if there is nothing to decode
 
     @classmethod
-    def of(cls, taken: Taken, least: Taken) -> BatchCost:
-        """Return it for what is taken, beside the least that would do."""
+    def of(cls, taken: FetchCost, least: FetchCost) -> BatchCost:
+        """Return the cost of what is fetched, compared to the least possible cost."""
         return cls(
             taken.chunks,
             taken.read_nbytes,
@@ -102,25 +104,25 @@ class BatchCost:
 
 @dataclass(frozen=True, slots=True)
 class DatasetCost:
-    """What an epoch takes from one dataset."""
+    """The cost of reading one dataset for an epoch."""
 
     path: str
-    chunks: float  # chunks that are fetched; one that several windows need counts for each
+    chunks: float  # fetched chunks, counted once per window that needs them
     times_read: float  # how often each stored chunk is fetched in an epoch: 1 is ideal
     read_nbytes: float  # from the file
-    decoded_nbytes: float  # that filters give
-    gap_nbytes: float  # of those read, what lies between chunks: cheaper than another system call
+    decoded_nbytes: float  # output of filters
+    gap_nbytes: float  # the part of `read_nbytes` between chunks: cheaper than another system call
     kept: bool  # whether it is small enough to be read once and kept in memory; later epochs then cost nothing
 
     @property
-    def taken(self) -> Taken:
-        """All that is fetched of it."""
-        return Taken(self.chunks, self.read_nbytes, self.decoded_nbytes, self.gap_nbytes)
+    def taken(self) -> FetchCost:
+        """The total cost of fetching it."""
+        return FetchCost(self.chunks, self.read_nbytes, self.decoded_nbytes, self.gap_nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffle:
-    """How the first epoch is cut and mixed."""
+    """Blocks, windows and mixing of the first epoch."""
 
     block_rows: int  # rows of a block, the unit of the coarse shuffle
     blocks: int  # of the file
@@ -130,22 +132,22 @@ class Shuffle:
     blocks_per_batch: float  # distinct blocks in a batch
     blocks_per_batch_full: float  # what a full shuffle would give
     mixing_score: float
-    """1 where batch means of the row number scatter as under a full shuffle, towards 0 where each batch sees one
-    stretch of the file. A low score harms only where neighbouring rows resemble each other."""
+    """1 if batch means of the row number scatter as under a full shuffle, towards 0 if each batch sees one stretch of
+    the file. A low score only harms if neighbouring rows resemble each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstBatch:
-    """What comes before the first batch of a process; later epochs' first windows are read during the epoch before."""
+    """The cost before the first batch of a process; later first windows are read during the epoch before."""
 
-    window_rows: int  # rows of the first window: its batches come when all of it is read
+    window_rows: int  # rows of the first window, which must be read before its batches come
     read_nbytes: float  # to read
-    decoded_nbytes: float  # that filters give of them
-    seconds: float  # about how long that takes
+    decoded_nbytes: float  # output of filters
+    seconds: float  # estimated duration
 
 
-class Stored(NamedTuple):
-    """A dataset, what an epoch takes of it, and bytes a second at which one thread undoes its filters."""
+class StoredDataset(NamedTuple):
+    """A dataset, its cost per epoch, and the decoding rate of one thread in bytes per second."""
 
     entry: DatasetEntry
     cost: DatasetCost
@@ -154,37 +156,37 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCost:
-    """What shuffled batches of some fields cost."""
+    """Costs of shuffled batches of some fields."""
 
     fields: tuple[str, ...]
     chosen_by: str  # "named" by the user, "root" for the root's datasets, "rows" for the largest group of equal rows
     rows: int  # of an epoch
     row_nbytes: int  # of one in a batch
     batch_size: int  # as asked for
-    batch_rows: int  # that a full batch really has
+    batch_rows: int  # of a full batch
     batch_nbytes: int
-    needed_read_nbytes: float  # what the batch's own rows take in the file: the least that any reader could do
+    needed_read_nbytes: float  # stored bytes of the batch's own rows: the least that any reader could read
     needed_decoded_nbytes: float  # the same once decoded
     naive: BatchCost  # a batch read one row at a time through h5py
     ours: BatchCost  # by h5stream, averaged over the first epoch
     datasets: tuple[DatasetCost, ...]  # an epoch of h5stream's, dataset by dataset
     shuffle: Shuffle
-    memory_nbytes: int  # that slots, windows and scratch take at most
-    memory_budget: int  # what they may take
-    threads: int  # that decode at a time
-    kept_rows_nbytes: int  # of the memory, decoded rows that stay there, so that later epochs gather them
+    memory_nbytes: int  # the most memory for slots, windows and scratch
+    memory_budget: int  # the limit for these
+    threads: int  # decoding threads
+    kept_rows_nbytes: int  # the part of the memory for decoded rows that later epochs reuse
     decode_rows_per_s: float | None
-    """Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper limit:
-    reading and copying come on top. None where nothing is decoded in every epoch."""
+    """Rows per second that all threads can decode, timed on some of the file's own chunks: an upper limit, without
+    reading and copying. None unless each epoch decodes."""
     first_batch: FirstBatch
-    notice: str  # said where the budget makes the window smaller than wished
+    notice: str  # a note if the budget makes the window smaller than wanted
     naive_words: tuple[str, ...]
-    our_words: tuple[str, ...]  # the arithmetic, a step a line
+    our_words: tuple[str, ...]  # the derivation, one step per line
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Something about the layout that costs more than it must."""
+    """A property of the layout that costs more than necessary."""
 
     key: str  # a stable name of the rule
     fields: tuple[str, ...]  # the datasets that it is about
@@ -203,16 +205,16 @@ def cost_sample(
     memory_budget: int,
     threads: int | None,
 ) -> tuple[SampleCost, tuple[Advice, ...]]:
-    """Work out what shuffled batches of rows cost, by the budget that would do, and what could cost less."""
-    layout, batch_rows = dataset.layout, min(batch_size, dataset.layout.rows)  # as the loader has slots
+    """Compute the cost of shuffled batches of rows, with a budget that suffices, and advice to lower it."""
+    layout, batch_rows = dataset.layout, min(batch_size, dataset.layout.rows)  # as in the loader's slots
     size, order = _windows(dataset, batch_size, memory_budget, threads)
     stored = _stored(dataset, entries, order, size.kept)
     every, share = [one.entry for one in stored], batch_rows / layout.rows
     heap = sum(part.rows * part.heap.row_nbytes for part, *_ in layout.datasets if part.heap is not None)
     read, decoded = (sum(e.stored_nbytes for e in every), sum(e.written_nbytes for e in every if e.filters))
-    needed, naive = Taken(0, heap + read, decoded).times(share), [_naive(entry) for entry in every]
-    one_by_one = Taken.sum([Taken(read_nbytes=heap), *(taken for taken, _ in naive)])
-    together = Taken.sum(one.cost.taken for one in stored)
+    needed, naive = FetchCost(0, heap + read, decoded).times(share), [_naive(entry) for entry in every]
+    one_by_one = FetchCost.sum([FetchCost(read_nbytes=heap), *(taken for taken, _ in naive)])
+    together = FetchCost.sum(one.cost.taken for one in stored)
     shuffle, threads = _shuffle(order), min(size.threads, limits.cpus() if layout.is_far else size.threads)
     sample = SampleCost(
         fields=fields,
@@ -238,7 +240,7 @@ def cost_sample(
         naive_words=_naive_words(every, [text for _, text in naive]),
         our_words=tuple(_our_words([one.cost for one in stored], order.batches, is_far=layout.is_far)),
     )
-    # A window of all rows is as good as it gets, however few blocks there are.
+    # A window of all rows is ideal, however few blocks there are.
     is_few = size.window_rows < layout.rows and is_weak(shuffle.blocks_per_window, shuffle.blocks)
     advice = [*_layout_advice(stored, shuffle, batch_rows, is_few)]
     if size.memory_budget > memory_budget:
@@ -252,7 +254,7 @@ def cost_sample(
 def _windows(
     dataset: H5Dataset, batch_size: int, memory_budget: int, threads: int | None
 ) -> tuple[Footprint, EpochOrder]:
-    """Return the windows that a loader has, where the budget is too small with the one that would do; and its order."""
+    """Return the footprint and the order of a loader, with a larger budget if the given one is too small."""
     size = Sizing(
         layout=dataset.layout,
         batch_rows=min(batch_size, len(dataset)),
@@ -270,23 +272,25 @@ def _windows(
 
 def _stored(
     dataset: H5Dataset, entries: Sequence[DatasetEntry], order: EpochOrder, kept: Collection[int]
-) -> list[Stored]:
-    """Return the datasets as they are stored, with what the first epoch takes of those that are `kept`, and others."""
-    layout, by_path, found = dataset.layout, {entry.path: entry for entry in entries}, list[Stored]()
+) -> list[StoredDataset]:
+    """Return the stored form and first-epoch cost of each dataset; `kept` numbers those that stay in memory."""
+    layout, by_path, stored = dataset.layout, {entry.path: entry for entry in entries}, list[StoredDataset]()
     for number, (part, *_) in enumerate(layout.datasets):
         source, whole = layout.files[part.file], (np.zeros(1, dtype=np.int64), np.array([part.rows]))
-        entry = by_path.get(part.path) if part.file == 0 else None  # a soft link's may not be listed
+        entry = by_path.get(part.path) if part.file == 0 else None  # the target of a soft link may not be listed
         entry = entry or describe_dataset(source.path, part.path, allow_external=layout.allow_external)
         windows, scale = ([whole], 1.0) if number in kept else _some_windows(order, part)
         chunks = _fetched(part, *whole, entry).chunks
         if part.access == DIRECT and part.pieces:
             taken = _read_in_part(part, windows, chunks)
         else:
-            taken = Taken.sum(_fetched(part, begins, ends, entry) for begins, ends in windows)
+            taken = FetchCost.sum(_fetched(part, begins, ends, entry) for begins, ends in windows)
         fetched, read, decoded, gaps = taken.times(scale)
         cost = DatasetCost(entry.path, fetched, fetched / max(1, chunks), read, decoded, gaps, number in kept)
-        found.append(Stored(entry, cost, decode_rate(part, source, seconds=min(0.05, 1.0 / len(layout.datasets)))))
-    return found
+        stored.append(
+            StoredDataset(entry, cost, decode_rate(part, source, seconds=min(0.05, 1.0 / len(layout.datasets))))
+        )
+    return stored
 
 
 def _shuffle(order: EpochOrder) -> Shuffle:
@@ -303,15 +307,15 @@ def _shuffle(order: EpochOrder) -> Shuffle:
     )
 
 
-def _decode_rows_per_s(rows: int, stored: Sequence[Stored], threads: int) -> float | None:
+def _decode_rows_per_s(rows: int, stored: Sequence[StoredDataset], threads: int) -> float | None:
     streamed = [(cost.decoded_nbytes, rate) for _, cost, rate in stored if rate and not cost.kept]
-    # Where hardly anything was ever written, that says nothing about the rest.
+    # Too little written data does not represent the rest.
     enough = sum(nbytes for nbytes, _ in streamed) >= max(1, rows)
     return threads * rows / sum(nbytes / rate for nbytes, rate in streamed) if enough else None
 
 
 def store_rate(identity: SourceIdentity) -> tuple[float, float]:
-    """Time a store: seconds to a small range of an object, and the bytes a second of some larger ones together."""
+    """Time a store: return the seconds until a small range arrives, and the rate of several larger ranges together."""
     source, size = identity.open(), sum(identity.file_sizes)
     nbytes = min(_RANGE_NBYTES, size // _RANGES)
 
@@ -325,8 +329,8 @@ def store_rate(identity: SourceIdentity) -> tuple[float, float]:
     return wait_s, _RANGES * nbytes / max(seconds - wait_s, seconds / 10)
 
 
-def _first_batch(stored: Sequence[Stored], order: EpochOrder, threads: int, layout: SampleLayout) -> FirstBatch:
-    """Predict the time to the first batch; what is kept is read in whole first, by one thread."""
+def _first_batch(stored: Sequence[StoredDataset], order: EpochOrder, threads: int, layout: SampleLayout) -> FirstBatch:
+    """Predict the time to the first batch; kept datasets are read whole first, by one thread."""
     window_rows = int(order.window_edges[1] - order.window_edges[0])
     read = decoded = seconds = 0.0
     store = next((store_rate(one) for one in layout.files if is_address(one.path)), None)
@@ -336,21 +340,21 @@ def _first_batch(stored: Sequence[Stored], order: EpochOrder, threads: int, layo
         work_s = cost.decoded_nbytes / (rate or ASSUMED_BYTES_PER_S)
         if store is None:
             work_s += cost.read_nbytes / ASSUMED_BYTES_PER_S
-        else:  # requests wait beside one another, and share the line
+        else:  # requests wait concurrently, and share the bandwidth
             seconds += store[0] * max(1.0, share * cost.chunks / CONCURRENCY) + share * cost.read_nbytes / store[1]
         seconds += share * work_s / hands
     return FirstBatch(window_rows=window_rows, read_nbytes=read, decoded_nbytes=decoded, seconds=seconds)
 
 
 def decode_rate(part: DatasetPart, identity: SourceIdentity, *, chunks: int = 8, seconds: float = 0.05) -> float | None:
-    """Time how fast one thread undoes the filters of a dataset, on some of its own chunks."""
+    """Time the decoding of a dataset in one thread, on some of its own chunks."""
     index = part.index
     if part.access != DECODED or index is None or len(index.numbers) == 0:
         return None
     source, scratch, times = identity.open(), DecodeScratch(), list[float]()
     try:
         for place in [0, *sorted({k * len(index.numbers) // chunks for k in range(chunks)})]:
-            # This thread's own time: what else runs here says nothing about the file.
+            # The time of this thread alone, without other work on this machine.
             begin = time.thread_time()
             stored, mask = scratch.buffer("read", int(index.nbytes[place])), int(index.filter_mask[place])
             source.read_many((int(index.offset[place]),), (stored.data,))
@@ -362,7 +366,7 @@ def decode_rate(part: DatasetPart, identity: SourceIdentity, *, chunks: int = 8,
         return None
     finally:
         source.close()
-    # The first is not counted: a running epoch has its buffers and its code in place.
+    # The first is not counted: a running epoch has warm buffers and code.
     return (len(times) - 1) * part.chunk_nbytes / sum(times[1:]) if sum(times[1:]) else None
 
 
@@ -370,20 +374,20 @@ def decode_rate(part: DatasetPart, identity: SourceIdentity, *, chunks: int = 8,
 
 
 def _cached_share(entry: DatasetEntry) -> float:
-    """Return the part of the chunks that h5py's chunk cache holds; one larger than the cache is never held."""
-    held = min(entry.cache_nbytes // max(1, entry.chunk_nbytes), entry.cache_chunks)
-    return min(1.0, held / entry.chunks) if entry.chunks else 0.0
+    """Return the share of chunks that fit into h5py's chunk cache; chunks larger than the cache are never cached."""
+    cached = min(entry.cache_nbytes // max(1, entry.chunk_nbytes), entry.cache_chunks)
+    return min(1.0, cached / entry.chunks) if entry.chunks else 0.0
 
 
-def _naive(entry: DatasetEntry) -> tuple[Taken, str]:
-    """Estimate, and say, what single rows in random order take through h5py: each decodes its chunks, if not cached."""
+def _naive(entry: DatasetEntry) -> tuple[FetchCost, str]:
+    """Estimate the cost of reading single rows in random order through h5py, and describe it."""
     across = entry.chunks_across
     chunks = (entry.rows or 0) * across
     if not entry.chunks or (not entry.filters and entry.chunk_nbytes > entry.cache_nbytes):
         why = "chunks without a filter and larger than h5py's cache" if entry.chunks else "not chunked"
         nbytes = entry.stored_nbytes if entry.variable_length else min(entry.stored_nbytes, entry.raw_nbytes)
-        return Taken(chunks, nbytes), f"{why}, so a row is read by itself"
-    # At least once each: the first time there is nothing in the cache. Chunks never written cost nothing.
+        return FetchCost(chunks, nbytes), f"{why}, so a row is read by itself"
+    # Each chunk is fetched at least once, as the cache begins empty. Chunks never written cost nothing.
     share = _cached_share(entry)
     times = max(1.0, chunks * (1 - share) / entry.chunks)
     fetched = times * (entry.chunks if entry.stored_chunks is None else entry.stored_chunks)
@@ -391,55 +395,59 @@ def _naive(entry: DatasetEntry) -> tuple[Taken, str]:
     pieces = f"{across:,} chunks of {chunk} are" if across > 1 else f"a chunk of {chunk} is"
     more = across * entry.chunk_nbytes / max(1, entry.row_nbytes)
     much = f", {count_text(more)} times as much" if more > _NOTABLE else ""
-    held = f"h5py's chunk cache ({cache}) holds {share:.1%} of the chunks, and spares that for as many of the rows"
+    cache_note = (
+        f"h5py's chunk cache ({cache}) holds {share:.1%} of the chunks, and spares that for as many of the rows"
+    )
     if share in (0, 1):
-        held = f"h5py's chunk cache ({cache}) holds {'all, so each is fetched once a worker' if share else 'none'}"
-    words = f"{pieces} {'decoded' if entry.filters else 'read'} for one row of {row}{much}; {held}"
-    return Taken(fetched, times * entry.stored_nbytes, fetched * entry.chunk_nbytes * bool(entry.filters)), words
+        cache_note = (
+            f"h5py's chunk cache ({cache}) holds {'all, so each is fetched once a worker' if share else 'none'}"
+        )
+    words = f"{pieces} {'decoded' if entry.filters else 'read'} for one row of {row}{much}; {cache_note}"
+    return FetchCost(fetched, times * entry.stored_nbytes, fetched * entry.chunk_nbytes * bool(entry.filters)), words
 
 
 # --- h5stream ---------------------------------------------------------------------------------------------
 
 
 def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Runs], float]:
-    """Return the epoch's windows, or evenly spaced ones of a long epoch and what stands for how many."""
+    """Return the windows of the epoch, or evenly spaced ones of a long epoch, and the factor for the whole."""
     count = len(order.window_edges) - 1
     chunks = max(order.blocks.count, -(-part.rows // part.chunk_rows) * len(part.pieces))
     taken = min(count, max(1, count * PLANNED_CHUNKS // max(1, chunks)))
-    # The last of each stretch: the first windows of an epoch are small and not like the others.
+    # The last of each stretch, since the first windows of an epoch are untypically small.
     windows = [order.window_ranges((k + 1) * count // taken - 1) for k in range(taken)]
     return windows, order.rows / max(1, sum(int((ends - begins).sum()) for begins, ends in windows))
 
 
-def _fetched(part: DatasetPart, begins: Ints, ends: Ints, entry: DatasetEntry) -> Taken:
-    """Return what one window takes: each chunk that holds any of its rows is fetched once."""
+def _fetched(part: DatasetPart, begins: Ints, ends: Ints, entry: DatasetEntry) -> FetchCost:
+    """Return the cost of one window: each chunk with any of its rows is fetched once."""
     if not part.pieces:  # rows without elements
-        return Taken()
+        return FetchCost()
     steps = np.zeros(-(-part.rows // part.chunk_rows) + 1, dtype=np.int64)
     np.add.at(steps, begins // part.chunk_rows, 1)
     np.add.at(steps, (ends - 1) // part.chunk_rows + 1, -1)
     holds, index = steps.cumsum()[:-1] > 0, part.index
-    if part.heap is not None:  # with what says where values lie, which was read when the file was opened
+    if part.heap is not None:  # with the addresses of values, which were read when the file was opened
         rows = int((ends - begins).sum())
-        said, decoded = (rows / part.rows * nbytes for nbytes in (entry.stored_nbytes, entry.raw_nbytes))
-        return Taken(int(holds.sum()), rows * part.heap.row_nbytes + said, decoded * bool(entry.filters))
+        address_nbytes, decoded = (rows / part.rows * nbytes for nbytes in (entry.stored_nbytes, entry.raw_nbytes))
+        return FetchCost(int(holds.sum()), rows * part.heap.row_nbytes + address_nbytes, decoded * bool(entry.filters))
     if index is None:
-        # h5py decodes whole chunks; what they take in the file is known on average only.
+        # h5py decodes whole chunks, whose stored size is only known on average.
         chunks, filtered = int(holds.sum()), bool(entry.filters)
         raw = chunks * part.chunk_nbytes if filtered else int((ends - begins).sum()) * part.stored_row_nbytes
         share = min(1.0, entry.stored_nbytes / max(1, entry.raw_nbytes))
-        return Taken(chunks, raw * share, raw * filtered)
+        return FetchCost(chunks, raw * share, raw * filtered)
     columns = np.isin(np.arange(index.columns), [piece.number for piece in part.pieces])
-    ours = np.flatnonzero(holds[index.numbers // index.columns] & columns[index.numbers % index.columns])
-    ours = ours[np.argsort(index.offset[ours])]
-    offset, nbytes = index.offset[ours], index.nbytes[ours]
+    needed = np.flatnonzero(holds[index.numbers // index.columns] & columns[index.numbers % index.columns])
+    needed = needed[np.argsort(index.offset[needed])]
+    offset, nbytes = index.offset[needed], index.nbytes[needed]
     between = offset[1:] - offset[:-1] - nbytes[:-1]
     gaps = int(between[between <= LOCAL_GAP_NBYTES].sum())
-    return Taken(len(ours), int(nbytes.sum()) + gaps, len(ours) * part.chunk_nbytes, gaps)
+    return FetchCost(len(needed), int(nbytes.sum()) + gaps, len(needed) * part.chunk_nbytes, gaps)
 
 
-def _read_in_part(part: DatasetPart, windows: Sequence[Runs], stored_chunks: float) -> Taken:
-    """Count what is read where nothing is decoded: rows, not chunks; the latter as if rows of one came together."""
+def _read_in_part(part: DatasetPart, windows: Sequence[Runs], stored_chunks: float) -> FetchCost:
+    """Return the cost if rows are read without decoding; each row counts as its share of the chunks."""
     table, rows, along, stretches = RowTable.of(part), 0, 0, 0
     for begins, ends in windows:
         between = begins[1:] - ends[:-1]
@@ -449,14 +457,14 @@ def _read_in_part(part: DatasetPart, windows: Sequence[Runs], stored_chunks: flo
     nbytes = table.nbytes_of(rows + along, stretches)
     share = stored_chunks / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
     chunks = len(part.pieces) * rows / part.chunk_rows
-    return Taken(chunks, nbytes, 0, max(0, nbytes - rows * table.row_nbytes)).times(share)
+    return FetchCost(chunks, nbytes, 0, max(0, nbytes - rows * table.row_nbytes)).times(share)
 
 
 # --- in words -------------------------------------------------------------------------------------------
 
 
 def _naive_words(entries: Sequence[DatasetEntry], texts: Sequence[str]) -> tuple[str, ...]:
-    """Say what one row at a time costs; datasets that are stored alike share a sentence."""
+    """Describe the cost of reading row by row; datasets that are stored the same way share a sentence."""
     by_text = defaultdict[str, list[str]](list)
     for entry, text in zip(entries, texts, strict=True):
         by_text[text].append(entry.path)
@@ -468,11 +476,13 @@ def _naive_words(entries: Sequence[DatasetEntry], texts: Sequence[str]) -> tuple
 
 
 def _our_words(costs: Sequence[DatasetCost], batches: int, *, is_far: bool) -> Iterator[str]:
-    """Say what h5stream does instead."""
+    """Describe the cost of reading with h5stream."""
     streamed = [cost for cost in costs if not cost.kept]
     if chunks := sum(cost.chunks for cost in streamed):
-        each = f"{count_text(chunks)} fetched / {counted(batches, 'batch', 'batches')} = {count_text(chunks / batches)}"
-        yield f"each chunk is fetched once for all its rows that a window holds: {each} a batch"
+        per_batch = (
+            f"{count_text(chunks)} fetched / {counted(batches, 'batch', 'batches')} = {count_text(chunks / batches)}"
+        )
+        yield f"each chunk is fetched once for all its rows that a window holds: {per_batch} a batch"
     if kept := [cost.path for cost in costs if cost.kept]:
         yield f"{names_text(kept)}: small, so read once and kept in memory; later epochs read nothing of it"
     if is_far and (again := sum(cost.read_nbytes for cost in streamed)):
@@ -487,7 +497,7 @@ def _our_words(costs: Sequence[DatasetCost], batches: int, *, is_far: bool) -> I
 
 _SIZE = "chunks of about 1 MiB"
 
-# What is wrong with a dataset, in the order in which it is said: the way out, and whether repacking is it.
+# Problems of a dataset in the order of messages: the way out, and whether repacking solves it.
 RULES = {
     "through_h5py, values": (
         "store the values one behind the other, and beside them where each begins: lookup=Bounds(...) takes that",
@@ -504,8 +514,8 @@ RULES = {
 }
 
 
-def _broken(one: Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str]]:
-    """Yield the rules that a dataset breaks, and what is wrong; chunks and filters are h5py's business."""
+def _broken(one: StoredDataset, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str]]:
+    """Yield the rules that a dataset breaks, with a description."""
     entry, cost, rate = one
     chunk, rows, across = text_of_bytes(entry.chunk_nbytes), entry.chunk_rows or 0, entry.chunks_across
     if entry.variable_length and not (entry.is_numbers_of_any_length or entry.image):
@@ -519,13 +529,13 @@ def _broken(one: Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str
     is_tiny = entry.chunk_nbytes < TINY_NBYTES
     if is_tiny and entry.chunks >= MANY_CHUNKS:
         a_batch = count_text(cost.chunks * batch_rows / max(1, entry.rows or 0))
-        each = f"every row is a chunk of its own ({chunk})" if rows == 1 else f"{entry.chunks:,} chunks of {chunk}"
+        size = f"every row is a chunk of its own ({chunk})" if rows == 1 else f"{entry.chunks:,} chunks of {chunk}"
         cheap = f"below {text_of_bytes(TINY_NBYTES)} finding and fetching a chunk costs as much as decoding it"
-        yield "row_per_chunk" if rows == 1 else "tiny_chunks", f"{each}, {a_batch} a batch; {cheap}"
+        yield "row_per_chunk" if rows == 1 else "tiny_chunks", f"{size}, {a_batch} a batch; {cheap}"
     if entry.filters and entry.chunk_nbytes > HUGE_NBYTES:
-        held = f"{rows:,} rows have to be in memory for any one of them, and few fit a window"
-        yield "huge_chunks", f"chunks of {chunk}: one thread decodes each, {held}"
-    # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
+        memory_note = f"{rows:,} rows have to be in memory for any one of them, and few fit a window"
+        yield "huge_chunks", f"chunks of {chunk}: one thread decodes each, {memory_note}"
+    # Chunks of one row have been reported already, and nothing is gained if a single row fills chunks.
     if across >= MANY_ACROSS and rows != 1 and entry.row_nbytes <= HUGE_NBYTES:
         yield "split_rows", f"each row is cut into {across:,} chunks, and put together from as many places"
     if entry.filters and cost.times_read > STRADDLING:
@@ -536,8 +546,10 @@ def _broken(one: Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str
         yield "slow_filter", f"{entry.filters} gives {text_of_bytes(rate)}/s a thread here (timed on its own chunks)"
 
 
-def _layout_advice(stored: Sequence[Stored], shuffle: Shuffle, batch_rows: int, is_few: bool) -> Iterator[Advice]:
-    """Look for what costs more than it must, the largest dataset as the example; what costs every epoch comes first."""
+def _layout_advice(
+    stored: Sequence[StoredDataset], shuffle: Shuffle, batch_rows: int, is_few: bool
+) -> Iterator[Advice]:
+    """Yield advice about the layout, with the largest dataset as the example; costs of every epoch come first."""
     together = defaultdict[tuple[str, bool], list[tuple[DatasetEntry, str]]](list)
     for one in stored:
         for rule, problem in _broken(one, shuffle.block_rows, batch_rows):
@@ -553,60 +565,60 @@ def _layout_advice(stored: Sequence[Stored], shuffle: Shuffle, batch_rows: int, 
         if is_few and not kept:
             leading = max((one.entry for one in stored), key=lambda entry: entry.row_nbytes)
             chunks = f"chunks of {text_of_bytes(leading.chunk_nbytes or leading.row_nbytes)}"
-            held = f"a window holds {shuffle.blocks_per_window:,} of {shuffle.blocks:,} blocks ({chunks})"
-            problem = f"{held}, so the rows of a batch come from few stretches of the file"
+            contents = f"a window holds {shuffle.blocks_per_window:,} of {shuffle.blocks:,} blocks ({chunks})"
+            problem = f"{contents}, so the rows of a batch come from few stretches of the file"
             way_out = "a larger window= and memory_budget=, or smaller chunks"
             yield Advice("few_blocks", (leading.path,), problem, way_out, repack=leading.chunk_nbytes > HUGE_NBYTES)
 
 
 def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], entries: Sequence[DatasetEntry]) -> str:
-    """Return the command that writes a better layout, where some advice asks for it; else nothing."""
+    """Return the command that writes a better layout if some advice asks for it; else an empty text."""
     if not any(one.repack for one in advice):
         return ""
     compress = "lz4" if any(entry.filters for entry in entries if entry.path in paths) else "none"
     source = PurePath(path.rpartition("/")[2] if is_address(path) else path)
     target = source.with_name(f"{source.stem}.repacked{source.suffix}")
-    asked = f"--chunk-bytes 1MiB --compress {compress}{' --anonymous' * is_unsigned(path)}"
-    return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} {asked}"
+    arguments = f"--chunk-bytes 1MiB --compress {compress}{' --anonymous' * is_unsigned(path)}"
+    return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} {arguments}"
 
 
-# --- samples that are no rows: some are read, and counted --------------------------------------------------
+# --- samples other than rows: some are read, and the work is counted ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesCost:
-    """What shuffled batches of samples cost."""
+    """Costs of shuffled batches of samples."""
 
     text: str  # what a sample is, as the user wrote it
     samples: int  # of an epoch
     sample_nbytes: int
-    left_out: int  # segments that are shorter than a sample, or objects that lack a field
-    asked: int  # objects that were asked of HDF5, because their headers were not understood
+    left_out: int  # segments shorter than a sample, or objects that lack a field
+    asked: int  # objects that were opened through HDF5, because their headers were not understood
     batch_samples: int
     batch_nbytes: int
-    window_samples: int  # of the largest window, which are shuffled with one another
-    shapes: dict[str, str] = field(default_factory=dict)  # what a sample gives, by field
+    window_samples: int  # samples of the largest window, which are shuffled together
+    shapes: dict[str, str] = field(default_factory=dict)  # the shapes of a sample, by field
     alone: BatchCost
-    ours: BatchCost  # a batch whose samples are read one at a time, and by h5stream; both for each byte that it holds
+    ours: BatchCost  # alone, ours: the cost of a batch read one sample at a time, and by h5stream
 
 
 def cost_samples(
     dataset: H5Dataset, text: str, *, batch_size: int, memory_budget: int, threads: int | None
 ) -> SamplesCost:
-    """Read a window of a shuffled epoch, and some of its samples alone, and count what that takes."""
+    """Read a window of a shuffled epoch, and some single samples, and count the work."""
     layout, batch_samples = dataset.layout, min(batch_size, len(dataset))
     _, order = _windows(dataset, batch_samples, memory_budget, threads)
     windows, batch_nbytes = np.diff(order.window_edges), batch_samples * layout.row_nbytes
     numbers = np.sort(order.outputs(int(windows.argmax()))[0])
-    some = np.random.default_rng(0).permutation(numbers)[:ALONE]
+    single = np.random.default_rng(0).permutation(numbers)[:ALONE]
     pieces = min(len(numbers), 1 + len(numbers) * layout.row_nbytes // PIECE_NBYTES)
-    alone, ours = (
-        BatchCost.of(_counted(dataset, read).times(batch_samples), Taken(0, batch_nbytes, batch_nbytes))
-        for read in (np.array_split(some, len(some)), np.array_split(numbers, pieces))
+    alone, by_window = (
+        BatchCost.of(_counted(dataset, read).times(batch_samples), FetchCost(0, batch_nbytes, batch_nbytes))
+        for read in (np.array_split(single, len(single)), np.array_split(numbers, pieces))
     )
     names = layout.shape.keys or [field.name for field in layout.fields]
-    given = [field for k, field in enumerate(layout.fields) if k not in layout.laid_dense]
-    flat = len(names) == len(given)
+    fields = [field for k, field in enumerate(layout.fields) if k not in layout.laid_dense]
+    flat = len(names) == len(fields)
     return SamplesCost(
         text=text,
         samples=len(dataset),
@@ -616,27 +628,27 @@ def cost_samples(
         batch_samples=batch_samples,
         batch_nbytes=batch_nbytes,
         window_samples=int(windows.max()),
-        shapes={str(names[k] if flat else field.name): _shape_text(field) for k, field in enumerate(given)},
+        shapes={str(names[k] if flat else field.name): _shape_text(field) for k, field in enumerate(fields)},
         alone=alone,
-        ours=ours,
+        ours=by_window,
     )
 
 
 def _shape_text(field: FieldLayout) -> str:
-    """Return the shape and type of what a sample has of a field."""
+    """Return the shape and type of a sample's field."""
     dense = [field.ragged.wanted] if field.ragged is not None and field.ragged.form == DENSE else []
     several = ["n"] if field.kind == "ragged" and not dense and field.ragged and field.ragged.form != STACKED else []
     return f"{' x '.join(map(str, (*several, *dense, *field.row_shape))) or '1'} {shown(field.dtype)}"
 
 
-def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> Taken:
-    """Read samples piece by piece; return the chunks that each takes, bytes that are read, and decoded."""
+def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> FetchCost:
+    """Read samples piece by piece; return the chunks, bytes read and bytes decoded per sample."""
     tally, until, done = Tally(), time.monotonic() + SECONDS, 0
-    # In an order of which every part is like the whole.
+    # In random order, so that a part represents the whole.
     for k in np.random.default_rng(0).permutation(len(pieces)).tolist():
         read_counted(dataset, pieces[k], tally)
         done += len(pieces[k])
         if time.monotonic() > until:
             break
     chunks, read, decoded = (tally.in_all(name) for name in ("chunks", "read_bytes", "decoded_bytes"))
-    return Taken(chunks, read, decoded + tally.h5py_bytes).times(1 / done)
+    return FetchCost(chunks, read, decoded + tally.h5py_bytes).times(1 / done)

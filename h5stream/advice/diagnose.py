@@ -1,6 +1,6 @@
-"""`diagnose`: is it the data or the step? Three short runs, the limit by name, and the next knob.
+"""`diagnose`: data or step? Three short runs name the limiting part, and the next setting to change.
 
-Which part limits a loader is named from its settings and statistics alone; `track` and `tune` measure by `Trial` too.
+The limiting part of a loader follows from its settings and statistics alone; `track` and `tune` use `Trial` too.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from h5stream.structure import first_rows, rows_of
 Step = Callable[[Any], object]
 
 TRIAL_S = 5.0  # seconds of each of the three runs
-ACCELERATOR_AIM = 0.90  # share of the ceiling that a loop should reach; what is missing is paid for and not used
-FIXED_SHARE = 0.6  # share of a step that does not depend on the rows, over which the batch is too small for it
+ACCELERATOR_AIM = 0.90  # share of the ceiling that a loop should reach; the rest is paid for but unused
+FIXED_SHARE = 0.6  # share of a step independent of the rows above which the batch is too small
 
 STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "h5py"
 PYTHON, PLANNING, START = "Python", "planning", "start of the epoch"
 BATCH_TOO_SMALL, STEP = "batch too small", "step"
 
-# What a thread decodes of lz4 on the 2-core reference machine (docs/history.md): what a repacked file would do.
+# Decoding rate of one thread for lz4 on the 2-core reference machine (docs/history.md), as for a repacked file.
 FAST_DECODE_BYTES_PER_S = 1.8e9
-TORN = 1.5  # bytes decoded for each byte used from which the order, not the filter, is what to change
-IDLE = 0.6  # share of the readers' time without work over which no work of theirs can be the limit
-SMALL_STEP_S = 2e-3  # seconds of a step under which launching it is most of it: some hundred kernels of 5 to 10 us
-ROWS_OF_A_CHUNK = 64  # rows of a chunk over which planning is shuffling rows, and under which looking up chunks
-COPYING = 0.8  # share of the time with a copy on its way over which the bus is the limit
+TORN = 1.5  # bytes decoded per byte used above which the order should change, not the filter
+IDLE = 0.6  # share of idle time above which readers cannot be the limit
+SMALL_STEP_S = 2e-3  # duration of a step below which launching dominates: some hundred kernels of 5 to 10 us
+ROWS_OF_A_CHUNK = 64  # rows per chunk above which planning is mostly shuffling rows, and below which looking up chunks
+COPYING = 0.8  # share of the time with a copy in progress above which the bus is the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Limit:
 
     name: str  # one of the names above
     measured: str  # its rate or share, as measured
-    turns: tuple[Turn, ...]  # what to turn, the likeliest gain first
+    turns: tuple[Turn, ...]  # settings to change, the likeliest gain first
 
     def __str__(self) -> str:
         return f"{self.name}: {self.measured}"
@@ -59,22 +59,22 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderKnobs:
-    """What a loader is set to; None where it has no such setting."""
+    """The settings of a loader; None if it has no such setting."""
 
     batch_size: int | None = None
     num_workers: int | None = None  # reader threads, or worker processes of a stock `DataLoader`
     prefetch_factor: int | None = None  # batches ahead
-    window_rows: int | None = None  # rows that are shuffled with one another
-    first_window_rows: int | None = None  # those of an epoch's first window
+    window_rows: int | None = None  # rows that are shuffled together
+    first_window_rows: int | None = None  # rows of an epoch's first window
     pin_memory: bool | None = None  # as in `DataLoader`
     batch_transform: str | None = None  # the name of the function that runs for each batch
     collate_fn: str | None = None  # the name of the function that runs for each sample
-    filters: str = ""  # how the field with the most bytes is compressed; empty if it is not, or if that is not known
+    filters: str = ""  # compression of the field with the most bytes; empty if it has none, or it is unknown
     via_h5py: str = ""  # why a field is read through h5py; empty if none is
 
     @classmethod
     def of(cls, loader: Any) -> LoaderKnobs:
-        """Read the settings of a loader; any object will do."""
+        """Read the settings of a loader, which may be any object."""
         window, sampler = getattr(loader, "window_size", None), getattr(loader, "batch_sampler", None)
         batch_size = whole_number(getattr(loader, "batch_size", None))
         if batch_size is None:
@@ -86,7 +86,7 @@ class LoaderKnobs:
 
         def named(function: Any) -> str | None:
             name = getattr(function, "__name__", type(function).__name__)
-            # A stock DataLoader always has a collate_fn: torch's own is nothing that its user could leave out.
+            # A stock DataLoader always has a collate_fn; torch's own is not the user's to leave out.
             return None if function is None or name in ("default_collate", "default_convert") else name
 
         return cls(
@@ -105,28 +105,27 @@ class LoaderKnobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(Suggestion):
-    """What limits a training loop.
+    """The limiting part of a training loop.
 
     Attributes
     ----------
     data_s, step_s, together_s : float
-        Seconds a batch: of the loader alone, of the step alone on a batch that is there already, which is the ceiling,
-        and of both together.
+        Seconds per batch: of the loader alone, of the step alone on a single batch, which is the ceiling, and of both
+        together.
     first_waiting_share : float
-        Share of the loop's time that went into waiting for data in its first epoch, 0 to 1. Under 0.05: not
-        input-bound. Over 0.2: strongly.
+        Share of the loop's time spent waiting for data in its first epoch, 0 to 1. Below 0.05: not input-bound.
+        Above 0.2: strongly.
     waiting_share : float
-        The same of the later epochs, which have what stays in memory; of the first one if no later one was measured.
+        The same for later epochs, which reuse what stays in memory; for the first if no later one was measured.
     ceiling_share : float
-        How much of the ceiling the loop reaches, 0 to 1; of an accelerator, the share of time that it could
-        work. Under 0.9 something is left to gain.
+        The share of the ceiling that the loop reaches, 0 to 1. Below 0.9 there is something to gain.
     gpu_ratio : float or None
         Utilisation that the driver measured during the loop, 0 to 1; None without a GPU.
     limit : Limit
-        What limits: its `name`, its rate or share as `measured`, and the `turns` that concern it.
+        The limiting part: its `name`, its rate or share as `measured`, and the `turns` that concern it.
     turns : tuple of Turn
-        What to turn next: `knob`, its value at `present`, what to `try_next`, `why`, and `speedup`, the gain for the
-        whole loop, capped by the ceiling.
+        Settings to change next: `knob`, its value at `present`, what to `try_next`, `why`, and `speedup`, the gain for
+        the whole loop, capped by the ceiling.
     statistics : LoaderStatistics or None
         The loader's own, alone.
     """
@@ -201,7 +200,7 @@ def measure(
     is_pause: bool = False,
     progress: Callable[[str, Trial], None] = lambda what, trial: None,
 ) -> Diagnosis:
-    """Carry out the three runs, as `diagnose` says; a step that `is_pause` stands for one, of which nothing follows."""
+    """Measure the three runs of `diagnose`; `is_pause` marks a step that is only a placeholder."""
     above_zero(seconds=seconds)
     with _epoch_put_back(loader):
         with contextlib.closing(Trial().batches_of(loader)) as batches:
@@ -217,7 +216,7 @@ def measure(
     knobs, parts = LoaderKnobs.of(loader), [_Part(one, waiting_of(one, ceiling)) for one in both.parts]
     ahead = _rows_ahead(alone, knobs)
     is_fed = max(part.waiting for part in parts) < NOT_WAITING
-    # What is waited for in the first epoch alone is what later ones have in memory.
+    # Only the first epoch waits for data that later ones have in memory.
     waited = alone.parts[0] if parts[-1].waiting < NOT_WAITING else alone
     if is_fed and is_pause:
         limit = Limit(STEP, f"{1e3 * ceiling.batch_s:.2f} ms a batch, a pause in its place", ())
@@ -234,34 +233,34 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The loop's first epoch, or its later ones, and the share of it that waited."""
+    """The loop's first epoch, or its later ones, and the share of time spent waiting."""
 
     trial: Trial
     waiting: float
 
 
 def waiting_of(both: Trial, ceiling: Trial) -> float:
-    """Return the share of a loop's time in which it waited for data."""
+    """Return the share of a loop's time spent waiting for data."""
     if both.on_device:  # the host may wait while the device still has work queued, so only the device's own time counts
         return max(0.0, 1.0 - ceiling.batch_s / both.batch_s)
     return both.waiting_share
 
 
 def _rows_ahead(alone: Trial, knobs: LoaderKnobs) -> int:
-    """Return the rows at most that had been read, and were not taken, when a run was cut off: those of two windows."""
-    left = -alone.batches % alone.epoch_batches if alone.epoch_batches else 0
-    return min(2 * (knobs.window_rows or 0), left * (knobs.batch_size or 0))
+    """Return the most rows that were read but not taken when a run was cut off: those of two windows."""
+    remaining = -alone.batches % alone.epoch_batches if alone.epoch_batches else 0
+    return min(2 * (knobs.window_rows or 0), remaining * (knobs.batch_size or 0))
 
 
 def _forget_kept(loader: Any) -> None:
-    """Let go of the rows that stay in memory, so that a run begins as training does; of no other loader's."""
+    """Free the rows kept in memory, so that a run begins like training; other loaders keep theirs."""
     if isinstance(loader, H5StreamLoader):
         loader.trim()
 
 
 @contextlib.contextmanager
 def _epoch_put_back(loader: Any) -> Iterator[None]:
-    """Leave the loader's count of epochs as it was: the next one is to be shuffled as it would have been."""
+    """Restore the loader's epoch afterwards, so that the next epoch is shuffled as without the measurement."""
     cursor: Any = loader._cursor if isinstance(loader, H5StreamLoader) else SimpleNamespace(position=None)
     position = cursor.position
     try:
@@ -271,7 +270,7 @@ def _epoch_put_back(loader: Any) -> Iterator[None]:
 
 
 def _step_limit(step: Step, ceiling: Trial, batch: Any, knobs: LoaderKnobs, seconds: float) -> Limit:
-    """Tell a step that computes from one that is launched: half the rows should take half the time."""
+    """Tell a step limited by computation from one limited by launching: half the rows should take half the time."""
     rows, whole_s = 0 if batch is None else rows_of(batch) or 0, ceiling.batch_s
     plain = Limit(STEP, f"{1e3 * whole_s:.2f} ms a batch", _step_turns())
     half = first_rows(batch, rows // 2) if rows > 1 else None
@@ -297,7 +296,7 @@ def _verdict(
     data_s, step_s, together_s = alone.batch_s, ceiling.batch_s, both.batch_s
     ceiling_share = min(1.0, step_s / together_s) if together_s else 0.0
     turns = limit.turns
-    if limit.name not in (STEP, BATCH_TOO_SMALL):  # the gain of the loop is that of its part, which the step caps
+    if limit.name not in (STEP, BATCH_TOO_SMALL):  # the loop gains as much as this part, capped by the step
         waited, alone_s = next(
             (one.trial.batch_s, own.batch_s)
             for one, own in zip(parts, (*alone.parts, alone), strict=False)
@@ -336,7 +335,7 @@ def _bound(waiting: float) -> str:
 
 
 def _answer(parts: Sequence[_Part]) -> str:
-    """Say whether the loop waits for data, of the first epoch and of later ones apart if that differs."""
+    """Return whether the loop waits for data, separately for first and later epochs if they differ."""
     first, last = parts[0].waiting, parts[-1].waiting
     if _bound(first) == _bound(last):
         return f"{_bound(last)} input-bound ({last:.1%} waiting)"
@@ -347,7 +346,7 @@ def _answer(parts: Sequence[_Part]) -> str:
 
 
 def _first_of(alone: Trial) -> str:
-    """Say how long a batch of the first epoch takes, if later ones were measured, too."""
+    """Return the time of a batch in the first epoch, if later ones were measured too."""
     return f"; {1e3 * alone.parts[0].batch_s:.2f} ms in its first epoch" if len(alone.parts) > 1 else ""
 
 
@@ -363,7 +362,7 @@ def _loop_lines(parts: Sequence[_Part]) -> Iterator[str]:
 
 
 def _gain(turn: Turn) -> str:
-    """Say what a turn may bring: computed from what was measured, and not measured itself."""
+    """Return the expected gain of a change, computed from measurements but not measured itself."""
     if not turn.speedup:
         return ""
     what = "as many rows a second" if turn.knob == "batch_size" else "as fast"
@@ -386,16 +385,16 @@ def _caveats(alone: Trial, ceiling: Trial, both: _Part, ahead: int) -> Iterator[
         )
 
 
-# --- what limits, by its name -----------------------------------------------------------------------------------
+# --- naming the limit -------------------------------------------------------------------------------------------
 
 
 def _least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
-    """Return the bytes decoded for each byte used at the least: as if all rows that may be read ahead had been."""
+    """Return the decoded bytes per used byte, as if all rows that may have been read ahead had been: a lower bound."""
     return (statistics.read_amplification or 0.0) * statistics.rows / max(1, statistics.rows + rows_ahead)
 
 
 def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, rows_ahead: int = 0) -> Limit:
-    """Name what limits a loader that is waited for, of which at most `rows_ahead` rows were read and not taken."""
+    """Name the limiting part of a loader that the loop waits for; up to `rows_ahead` rows were read but not taken."""
     batches, spent_s = max(1, statistics.batches), statistics.wait_s + statistics.transform_s
     if statistics.copy_busy > COPYING:
         rate = _rate(statistics.delivered_bytes, statistics.copy_s)
@@ -422,7 +421,7 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
 
 
 def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
-    """Name what limits a training loop: the data while it waits, else its step, or its batch."""
+    """Name the limiting part of a training loop: the data while it waits, else its step, or its batch."""
     if statistics.wait_share >= NOT_WAITING:
         return data_limit(statistics, knobs, cpus=cpus)
     own_s = statistics.elapsed_s - statistics.wait_s - statistics.transform_s
@@ -438,11 +437,11 @@ def _step_turns() -> tuple[Turn, ...]:
 
 
 def _larger_batch(knobs: LoaderKnobs, speedup: float | None = None) -> Turn:
-    """Return twice the batch as something to try; nothing here ever does it."""
+    """Return the advice to double the batch, which is never applied automatically."""
     return _turn("batch_size", knobs.batch_size, speedup, knobs.batch_size and 2 * knobs.batch_size)
 
 
-# What is tried of each knob, where the numbers do not say it, and why.
+# The change to try for each setting, unless it is computed, and the reason.
 _TURNS = {
     "step": ("a faster one, which nothing here has tried", "the loader has batches ready; only a faster step helps"),
     "batch_size": ("", "fewer launches and hand-overs for as many rows; yours to decide, it changes training"),
@@ -467,8 +466,8 @@ _TURNS = {
 
 def _turn(knob: str, present: object, speedup: float | None = None, try_next: object = "", why: str = "") -> Turn:
     to_try, reason = _TURNS.get(knob, ("", ""))
-    said, tried = (NA if value is None else str(value) for value in (present, try_next))
-    return Turn(knob, said, tried or to_try, why or reason, speedup)
+    shown, tried = (NA if value is None else str(value) for value in (present, try_next))
+    return Turn(knob, shown, tried or to_try, why or reason, speedup)
 
 
 def _rate(nbytes: int, seconds: float) -> str:
@@ -476,15 +475,18 @@ def _rate(nbytes: int, seconds: float) -> str:
 
 
 def _without(share: float) -> float:
-    """Return how many times faster it gets if that share of the work is gone."""
+    """Return the speedup if that share of the work is removed."""
     return 1.0 / max(1.0 - share, 0.01)
 
 
 def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, rows_ahead: int) -> Limit:
     """Name the part of the readers' work that takes longest, with its rate."""
-    each, decoded = text_of_bytes(statistics.read_bytes / max(1, statistics.reads)), statistics.decode_bytes_per_s
+    read_size, decoded = text_of_bytes(statistics.read_bytes / max(1, statistics.reads)), statistics.decode_bytes_per_s
     work = {
-        STORAGE: (statistics.read_s, f"{text_of_bytes(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}"),
+        STORAGE: (
+            statistics.read_s,
+            f"{text_of_bytes(statistics.read_bytes_per_s, '/s')} a thread in reads of {read_size}",
+        ),
         DECODE: (
             statistics.decode_s,
             f"{text_of_bytes(decoded, '/s')} a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them)",
@@ -506,7 +508,7 @@ def _reader_turns(
     torn = _least_amplification(statistics, rows_ahead)
     if name == DECODE and torn > TORN:
         yield _turn("order", f"{torn:.1f} bytes decoded for each one used", torn)
-    # Unless the loader may have more threads already, and starts fewer.
+    # Not if the loader may already have more threads but starts fewer.
     wanted = {STORAGE: 2 * threads, DECODE: cpus, SCATTER: cpus}.get(name, 0)
     if wanted > max(threads, knobs.num_workers or 0):
         why = "reads that wait can wait together" if name == STORAGE else f"{cpus} processors are allowed"
@@ -527,7 +529,7 @@ def _reader_turns(
 
 
 def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
-    """Name the start of the epoch, and what brings the first batch sooner, of that only what is not so already."""
+    """Name the start of the epoch, and changes that bring the first batch sooner, if they are not made yet."""
     first_s, turns = statistics.first_batch_s or 0.0, []
     share = first_s / max(statistics.elapsed_s, 1e-9)
     speedup = _without(share)
@@ -556,7 +558,7 @@ _END = object()
 
 @dataclass(kw_only=True)
 class Trial:
-    """A run over a loader: its batches, their rows, and how long they were waited for.
+    """A run over a loader: its batches, their rows, and the time spent waiting for them.
 
     # Guarantees: `batches_of` is run by the loop alone, which alone writes; `share` is called by one other thread, a
     monitor's, and sees a wait that is still going on. No lock: each figure is one number.
@@ -564,25 +566,27 @@ class Trial:
 
     batches: int = 0
     rows: int = 0  # taken
-    largest: int | None = None  # rows of a batch; None while none or_na how many it has
-    epochs: int = 0  # that came to their end
-    epoch_batches: int | None = None  # batches of an epoch; None where the loader does not tell
-    elapsed_s: float = 0.0  # seconds, to the end of the device's work
+    largest: int | None = None  # rows of the largest batch; None while none was known
+    epochs: int = 0  # completed epochs
+    epoch_batches: int | None = None  # batches of an epoch; None if the loader has no length
+    elapsed_s: float = 0.0  # seconds until the device finished its work
     waited_s: float = 0.0  # seconds of them in ``next``
-    first_s: float | None = None  # of the first wait
-    longest_s: float = 0.0  # and of the longest after it
+    first_s: float | None = None  # seconds of the first wait
+    longest_s: float = 0.0  # seconds of the longest later wait
     on_device: bool = False  # whether there was a device whose work was waited for
-    statistics: LoaderStatistics | None = None  # the loader's own, of all epochs in the run together
-    parts: tuple[Trial, ...] = ()  # its first epoch, and if two batches or more of them came, the later ones
-    _asked_s: float | None = None  # since when a batch is waited for
-    _seen: tuple[float, float] = field(default_factory=lambda: (0.0, clock()))  # seconds waited, and when, at `share`
+    statistics: LoaderStatistics | None = None  # the loader's own, of all epochs in the run
+    parts: tuple[Trial, ...] = ()  # its first epoch, and the later ones if they had two or more batches
+    _waiting_since_s: float | None = None  # the start of the current wait
+    _seen: tuple[float, float] = field(
+        default_factory=lambda: (0.0, clock())
+    )  # seconds waited, and the time, at the last `share`
 
     def batches_of(self, loader: Any, arrived: Callable[[], None] = lambda: None) -> Generator[Any, None, None]:
-        """Yield the batches of an epoch; `arrived` is called when one was counted."""
-        self._asked_s = clock()
+        """Yield the batches of an epoch; `arrived` is called after each was counted."""
+        self._waiting_since_s = clock()
         iterator = iter(loader)
-        if (left := length_of(iterator)) is not None and left < (self.epoch_batches or 0):  # of a resumed epoch
-            self.epoch_batches = left
+        if (remaining := length_of(iterator)) is not None and remaining < (self.epoch_batches or 0):  # a resumed epoch
+            self.epoch_batches = remaining
         try:
             while (batch := next(iterator, _END)) is not _END:
                 waited_s = self._waited()
@@ -594,11 +598,11 @@ class Trial:
                 if rows is not None:
                     self.rows, self.largest = self.rows + rows, max(rows, self.largest or 0)
                 arrived()
-                # Handed over, not shared: a name of ours would keep the batch's memory while the loop runs.
-                held = [batch]
+                # Handed over, not shared: a local variable would keep the batch's memory while the loop runs.
+                handover = [batch]
                 del batch
-                yield held.pop()
-                self._asked_s = clock()
+                yield handover.pop()
+                self._waiting_since_s = clock()
             self.epochs += 1
         finally:
             self._waited()
@@ -606,36 +610,36 @@ class Trial:
                 close()
 
     def _waited(self) -> float:
-        waited_s = 0.0 if self._asked_s is None else clock() - self._asked_s
-        self.waited_s, self._asked_s = self.waited_s + waited_s, None
+        waited_s = 0.0 if self._waiting_since_s is None else clock() - self._waiting_since_s
+        self.waited_s, self._waiting_since_s = self.waited_s + waited_s, None
         return waited_s
 
     def share(self) -> float:
         """Return the share of the time since the last call that was spent waiting, 0 to 1."""
-        (before_s, at_s), now_s, asked_s = self._seen, clock(), self._asked_s
-        waited_s = self.waited_s + (0.0 if asked_s is None else now_s - asked_s)
+        (before_s, at_s), now_s, since_s = self._seen, clock(), self._waiting_since_s
+        waited_s = self.waited_s + (0.0 if since_s is None else now_s - since_s)
         self._seen = waited_s, now_s
-        # The wait may have ended between the two readings, and is then counted a moment early or late.
+        # A wait that ends between the two readings is counted a moment early or late.
         return min(1.0, max(0.0, (waited_s - before_s) / max(now_s - at_s, 1e-9)))
 
     @property
     def _start_s(self) -> float:
-        # The first batch is waited for once an epoch: a run that ended within its first epoch counts only the part
-        # of that wait which its batches are of the epoch's, and none of it where that is not known.
+        # An epoch waits for its first batch once: a run that ended within its first epoch counts the share of this
+        # wait that corresponds to its share of the batches, or nothing if that is unknown.
         if self.epochs or self.batches < 2:
             return 0.0
-        left = max(0.0, 1.0 - self.batches / self.epoch_batches) if self.epoch_batches else 1.0
-        return (self.first_s or 0.0) * left
+        remaining = max(0.0, 1.0 - self.batches / self.epoch_batches) if self.epoch_batches else 1.0
+        return (self.first_s or 0.0) * remaining
 
     @property
     def batch_s(self) -> float:
-        """Seconds a batch, with its share of the wait for the first one of an epoch."""
+        """Seconds per batch, with its share of the wait for the epoch's first batch."""
         count = self.batches - (self._start_s > 0 and not self.epoch_batches)
         return (self.elapsed_s - self._start_s) / max(1, count)
 
     @property
     def rows_per_s(self) -> float:
-        """Rows a second, by the same rule."""
+        """Rows per second, by the same rule."""
         return self.rows / max(1, self.batches) / self.batch_s if self.batch_s else 0.0
 
     @property
@@ -648,13 +652,13 @@ class Trial:
 
 
 def time_step(step: Step, batch: Any, seconds: float) -> Trial:
-    """Run a step again and again on one batch: the ceiling of the loop; the first call compiles and is not timed."""
+    """Run a step repeatedly on one batch, for the ceiling of the loop; the first call compiles and is not timed."""
 
     def timed(count: int) -> Trial:
         began_s = clock()
         for _ in range(count):
             step(batch)
-        on_device = synchronize()  # what is only queued is not done
+        on_device = synchronize()  # queued work is not done yet
         rows = count * (rows_of(batch) or 0)
         return Trial(batches=count, rows=rows, elapsed_s=clock() - began_s, epochs=1, on_device=on_device)
 
@@ -664,7 +668,7 @@ def time_step(step: Step, batch: Any, seconds: float) -> Trial:
 
 
 def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float = 0.0) -> Trial:
-    """Iterate over a loader, epoch after epoch, until so many seconds after its first batch; two at least."""
+    """Iterate over a loader, epoch after epoch, until `seconds` after its first batch; at least two batches."""
     stride = max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0
     epochs, taken, before, ends_s = list[Trial](), 0, -1, math.inf
     while before < taken and clock() < ends_s:
@@ -681,7 +685,7 @@ def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float =
                         synchronize()
                 if taken > 1 and clock() >= ends_s:
                     break
-        # Of later epochs the device may work on into the next; what is only queued at last is not done.
+        # In later epochs the device may still work during the next; at the end, wait for queued work.
         if step is not None and (len(epochs) == 1 or clock() >= ends_s):
             trial.on_device = synchronize()
         trial.elapsed_s, trial.statistics = clock() - began_s, statistics_of(loader)
@@ -690,13 +694,13 @@ def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float =
 
 
 def joined(epochs: Sequence[Trial]) -> Trial:
-    """Return epochs as one run."""
+    """Return several epochs as one run."""
     kept = [one.statistics for one in epochs if one.statistics is not None]
-    known = [one.largest for one in epochs if one.largest is not None]
+    largest = [one.largest for one in epochs if one.largest is not None]
     return Trial(
         batches=sum(one.batches for one in epochs),
         rows=sum(one.rows for one in epochs),
-        largest=max(known, default=None),
+        largest=max(largest, default=None),
         epochs=sum(one.epochs for one in epochs),
         epoch_batches=epochs[0].epoch_batches,
         elapsed_s=sum(one.elapsed_s for one in epochs),
@@ -709,19 +713,19 @@ def joined(epochs: Sequence[Trial]) -> Trial:
 
 
 def statistics_of(loader: Any) -> LoaderStatistics | None:
-    """Return the loader's own statistics; None where it keeps none."""
-    ask = getattr(loader, "stats", None)
-    found = ask() if callable(ask) else None
-    return found if isinstance(found, LoaderStatistics) else None
+    """Return the loader's own statistics; None if it keeps none."""
+    stats = getattr(loader, "stats", None)
+    statistics = stats() if callable(stats) else None
+    return statistics if isinstance(statistics, LoaderStatistics) else None
 
 
 def length_of(loader: Any) -> int | None:
-    """Return the batches of an epoch; None where the loader does not tell."""
+    """Return the batches of an epoch; None if the loader has no length."""
     count = operator.length_hint(loader, -1)  # of an iterable, or a DataLoader over one, `len` raises
     return None if count < 0 else count
 
 
 def gpu_ratio(machine: SystemSummary | None, device: int = 0) -> float | None:
-    """Return the mean utilisation of a GPU; None where it is not known."""
+    """Return the mean utilisation of a GPU; None if it is unknown."""
     spread = machine.gpus[device].utilization_ratio if machine is not None and device < len(machine.gpus) else None
     return spread.mean if spread is not None else None

@@ -1,10 +1,10 @@
-"""What a file looks like to a training loop: its datasets, what a batch of them costs, and what would help.
+"""Inspection of files for training: their datasets, the cost of a batch, and possible improvements.
 
-Everything is a value; `h5stream.cli.inspect` prints it, and `Inspection.to_dict` returns it as plain containers.
+Results are values; `h5stream.cli.inspect` prints them, and `Inspection.to_dict` returns them as plain containers.
 
-Small detectors, one a layout, see what a file holds that is not rows of equally long datasets. Each goes by names,
-shapes and the clues of the listing alone. What one proposes is tried on a few samples, and only then taken from what
-the next ones see.
+Small detectors, one per layout, recognize contents other than rows of equally long datasets, from names, shapes and the
+clues of the listing alone. A proposal is tried on a few samples; only if it works, its datasets are hidden from the
+detectors that follow.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from h5stream.advice import alike, batch_rows
+from h5stream.advice import batch_rows, similar
 from h5stream.advice.cost import Advice, SampleCost, cost_sample, repack_command
 from h5stream.advice.listing import INDEX, MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.advice.program import (
     MOST_FIELDS,
     Lines,
     Proposal,
-    Way,
+    StreamRecipe,
     fields_from_text,
     form_of,
     keyed,
@@ -46,38 +46,41 @@ from h5stream.base.texts import counted, names_in, names_text, shape_text
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.samples.whole import LABEL, LEAST_ALIKE, LEAST_GROUPS, LONG_COUNT
+from h5stream.samples.whole import LABEL, LEAST_GROUPS, LONG_COUNT, MIN_SIMILAR
 from h5stream.storage.source.local import identity_of
 from h5stream.storage.source.stores import StoreUsage, store_usage
 
-_MOST_CHOSEN = 64  # fields that are taken for a sample where none are named
+_MOST_CHOSEN = 64  # the most fields of a sample if none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
 _NO_ROWS = "no dataset here has rows that can be streamed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """A file as a training loop sees it."""
+    """A file as seen by a training loop."""
 
     file: str
     file_nbytes: int
-    asked: StoreUsage  # of a store, to look at it and to open its sample
-    entries: tuple[DatasetEntry, ...]  # its datasets, in the file's order
-    # these by number of rows, those of the sample first, then most bytes first; None for what has no rows
+    asked: StoreUsage  # requests to a store to list it and to open its sample
+    entries: tuple[DatasetEntry, ...]  # the datasets, in file order
+    # the datasets by number of rows, those of the sample first, then by bytes; None if they have no rows
     groups: dict[int | None, list[DatasetEntry]]
-    left_out: int  # datasets that were not looked at
-    sample: SampleCost | None  # what a batch costs
-    no_sample: str  # why there is no sample; else empty
-    kinds: tuple[Proposal, ...]  # what it holds that is not rows of datasets, and what to do about it
-    lines: Lines  # Python that streams the sample; empty where there is none
-    advice: tuple[Advice, ...]  # what would help; empty where nothing is wrong
-    repack_command: str  # what writes a better layout, where that would help; else empty
+    left_out: int  # datasets that were not inspected
+    sample: SampleCost | None  # the cost of a batch
+    no_sample: str  # why there is no sample, or empty
+    kinds: tuple[Proposal, ...]  # contents other than rows of datasets, and how to stream them
+    lines: Lines  # code that streams the sample; empty if there is none
+    advice: tuple[Advice, ...]  # improvements; empty if nothing is wrong
+    repack_command: str  # command that writes a better layout, or empty
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain containers for JSON, with the derived figures of datasets."""
         plain = asdict(replace(self, kinds=(), entries=(), groups={}))
         del plain["entries"]
-        groups = [{"rows": rows, "datasets": [entry.to_dict() for entry in held]} for rows, held in self.groups.items()]
+        groups = [
+            {"rows": rows, "datasets": [entry.to_dict() for entry in datasets]}
+            for rows, datasets in self.groups.items()
+        ]
         kinds = [kind.to_dict() for kind in self.kinds]
         return plain | {"asked": self.asked._asdict(), "groups": groups, "kinds": kinds}
 
@@ -92,15 +95,15 @@ def inspect_file(
     allow_external: bool = False,
     listing: Listing | None = None,
 ) -> Inspection:
-    """Look at a file, or at what another process listed of it, and say what its shuffled batches cost."""
+    """Inspect a file, or a listing of it made by another process, and compute the cost of shuffled batches."""
     if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
     if listing is None:
         listing = list_file(path, most=MOST_DATASETS, allow_external=allow_external)
-    before = StoreUsage(*map(operator.sub, store_usage(), listing.asked))  # another process may have listed it
+    before = StoreUsage(*map(operator.sub, store_usage(), listing.asked))  # another process may have made the listing
     entries, by_path = tuple(listing.entries), listing.by_path
     kinds = proposals_of(path, listing, allow_external=allow_external)
-    # What only links lead to is not listed, and a field all the same.
+    # Datasets that only links lead to are not listed, but are fields too.
     root = [] if fields else root_fields(path, allow_external=allow_external)
     chosen_by, names = _choose_fields(by_path, fields, kinds, root)
     forms = {name: form_of(by_path[name]) if name in by_path and not fields else quoted(name) for name in names}
@@ -118,37 +121,37 @@ def inspect_file(
         if fields:
             raise
         no_sample = str(error)
-    # Of fields that nobody named, only a program that was tried and is right.
+    # For fields that the user did not name, print only a program that works.
     if sample and (fields or not tried(loader_lines(path, forms, 1, allow_external=allow_external))[0]):
         small = memory_budget is not None or any(one.key == "budget_too_small" for one in advice)
         options = [f"memory_budget={sample.memory_budget}"] * small
         lines = loader_lines(path, forms, sample.batch_rows, options=options, allow_external=allow_external)
-    ours = {d.path for d in sample.datasets} if sample else set()
+    sample_paths = {d.path for d in sample.datasets} if sample else set()
     return Inspection(
         file=path,
         file_nbytes=identity_of(path).size,
         asked=asked,
         entries=entries,
-        groups=_by_rows(entries, ours),
+        groups=_by_rows(entries, sample_paths),
         left_out=listing.left_out,
         sample=sample,
         no_sample="" if sample else no_sample,
         kinds=kinds,
         lines=lines,
         advice=advice,
-        repack_command=repack_command(path, advice, ours, entries),
+        repack_command=repack_command(path, advice, sample_paths, entries),
     )
 
 
 def inspect_files(paths: Sequence[str], *, executor: Executor | None = None, **asked: Any) -> tuple[Inspection, ...]:
-    """Look at several files, and say what their shuffled batches cost: here in turn, or by an executor, each in a call.
+    """Inspect several files, and compute the cost of their shuffled batches: in turn, or by an executor, one call each.
 
     Parameters
     ----------
     paths : sequence of str
         The files, or addresses.
     executor : concurrent.futures.Executor, optional
-        What looks at them: a ``ProcessPoolExecutor``, or that of dask or mpi4py, whose machines see the same folders.
+        Runs the inspections: a ``ProcessPoolExecutor``, or one of dask or mpi4py, whose machines see the same folders.
     **asked
         ``fields`` (list of names; by default all that can be read together), ``batch_size`` (samples; by default as the
         loader's, less for short files), ``memory_budget`` (bytes; by default the loader's), ``threads`` (by default one
@@ -157,15 +160,16 @@ def inspect_files(paths: Sequence[str], *, executor: Executor | None = None, **a
     Returns
     -------
     tuple of Inspection
-        What each is, in the order of `paths`: `sample` (what a batch costs, or None, and `no_sample` why), `advice`,
-        `kinds`, `lines` (Python that streams it), and ``to_dict()`` with all that ``h5stream inspect --json`` prints.
+        The inspections in the order of `paths`: `sample` (the cost of a batch, or None, and `no_sample` why),
+        `advice`, `kinds`, `lines` (Python code that streams it), and ``to_dict()`` with all that ``h5stream inspect
+        --json`` prints.
 
     Raises
     ------
     SourceError, FieldError
-        If one cannot be opened, or lacks a field; it is named.
+        If a file cannot be opened, or lacks a field; the message names it.
     IsolatedProcessError
-        If a process of the executor is gone: libhdf5 crashes at some damaged files.
+        If a process of the executor ended: libhdf5 crashes on some damaged files.
 
     Examples
     --------
@@ -186,8 +190,8 @@ def _choose_fields(
 ) -> tuple[str, tuple[str, ...]]:
     if wanted:
         return "named", names_in("fields=", wanted)
-    # What is no sample row by row: parts of sparse matrices, datasets that are a sample each, all groups but one.
-    kinds = [kind for kind in kinds if not (kind.is_refused and kind.key == "ragged")]  # whose rows are there
+    # Datasets whose rows are no samples: parts of sparse matrices, whole samples, all groups but one.
+    kinds = [kind for kind in kinds if not (kind.is_refused and kind.key == "ragged")]  # its rows can be streamed
     apart = {entry.path for kind in kinds for entry in kind.about if entry not in kind.rows}
     usable = {name: e for name, e in entries.items() if e.access != REFUSED and not e.role and e.rows}
 
@@ -199,38 +203,40 @@ def _choose_fields(
     as_long = {usable[name].rows for name in at_root if name in usable}
     inside = [name for name, e in usable.items() if e.rows in as_long and name not in apart and name not in at_root]
     groups = _by_rows(entry for name, entry in usable.items() if name not in apart)
-    best = max(groups.values(), key=lambda held: (sum(d.written_nbytes for d in held), held[0].rows or 0), default=[])
-    # A row or two at the root describe what lies in groups.
+    best = max(
+        groups.values(), key=lambda members: (sum(d.written_nbytes for d in members), members[0].rows or 0), default=[]
+    )
+    # A row or two at the root describe the groups.
     is_aside = as_long <= {0, 1} and bool(best) and (best[0].rows or 0) > 1
     if at_root and not is_aside and written(at_root) >= mostly and not apart.intersection(at_root) and not inside:
         return "root", tuple(at_root)
     if not best or written(d.path for d in best) < mostly:
-        return "rows", ()  # what is left describes the samples
+        return "rows", ()  # the remaining datasets describe the samples
     keep = sorted(best, key=lambda d: -d.written_nbytes)[:_MOST_CHOSEN]
     return "rows", tuple(d.path for d in best if d in keep)
 
 
 def _by_rows(entries: Iterable[DatasetEntry], first: Set[str] = frozenset()) -> dict[int | None, list[DatasetEntry]]:
-    """Return equally long datasets by their length: those that hold one of `first`, then those with most bytes."""
+    """Group datasets by length: first groups with one of `first`, then by bytes."""
     groups = defaultdict[int | None, list[DatasetEntry]](list)
     for entry in entries:
         groups[entry.rows].append(entry)
 
     def place(group: tuple[int | None, list[DatasetEntry]]) -> tuple[bool, bool, float]:
-        rows, held = group
-        return first.isdisjoint(d.path for d in held), not rows, -sum(d.written_nbytes for d in held)
+        rows, members = group
+        return first.isdisjoint(d.path for d in members), not rows, -sum(d.written_nbytes for d in members)
 
     return dict(sorted(groups.items(), key=place))
 
 
 # --- detectors -------------------------------------------------------------------------------------------
 
-LONG_ROW = 1 << 15  # values along the last axis of a row, from which it is a signal to be cut
-MOST_DENSE = 100_000  # columns of a sparse matrix, up to which its rows are asked for as dense ones
+LONG_ROW = 1 << 15  # values along the last axis of a row from which it is a signal to be cut
+MOST_DENSE = 100_000  # columns of a sparse matrix up to which dense rows are proposed
 
 _SPARSE = ("data", "indices", "indptr")
 
-# What names say, where shapes and numbers leave it open.
+# Names that decide if shapes and numbers leave it open.
 _FLAG = re.compile(r"(^|/)(terminals?|timeouts?|dones?|terminated|truncated|is_last|is_terminal|episode_ends?)$", re.I)
 _EPISODE = r"(traj(ectory|ectories)?|episodes?|ep|demos?|sequences?|seq|rollouts?)s?"
 _EPISODE_ID = re.compile(rf"(^|/){_EPISODE}_?(ids?|idx|index|nums?|number)?$", re.I)
@@ -246,44 +252,44 @@ _LAST = {"first": "last", "start": "end", "begin": "end", "from": "to"}
 def proposals_of(
     path: str, listing: Listing, files: Sequence[str] = (), *, allow_external: bool = False
 ) -> tuple[Proposal, ...]:
-    """Find what is special about a file's datasets; programs name it as `path` does, and are tried on `files`."""
-    found, refused, taken = list[Proposal](), dict[tuple[str, ...], Proposal](), set[str]()
+    """Return proposals for the special contents of a file; programs name it `path`, and are tried on `files`."""
+    accepted, refused, taken = list[Proposal](), dict[tuple[str, ...], Proposal](), set[str]()
     for detect in DETECTORS:
         for proposal in detect(replace(listing.without(taken), path=path)):
             if not taken.isdisjoint(proposal.datasets):
-                continue  # another way for what is taken
+                continue  # these datasets have a proposal already
             outcome = proposal.tried(path, files, allow_external=allow_external)
             if outcome.is_refused:
                 refused.setdefault(outcome.datasets, outcome)
             else:
-                found.append(outcome)
+                accepted.append(outcome)
                 taken.update(outcome.datasets)
-    found += (one for one in refused.values() if taken.isdisjoint(one.datasets))
-    return (*found, *_asides(path, listing))
+    accepted += (one for one in refused.values() if taken.isdisjoint(one.datasets))
+    return (*accepted, *_asides(path, listing))
 
 
 def proposals_of_files(
     families: Mapping[str, Sequence[str]], listings: Mapping[str, Listing], *, allow_external: bool = False
 ) -> Proposal | None:
-    """Find what files are that hold the same: by what the first holds, else each a sample, a recording or rows.
+    """Return a proposal for similar files, by the contents of the first, or with each as a sample, a recording or rows.
 
-    Of several families of them: fields of one sample.
+    Several families of files become fields of one sample.
     """
     (pattern, paths), *others = families.items()
     files: Sequence[str] = [*listings]
     if others:
-        found, files = [*alike.joined_files(families, listings)], paths if len(paths) > 1 else []
-    elif found := alike.like_files(pattern, listings, len(paths)):
+        candidates, files = [*similar.joined_files(families, listings)], paths if len(paths) > 1 else []
+    elif candidates := similar.like_files(pattern, listings, len(paths)):
         kinds = proposals_of(pattern, listings[files[0]], files, allow_external=allow_external)
         inside = printed_of([kind for kind in kinds if kind.key != "flat"], has_rows=False)
-        if inside and inside.ways and not inside.before:
+        if inside and inside.recipes and not inside.before:
             return replace(inside, what=f"The pattern holds {len(paths):,} like files. Of the first: {inside.what}")
-    tries = (one.tried(pattern, files, allow_external=allow_external) for one in found)
+    tries = (one.tried(pattern, files, allow_external=allow_external) for one in candidates)
     return next((one for one in tries if not one.is_refused), None)
 
 
 def printed_of(kinds: Sequence[Proposal], has_rows: bool) -> Proposal | None:
-    """Choose whose lines are printed: of what has most data, and beside rows that are streamed of these alone."""
+    """Choose the proposal whose lines are printed: the one with most data; of streamed rows only, if `has_rows`."""
     with_lines = [kind for kind in kinds if kind.lines and (not has_rows or kind.rows)]
     return max(with_lines, key=lambda kind: kind.nbytes, default=None)
 
@@ -292,17 +298,17 @@ def printed_of(kinds: Sequence[Proposal], has_rows: bool) -> Proposal | None:
 
 
 def _sparse(seen: Listing) -> Iterator[Proposal]:
-    found = {}
+    matrices = {}
     for group, members in seen.by_group.items():
         parts = [members[name] for name in _SPARSE if name in members and members[name].axes == 1]
         if len(parts) == len(_SPARSE) and parts[0].rows == parts[1].rows != 0 and (parts[2].rows or 0) > 1:
-            found[group] = parts
-    if not found:
+            matrices[group] = parts
+    if not matrices:
         return
-    main = max(found, key=lambda group: (group == "X", found[group][0].rows or 0))
-    rows, about = (found[main][2].rows or 1) - 1, [e for parts in found.values() for e in parts]
+    main = max(matrices, key=lambda group: (group == "X", matrices[group][0].rows or 0))
+    rows, about = (matrices[main][2].rows or 1) - 1, [e for parts in matrices.values() for e in parts]
     entry = seen.groups[main]
-    which = f"{named([*found])} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'}"
+    which = f"{named([*matrices])} {'is a sparse matrix' if len(matrices) == 1 else 'are sparse matrices'}"
     if entry.sparse != "rows":
         what, _, then = entry.sparse.partition(": ")
         turned = _turned_to_rows(seen.path, main) if "(CSC)" in entry.sparse else ()
@@ -310,38 +316,40 @@ def _sparse(seen: Listing) -> Iterator[Proposal]:
         yield Proposal(key, what if then else which, about, way_out, lines=turned)
         return
     form = "packed" if entry.width > MOST_DENSE else "dense"
-    fields = {"x": f'Field({quoted(main)}, ragged="{form}")', **_annotations(seen, rows, taken=set(found))}
+    fields = {"x": f'Field({quoted(main)}, ragged="{form}")', **_annotations(seen, rows, taken=set(matrices))}
     what = f"{which}; {main} has {counted(rows, 'sample')}" + f" of {entry.width:,} columns" * bool(entry.width)
     way_out = (
         "ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the values that "
         "are stored, and their columns"
     )
-    ways = [Way(fields if len(fields) > 1 else {main: fields["x"]})]
-    lined_up = f'Field({quoted(main)}, columns="by name", ragged="{form}")'  # for files that have them in other orders
-    ways.append(Way({name: lined_up if text == fields["x"] else text for name, text in ways[0].fields.items()}))
-    yield Proposal("sparse", what, about, way_out, ways)
+    recipes = [StreamRecipe(fields if len(fields) > 1 else {main: fields["x"]})]
+    lined_up = f'Field({quoted(main)}, columns="by name", ragged="{form}")'  # for files with other column orders
+    recipes.append(
+        StreamRecipe({name: lined_up if text == fields["x"] else text for name, text in recipes[0].fields.items()})
+    )
+    yield Proposal("sparse", what, about, way_out, recipes)
 
 
 def _annotations(seen: Listing, rows: int, taken: Iterable[str] = ()) -> dict[str, str]:
-    """Return what is known of each of so many rows beside a matrix: a label, or else whatever comes first."""
-    found: dict[str, str] = {}
+    """Return one field that describes the `rows` of a matrix: a label, or else the first annotation."""
+    columns: dict[str, str] = {}
     for entry in seen.entries:
         group, _, name = entry.path.rpartition("/")
         if entry.rows != rows or group in taken or entry.axes != 1:
             continue
         if name == "codes" and "categories" in seen.by_group[group]:
-            found[group] = quoted(group)
+            columns[group] = quoted(group)
         elif "obs" in group.split("/") and not entry.members:
-            found[entry.path] = quoted(entry.path)
+            columns[entry.path] = quoted(entry.path)
         for member in entry.members if entry.path == "obs" else ():
-            found[member["name"]] = quoted(member["name"])
-    labels = [name for name in found if LABEL.search(last_name(name))] or [*found]
-    return {last_name(name): found[name] for name in labels[:1]}
+            columns[member["name"]] = quoted(member["name"])
+    labels = [name for name in columns if LABEL.search(last_name(name))] or [*columns]
+    return {last_name(name): columns[name] for name in labels[:1]}
 
 
 def _turned_to_rows(path: str, group: str) -> Lines:
-    """Return the lines that write a matrix row by row."""
-    target = f"{PurePath(path).stem}.rows.h5"  # beside where they run, whatever folder the source lies in
+    """Return code that rewrites a matrix row by row."""
+    target = f"{PurePath(path).stem}.rows.h5"  # in the current folder, wherever the source is
     return (
         "import h5py",
         "import numpy as np",
@@ -370,30 +378,30 @@ def _anndata(seen: Listing) -> Iterator[Proposal]:
     if beside and any(name.startswith(("obs", "var")) for name in seen.by_path):
         what = f"It looks like AnnData's: X has {counted(matrix.rows, 'sample')}, and obs says what each is"
         way_out = "Categories of obs come as codes, and loader.dataset.categories says what these are"
-        yield Proposal("anndata", what, [matrix], way_out, [Way({"x": quoted("X"), **beside})], rows=[matrix])
+        yield Proposal("anndata", what, [matrix], way_out, [StreamRecipe({"x": quoted("X"), **beside})], rows=[matrix])
 
 
-# --- one behind the other: episodes, and samples of unlike lengths --------------------------------------------
+# --- concatenated rows: episodes, and samples of different lengths ---------------------------------------------
 
 
 def _episodes(seen: Listing) -> Iterator[Proposal]:
     for rows, beside in seen.by_rows.items():
-        said, of = _episodes_said(seen, rows, beside)
-        fields = [e for e in beside if e not in said and not re.search(r"(^|/)next_", e.path)][:MOST_FIELDS]
-        if said and fields and rows >= LEAST_ALIKE:
-            what = f"{_say(said)} where episodes end in {counted(rows, 'row')} that lie one behind the other"
+        edges, spec = _episode_edges(seen, rows, beside)
+        fields = [e for e in beside if e not in edges and not re.search(r"(^|/)next_", e.path)][:MOST_FIELDS]
+        if edges and fields and rows >= MIN_SIMILAR:
+            what = f"{_say(edges)} where episodes end in {counted(rows, 'row')} that lie one behind the other"
             does = "takes rows that follow one another and stay inside an episode"
-            way = Way(keyed(fields), f'Sequences({alike.WINDOW}, of={of}, pad="edge")', does)
-            yield Proposal("episodes", what, beside, ways=[way], rows=beside)
+            recipe = StreamRecipe(keyed(fields), f'Sequences({similar.WINDOW}, of={spec}, pad="edge")', does)
+            yield Proposal("episodes", what, beside, recipes=[recipe], rows=beside)
             return
 
 
-def _say(said: Sequence[DatasetEntry]) -> str:
-    return f"{named([entry.path for entry in said])} {'says' if len(said) == 1 else 'say'}"
+def _say(entries: Sequence[DatasetEntry]) -> str:
+    return f"{named([entry.path for entry in entries])} {'says' if len(entries) == 1 else 'say'}"
 
 
-def _episodes_said(seen: Listing, rows: int, beside: list[DatasetEntry]) -> tuple[list[DatasetEntry], str]:
-    """Return the datasets that say where episodes of so many rows end, and how `Sequences` is told."""
+def _episode_edges(seen: Listing, rows: int, beside: list[DatasetEntry]) -> tuple[list[DatasetEntry], str]:
+    """Return the datasets that define where episodes end, and the code for `Sequences`."""
     flat = [entry for entry in beside if entry.axes == 1]
 
     def is_flag(entry: DatasetEntry) -> bool:
@@ -408,14 +416,14 @@ def _episodes_said(seen: Listing, rows: int, beside: list[DatasetEntry]) -> tupl
         if counts and _EPISODE_ID.search(entry.path) and 0 < counts.changes < rows / 2:
             return [entry], f"Ids({quoted(entry.path)})"
     for entry in seen.entries:
-        if _EPISODE_EDGE.search(entry.path) and entry.rows != rows and (how := _says_rows(entry, rows)):
+        if _EPISODE_EDGE.search(entry.path) and entry.rows != rows and (how := _edge_kind(entry, rows)):
             holds = ', holds="ends"' * (how == "Bounds" and entry.counts is not None and entry.counts.first == 1)
             return [entry], f"{how}({quoted(entry.path)}{holds})"
     return [], ""
 
 
-def _says_rows(entry: DatasetEntry, rows: int) -> str:
-    """Tell whether numbers are bounds or lengths of stretches of so many rows; empty if they are neither."""
+def _edge_kind(entry: DatasetEntry, rows: int) -> str:
+    """Return whether numbers are "Bounds" or "Lengths" of segments of `rows` rows; empty if neither."""
     counts, name = entry.counts, entry.path.rsplit("/", 1)[-1]
     if counts is None or (entry.rows or 0) < 2 or entry.rows == rows + 1 or counts.least < 0:
         return ""
@@ -426,65 +434,65 @@ def _says_rows(entry: DatasetEntry, rows: int) -> str:
 
 
 def _ragged(seen: Listing) -> Iterator[Proposal]:
-    """Find samples of any number of rows, of which other datasets say which each has."""
-    found: dict[int, list[tuple[str, list[DatasetEntry], list[DatasetEntry]]]] = defaultdict(list)
-    for how, said, rows, count in (one for entry in seen.entries for one in _stretches_said(seen, entry)):
-        flat = [entry for entry in seen.by_rows.get(rows, []) if entry not in said]
-        if flat and sum(entry.raw_nbytes for entry in flat) > said[0].raw_nbytes / 16:
-            found[count].append((how, said, flat))
-    if not found:
+    """Find ragged samples whose rows are defined by other datasets."""
+    by_count: dict[int, list[tuple[str, list[DatasetEntry], list[DatasetEntry]]]] = defaultdict(list)
+    for how, sources, rows, count in (one for entry in seen.entries for one in _row_ranges(seen, entry)):
+        flat = [entry for entry in seen.by_rows.get(rows, []) if entry not in sources]
+        if flat and sum(entry.raw_nbytes for entry in flat) > sources[0].raw_nbytes / 16:
+            by_count[count].append((how, sources, flat))
+    if not by_count:
         return
-    count = max(found, key=lambda n: sum(e.written_nbytes for _, _, flat in found[n] for e in flat))
-    fields, about, told = dict[str, str](), list[DatasetEntry](), list[DatasetEntry]()
-    for how, said, flat in sorted(found[count], key=lambda one: one[0]):  # bounds before lengths of the same
+    count = max(by_count, key=lambda n: sum(e.written_nbytes for _, _, flat in by_count[n] for e in flat))
+    fields, about, edges = dict[str, str](), list[DatasetEntry](), list[DatasetEntry]()
+    for how, sources, flat in sorted(by_count[count], key=lambda one: one[0]):  # bounds before lengths of the same
         groups = ([*group.values()] for group in Listing(seen.path, flat).by_group.values())
         largest = max(groups, key=lambda group: sum(entry.written_nbytes for entry in group))
         if chosen := [e for e in largest if e.path not in fields][:MOST_FIELDS]:
-            told += said
-            about += [*said, *chosen]
+            edges += sources
+            about += [*sources, *chosen]
             fields |= {e.path: f"Field({quoted(e.path)}, lookup={how})" for e in chosen}
-    says = {e.path for _, said, _ in found[count] for e in said}
-    beside = [e for e in seen.by_rows[count] if e.path not in says and not e.members][:MOST_FIELDS]
-    every = {e.path: e for e in told}.values()
-    read = [f"    {_as_word(e)} = f[{quoted(e.path)}][:]" for e in every if e.columns]
+    source_paths = {e.path for _, sources, _ in by_count[count] for e in sources}
+    beside = [e for e in seen.by_rows[count] if e.path not in source_paths and not e.members][:MOST_FIELDS]
+    every = {e.path: e for e in edges}.values()
+    read = [f"    {_variable_of(e)} = f[{quoted(e.path)}][:]" for e in every if e.columns]
     yield Proposal(
         "ragged",
-        f"{_say(told)} which rows of {names_text([*fields])} each of {counted(count, 'sample')} has",
+        f"{_say(edges)} which rows of {names_text([*fields])} each of {counted(count, 'sample')} has",
         [*about, *beside],
         'lookup= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" '
         "otherwise; ragged=Ragged(crop=Crop(...)) takes a part of each",
-        [Way(short_keys(fields | {e.path: form_of(e) for e in beside}))],
+        [StreamRecipe(short_keys(fields | {e.path: form_of(e) for e in beside}))],
         before=(f"with h5py.File({quoted(seen.path)}) as f:", *read) if read else (),
     )
 
 
-def _as_word(entry: DatasetEntry) -> str:
-    """Name what the lines before the loader read of a dataset."""
+def _variable_of(entry: DatasetEntry) -> str:
+    """Return the variable for a dataset in the lines before the loader."""
     return f"said_{re.sub(r'[^a-z0-9]', '_', last_name(entry.path).lower())}"
 
 
-def _stretches_said(seen: Listing, entry: DatasetEntry) -> Iterator[tuple[str, list[DatasetEntry], int, int]]:
-    """Return what `rows=` takes where a dataset says stretches of others: with what, of how many rows, and how many."""
+def _row_ranges(seen: Listing, entry: DatasetEntry) -> Iterator[tuple[str, list[DatasetEntry], int, int]]:
+    """Yield the code of ``lookup=`` if a dataset defines row ranges: the code, its datasets, rows and samples."""
     counts, count = entry.counts, entry.rows or 0
     for k, column in enumerate(entry.columns if _LENGTH.search(last_name(entry.path)) else ()):
-        yield f"Lengths({_as_word(entry)}[:, {k}])", [entry], column.total, count
+        yield f"Lengths({_variable_of(entry)}[:, {k}])", [entry], column.total, count
     if len(edges := entry.columns) == 2 and edges[0].first == 0 and edges[0].is_rising:
         for rows, inclusive in ((edges[1].most, ""), (edges[1].most + 1, ", inclusive=True")):
-            # Stretches do not overlap, as pairs of other things would: of nodes, or of an event and a hit.
+            # Ranges do not overlap, unlike other pairs: of nodes, or of an event and a hit.
             if edges[1].total - edges[0].total + count * bool(inclusive) > rows:
                 continue
-            yield f"Between({_as_word(entry)}[:, 0], {_as_word(entry)}[:, 1]{inclusive})", [entry], rows, count
+            yield f"Between({_variable_of(entry)}[:, 0], {_variable_of(entry)}[:, 1]{inclusive})", [entry], rows, count
     if counts is None:
         return
-    is_alone = len(seen.by_rows.get(count, ())) == 1  # no other field says how many samples there are
+    is_alone = len(seen.by_rows.get(count, ())) == 1  # no other field defines the number of samples
     for rows in {counts.last, counts.total} - {count, 0, -1}:
-        if how := _says_rows(entry, rows):
+        if how := _edge_kind(entry, rows):
             are_ends = how == "Bounds" and counts.first != 0
             holds = ', holds="ends"' * (are_ends and (counts.first == 1 or is_alone))
             yield f"{how}({quoted(entry.path)}{holds})", [entry], rows, count - (how == "Bounds" and not are_ends)
     group, _, name = entry.path.rpartition("/")
-    # Where samples begin, and no end: the last one is about as long as the others.
-    has_many = counts.changes < 0 or 2 * counts.changes > count  # of a large one only the ends are known
+    # Begins without the last end: assume that the last sample is about as long as the others.
+    has_many = counts.changes < 0 or 2 * counts.changes > count  # for large datasets only the ends are known
     is_index = _OFFSET.search(name) and counts.is_rising and counts.first == 0 and has_many
     for rows in seen.by_rows if is_index else ():
         if counts.last < rows < counts.last + 8 * counts.last / max(1, count - 1) and abs(rows - count) > 1:
@@ -499,19 +507,19 @@ def _stretches_said(seen: Listing, entry: DatasetEntry) -> Iterator[tuple[str, l
 
 
 def _named_objects(seen: Listing) -> Iterator[Proposal]:
-    """Find texts, one a row, that are the names of datasets of a group."""
+    """Find texts, one per row, that are the names of datasets in a group."""
     texts = {entry.path: {_family(word) for word in entry.words} for entry in seen.entries if entry.words}
     for group, members in seen.by_group.items():
-        there = {_family(name): entry for name, entry in members.items() if entry.shape or entry.image}
+        by_family = {_family(name): entry for name, entry in members.items() if entry.shape or entry.image}
         for path, words in texts.items():
-            if len(members) < LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(there):
+            if len(members) < LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(by_family):
                 continue
-            count, first = seen.by_path[path].rows or 0, there[min(words)]
+            count, first = seen.by_path[path].rows or 0, by_family[min(words)]
             same = [e for e in members.values() if e.dtype == first.dtype and e.axes == len(first.shape or ())]
-            unlike = alike.unlike_axes(same)
-            if any(unlike) and not first.image:
+            differing = similar.differing_axes(same)
+            if any(differing) and not first.image:
                 continue
-            form = form_of(first, f"{group}/{{}}".lstrip("/"), ragged="pad" if unlike else "")
+            form = form_of(first, f"{group}/{{}}".lstrip("/"), ragged="pad" if differing else "")
             key = re.sub(r"_?(ids?|names?)$", "", last_name(path)) or "x"
             beside = [e for e in seen.entries if e.rows == count and e.path != path and not e.members][:MOST_FIELDS]
             yield Proposal(
@@ -519,24 +527,26 @@ def _named_objects(seen: Listing) -> Iterator[Proposal]:
                 f"{path} names, for each of {counted(count, 'sample')}, a dataset of {group or 'the root'}",
                 [seen.by_path[path], *same, *beside],
                 "lookup= looks it up; each is read once a window, however many samples name it",
-                [Way({key: with_options(form, lookup=quoted(path)), **keyed(beside)})],
+                [StreamRecipe({key: with_options(form, lookup=quoted(path)), **keyed(beside)})],
             )
             return
 
 
 def _lookups(seen: Listing) -> Iterator[Proposal]:
-    """Find rows that several samples share: a dataset says which, or there are so many samples for each."""
+    """Find rows that several samples share: by an index, or because there are a multiple of samples."""
 
-    def proposal(rows: int, shared: Sequence[DatasetEntry], how: str, said: str = "", before: Lines = ()) -> Proposal:
-        beside = [e for e in seen.by_rows[rows] if e.path != said]
+    def proposal(
+        rows: int, shared: Sequence[DatasetEntry], how: str, index_path: str = "", before: Lines = ()
+    ) -> Proposal:
+        beside = [e for e in seen.by_rows[rows] if e.path != index_path]
         fields = {last_name(e.path): with_options(form_of(e), lookup=how) for e in shared[:MOST_FIELDS]}
         what = f"Several of {counted(rows, 'sample')} share a row of {named([e.path for e in shared])}"
-        ways = [Way(keyed(beside[:MOST_FIELDS]) | fields)]
-        return Proposal("lookup", what, [*seen.by_rows[rows], *shared], ways=ways, before=before)
+        recipes = [StreamRecipe(keyed(beside[:MOST_FIELDS]) | fields)]
+        return Proposal("lookup", what, [*seen.by_rows[rows], *shared], recipes=recipes, before=before)
 
     for index in seen.entries:
         counts, rows = index.counts, index.rows or 0
-        shared = seen.by_rows.get(counts.most + 1, []) if counts and alike.INDEX_NAME.search(index.path) else []
+        shared = seen.by_rows.get(counts.most + 1, []) if counts and similar.INDEX_NAME.search(index.path) else []
         if counts and counts.least >= 0 and counts.most + 1 != rows and any(e.axes > 1 for e in shared):
             yield proposal(rows, shared, quoted(index.path), index.path)
     lead = max(seen.entries, key=lambda e: e.raw_nbytes, default=None)
@@ -544,26 +554,26 @@ def _lookups(seen: Listing) -> Iterator[Proposal]:
         return
     for other in seen.entries:
         times, rest = divmod(lead.rows or 0, max(2, other.rows or 0))
-        is_alike = not rest and times > 1 and (lead.inner, lead.dtype) == (other.inner, other.dtype)
-        if is_alike and (other.rows or 0) > 1 and _shares(lead.path, other.path):
+        is_similar = not rest and times > 1 and (lead.inner, lead.dtype) == (other.inner, other.dtype)
+        if is_similar and (other.rows or 0) > 1 and _shares(lead.path, other.path):
             yield proposal(lead.rows or 0, [other], "rows", before=(f"rows = np.arange({lead.rows}) // {times}",))
 
 
 def _shares(one: str, other: str) -> bool:
-    """Tell whether the ends of two names agree, and neither says that it is of a split."""
+    """Return whether two names have the same end, and neither names a split."""
     ends = [re.split(r"[_/]", name)[-1].lower() for name in (one, other)]
     return ends[0] == ends[1] and not any(_SPLIT.search(name) for name in (one, other))
 
 
 def _volumes(seen: Listing) -> Iterator[Proposal]:
-    """Find volumes, an image and its labels, in chunks that were chosen to be cut along all axes; of any resolution."""
+    """Find volumes such as images with labels, at any resolution, whose chunks are cut along all axes."""
     cut = [e for e in seen.entries if e.axes == len(e.chunk_shape or ()) == 3 and all(e.shape or ())]
     for lead in sorted(cut, key=lambda e: -math.prod(e.shape or ())):
         shape, chunk = lead.shape or (), min(e.chunk_shape or () for e in cut if e.shape == lead.shape)
         scales = {e.path: [n / m for n, m in zip(e.shape or (), shape, strict=True)] for e in cut}
         entries = [e for e in cut if all((1 / scale).is_integer() for scale in scales[e.path])]
         is_cut = all(1 < inner < outer for inner, outer in zip(chunk, shape, strict=True))
-        # h5py's own guess halves the axes.
+        # h5py's automatic chunks halve the axes.
         halved = [{math.ceil(length / (1 << k)) for k in range(40)} for length in shape]
         chosen = any(one not in guessed for one, guessed in zip(chunk, halved, strict=True))
         if len(entries) < 2 or not is_cut or not chosen or not any(_VOLUME.search(entry.path) for entry in entries):
@@ -573,42 +583,47 @@ def _volumes(seen: Listing) -> Iterator[Proposal]:
             take = f"Take(scale=({', '.join(f'{scale:g}' for scale in scales[e.path])}))" * (e.shape != shape)
             forms[e.path] = with_options(form_of(e), take=take)
         fields, volumes = short_keys(forms), f"are volumes of {shape_text(shape)}, in chunks of {shape_text(chunk)}"
-        ways = [
-            Way(fields, f'Boxes({chunk}, at="grid")', "takes boxes that lie side by side, or of another size"),
-            Way(fields, f'Boxes({chunk}, at="random", per_epoch=1000)', "anywhere"),
-            Way(keyed(entries[:MOST_FIELDS]), "", "takes each slice along axis 0"),
+        recipes = [
+            StreamRecipe(fields, f'Boxes({chunk}, at="grid")', "takes boxes that lie side by side, or of another size"),
+            StreamRecipe(fields, f'Boxes({chunk}, at="random", per_epoch=1000)', "anywhere"),
+            StreamRecipe(keyed(entries[:MOST_FIELDS]), "", "takes each slice along axis 0"),
         ]
         rows = [e for e in entries if e.shape == shape]
-        yield Proposal("volume", f"{named([e.path for e in entries])} {volumes}", entries, ways=ways, rows=rows)
+        yield Proposal("volume", f"{named([e.path for e in entries])} {volumes}", entries, recipes=recipes, rows=rows)
         return
 
 
 def _places(seen: Listing) -> Iterator[Proposal]:
-    """Find tables of the places of boxes in large images."""
+    """Find tables of box positions in large images."""
     tables = [e for e in seen.entries if e.columns and _PLACES.search(e.path)]
     for axes in (2, 3):
-        some = [e for e in tables if len(e.columns) == axes]
-        most = [max(e.columns[k].most for e in some) for k in range(axes)] if some else []
-        large = [e for e in seen.entries if e.axes >= axes and min((e.shape or ())[-axes:]) >= 64 and e not in some]
-        if not large or not some or any(e.rows == one.rows for e in large for one in some):
+        positions = [e for e in tables if len(e.columns) == axes]
+        most = [max(e.columns[k].most for e in positions) for k in range(axes)] if positions else []
+        large = [
+            e for e in seen.entries if e.axes >= axes and min((e.shape or ())[-axes:]) >= 64 and e not in positions
+        ]
+        if not large or not positions or any(e.rows == one.rows for e in large for one in positions):
             continue
         room = min(n - m for e in large for n, m in zip((e.shape or ())[-axes:], most, strict=True))
         if room < 4:
             continue
-        size, read = (min(64, 1 << (room.bit_length() - 1)),) * axes, ", ".join(f"f[{quoted(e.path)}][:]" for e in some)
+        size, read = (
+            (min(64, 1 << (room.bit_length() - 1)),) * axes,
+            ", ".join(f"f[{quoted(e.path)}][:]" for e in positions),
+        )
         does = "takes a box from each of these places on; its size is yours"
         yield Proposal(
             "places",
-            f"{_say(some)} where boxes of {named([e.path for e in large])} begin",
-            [*large, *some],
-            ways=[Way(keyed(large), f"Boxes({size}, at=places)", does)],
+            f"{_say(positions)} where boxes of {named([e.path for e in large])} begin",
+            [*large, *positions],
+            recipes=[StreamRecipe(keyed(large), f"Boxes({size}, at=places)", does)],
             before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    places = np.concatenate([{read}])"),
         )
         return
 
 
 def _recordings(seen: Listing) -> Iterator[Proposal]:
-    """Find rows that are a recording each: simulations and films of many times, long signals."""
+    """Find rows that are recordings: simulations and films of many time steps, long signals."""
     for rows, beside in seen.by_rows.items():
         axis = _time_axis(max(beside, key=lambda e: e.raw_nbytes).shape or ())
         films = [e for e in beside if _time_axis(e.shape or ()) == axis]
@@ -616,27 +631,27 @@ def _recordings(seen: Listing) -> Iterator[Proposal]:
         counts = {(e.shape or ())[axis] for e in films if axis}
         if len(counts) != 1 or any(e.axes > 1 or not e.words for e in others):
             continue
-        length = alike.stretch_length(min(counts), sum(e.raw_nbytes for e in films) / rows / min(counts))
+        length = similar.stretch_length(min(counts), sum(e.raw_nbytes for e in films) / rows / min(counts))
         samples = f'Sequences({length}, stride={length}, of="rows", axis={axis})'
-        ways = [
-            Way(keyed(films), samples, f"cuts them into samples of {length:,}, or of a length of your own"),
-            Way(keyed([*films, *others]), "", "takes each row whole"),
+        recipes = [
+            StreamRecipe(keyed(films), samples, f"cuts them into samples of {length:,}, or of a length of your own"),
+            StreamRecipe(keyed([*films, *others]), "", "takes each row whole"),
         ]
         what = f"Each row of {named([e.path for e in films])} seems to be a recording of {min(counts):,} times"
-        yield Proposal("recordings", what, films, ways=ways, rows=films)
+        yield Proposal("recordings", what, films, recipes=recipes, rows=films)
         return
 
 
 def _time_axis(shape: Sequence[int]) -> int:
-    """Return the axis along which rows are as long as recordings; 0 where there is none."""
-    if len(shape) >= 5 and shape[1] >= LEAST_ALIKE:
+    """Return the axis along which rows are as long as recordings; 0 if there is none."""
+    if len(shape) >= 5 and shape[1] >= MIN_SIMILAR:
         return 1
-    is_film = len(shape) == 4 and shape[1] == shape[2] and shape[3] > alike.WINDOW
+    is_film = len(shape) == 4 and shape[1] == shape[2] and shape[3] > similar.WINDOW
     return -1 if is_film or (len(shape) in (2, 3) and shape[-1] >= LONG_ROW) else 0
 
 
 def _flat(seen: Listing) -> Iterator[Proposal]:
-    """Find one long sequence of numbers, such as tokens or a signal, of which a row is one number."""
+    """Find a single long sequence of numbers, such as tokens or a signal."""
     every = [entry for entry in seen.entries if (entry.rows or 0) > 1]
     if len(every) != 1 or len(every[0].shape or ()) != 1 or LABEL.search(last_name(every[0].path)):
         return
@@ -645,11 +660,13 @@ def _flat(seen: Listing) -> Iterator[Proposal]:
         return
     what, samples = f"{entry.path} is one sequence of {rows:,} numbers", "Sequences(128, stride=128)"
     does = "cuts it into samples of 128, or of a length of your own. Without samples=, each number is a sample"
-    yield Proposal("flat", what, every, ways=[Way({entry.path: quoted(entry.path)}, samples, does)], rows=every)
+    yield Proposal(
+        "flat", what, every, recipes=[StreamRecipe({entry.path: quoted(entry.path)}, samples, does)], rows=every
+    )
 
 
 def _family(name: str) -> str:
-    """Return what names have in common that differ in their numbers."""
+    """Return a name with its numbers replaced by 0."""
     return re.sub(r"\d+", "0", name)
 
 
@@ -669,8 +686,8 @@ def _nwb(seen: Listing) -> Iterator[Proposal]:
     beside = [one for name, one in series[group].items() if name in ("data", "timestamps") and one.rows == rows]
     length, what = max(1, min(100, rows // 2)), f"{group} is a recording of {counted(rows, 'row')}"
     does = f"takes {length:,} rows that follow one another; without samples= each row is one"
-    way = Way(short_keys({one.path: quoted(one.path) for one in beside}), f"Sequences({length})", does)
-    yield Proposal("nwb", f"It is Neurodata Without Borders (NWB); {what}", beside, ways=[way], rows=beside)
+    recipe = StreamRecipe(short_keys({one.path: quoted(one.path) for one in beside}), f"Sequences({length})", does)
+    yield Proposal("nwb", f"It is Neurodata Without Borders (NWB); {what}", beside, recipes=[recipe], rows=beside)
 
 
 def _matlab(seen: Listing) -> Iterator[Proposal]:
@@ -683,7 +700,7 @@ def _matlab(seen: Listing) -> Iterator[Proposal]:
         "MATLAB wrote this file (-v7.3), and its axes are the other way round here: "
         f"{largest.path} is {shape_text(shape[::-1])} in MATLAB and {shape_text(shape)} in HDF5"
     )
-    # Arrays that agree in their last axis and not in their first: samples are columns here.
+    # If arrays agree in their last axis and not in their first, samples are columns.
     ends: tuple[dict[int, list[DatasetEntry]], ...] = (defaultdict(list), defaultdict(list))
     for entry in arrays:
         for end, by_length in zip((0, -1), ends, strict=True):
@@ -696,12 +713,16 @@ def _matlab(seen: Listing) -> Iterator[Proposal]:
         return
     samples, names = counted((turned[0].shape or (0,))[-1], "sample"), named([e.path for e in turned])
     what += f". The {samples} of {names} lie along the last axis here, not the first"
-    ways = [Way({e.path: quoted(e.path) for e in turned[:MOST_FIELDS]}, "Rows(axis=-1)", "takes them along that axis")]
-    yield Proposal("matlab_turned", what, turned, ways=ways)
+    recipes = [
+        StreamRecipe(
+            {e.path: quoted(e.path) for e in turned[:MOST_FIELDS]}, "Rows(axis=-1)", "takes them along that axis"
+        )
+    ]
+    yield Proposal("matlab_turned", what, turned, recipes=recipes)
 
 
 def _linked(path: str, links: Mapping[str, tuple[str, str]]) -> Proposal:
-    """Name links to other files, and what reads the datasets that they lead to."""
+    """Describe links to other files, and how to read their targets."""
     name, (file, inside) = next(iter(links.items()))
     which = f"{counted(len(links), 'link')} {'leads' if len(links) == 1 else 'lead'} to other files"
     what = f"{which}, such as {name!r} to {inside!r} in {file!r}"
@@ -717,7 +738,7 @@ def _linked(path: str, links: Mapping[str, tuple[str, str]]) -> Proposal:
 
 
 def _asides(path: str, listing: Listing) -> Iterator[Proposal]:
-    """Name what is no data: indexes of PyTables, links that lead nowhere, single values alone."""
+    """Describe datasets that are not data: indexes of PyTables, broken links, single values alone."""
     if index := [entry for entry in listing.entries if entry.role == INDEX]:
         which = f"{counted(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'}"
         yield Proposal("pytables", f"{which} what PyTables keeps to find rows of its tables, and no data", index)
@@ -739,7 +760,7 @@ def _asides(path: str, listing: Listing) -> Iterator[Proposal]:
         yield Proposal("single_values", what, entries, way_out, lines=("import h5py", "", *reads))
 
 
-# In the order in which they look: formats that are known by name, things that are alike, rows of datasets.
-_KNOWN, _OF_MANY = (_sparse, _anndata, _nwb), (_named_objects, alike.like_datasets, alike.like_groups)
+# In the order of detection: formats known by name, similar objects, rows of datasets.
+_KNOWN, _OF_MANY = (_sparse, _anndata, _nwb), (_named_objects, similar.like_datasets, similar.like_groups)
 _OF_ROWS = (_episodes, _ragged, _matlab, _volumes, _places, _recordings, _lookups, _flat)
 DETECTORS: tuple[Callable[[Listing], Iterator[Proposal]], ...] = (*_KNOWN, *_OF_MANY, *_OF_ROWS)

@@ -1,6 +1,6 @@
-"""What a file says: its datasets and groups, how each dataset is stored, how its bytes are reached, what it may be for.
+"""Listings of files: datasets and groups, how each dataset is stored and read, and clues of its purpose.
 
-Of very many things that are named alike, some are looked at; all are counted.
+If very many objects have similar names, only some are inspected, but all are counted.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from h5stream.storage.open.opening import open_layout
 from h5stream.storage.source.local import identity_of
 from h5stream.storage.source.stores import NOTHING, StoreUsage, store_usage
 
-REFUSED = "refused"  # h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`
-DAMAGED = "damaged"  # the layout of what is there and cannot be opened: a dataset, or a group with all that is in it
+REFUSED = (
+    "refused"  # h5stream cannot read it, as `reason` explains; an access besides `DIRECT`, `DECODED` and `VIA_H5PY`
+)
+DAMAGED = "damaged"  # the layout of objects that cannot be opened: a dataset, or a group with its contents
 
-# Roles of datasets that are no samples: what PyTables keeps to find rows of its tables, dimensions of netCDF without
-# values of their own, and what cells of MATLAB refer to.
+# Roles of datasets that are no samples: PyTables' indexes of its tables, dimensions of netCDF without values, and the
+# targets of MATLAB's cells.
 INDEX, DIMENSION, CELL = "index", "dimension", "cell"
 
-MOST_DATASETS = 2000  # datasets that are looked at unless all are asked for: some two seconds
-MOST_COUNTED = 100_000  # objects of a file that are counted one by one, in a second or two; of more it is estimated
-COUNTED_NBYTES = 1 << 23  # bytes of a dataset of integers that is read as a whole; of a larger one, its ends are
-_WORDS = 8  # texts that are looked at
+MOST_DATASETS = 2000  # datasets inspected unless all are requested: about two seconds
+MOST_COUNTED = 100_000  # objects of a file that are counted exactly, in a second or two; more are estimated
+COUNTED_NBYTES = 1 << 23  # bytes of a dataset of integers that is read whole; of larger ones only the ends are read
+_WORDS = 8  # texts that are read
 
 _LAYOUTS = {
     h5py.h5d.COMPACT: "compact",
@@ -50,72 +52,72 @@ _LAYOUTS = {
     h5py.h5d.VIRTUAL: "virtual",
 }
 
-# What h5py raises on objects that it cannot make sense of, whatever is wrong with them.
+# Errors of h5py for objects that it cannot read, for whatever reason.
 _UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, KeyError, NotImplementedError, MemoryError, H5StreamError)
 
-# Attributes that say something of the file's form, and not of a sample.
+# Attributes that describe the file format, not a sample.
 _BOOKKEEPING = re.compile(
     r"_|[A-Z_0-9]+$|MATLAB_|encoding|FIELD_\d|pandas_|(units|long_name|standard_name|missing_value|nrows|data_columns|"
     r"index_cols|info|levels|metadata|non_index_axes|table_type|values_cols|errors|nblocks|axis\d_variety)$"
 )
 
-# Values of the attribute CLASS with which PyTables marks parts of an index, and of NAME on a dimension of netCDF.
+# Values of the attribute CLASS by which PyTables marks parts of an index, and of NAME for a dimension of netCDF.
 _INDEX_CLASSES = (b"INDEXARRAY", b"CACHEARRAY", b"LASTROWARRAY")
 _NO_VALUES = b"This is a netCDF dimension but not a netCDF variable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What the numbers of a dataset of integers are, one a row; of a large one, its ends alone."""
+    """Properties of the numbers in a dataset of integers; of a large one, only its first and last number."""
 
     first: int
     last: int
     total: int = -1
     least: int = 0
     most: int = 0
-    changes: int = -1  # how often one differs from that before it
-    is_rising: bool = True  # whether none is smaller than that before it
+    changes: int = -1  # how many differ from their predecessor
+    is_rising: bool = True  # whether none is smaller than its predecessor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetEntry:
-    """One dataset of a file; the defaults are those of one that cannot be opened."""
+    """A dataset of a file; the defaults describe one that cannot be opened."""
 
     path: str  # without the leading slash
     shape: tuple[int, ...] | None = None  # None for a null dataspace
     dtype: str = "unknown"  # the type of an element as people write it
     element_nbytes: int = 0
-    variable_length: bool = False  # whether elements lie in the file's heap
+    variable_length: bool = False  # whether elements are in the file's heap
     layout: str = DAMAGED  # or "compact", "contiguous", "chunked", "virtual"
     chunk_shape: tuple[int, ...] | None = None
     filters: str = ""  # as people write them: "shuffle + gzip-4"
     stored_nbytes: int = 0  # without the index and the heap
-    stored_chunks: int | None = None  # chunks that were ever written, where that is known
+    stored_chunks: int | None = None  # chunks ever written, if known
     cache_nbytes: int = 0
-    cache_chunks: int = 0  # what h5py's own chunk cache holds for it at most
+    cache_chunks: int = 0  # the most chunks that h5py's own cache holds
     access: str = REFUSED  # or DIRECT, DECODED, HEAP, VIA_H5PY
     reason: str
-    # Of a compound, the name and the type of each member, those of compounds inside it in their place. By its name one
-    # is asked for as a field: "obs:bulk_labels", "obs:at:x".
+    # For a compound, the name and the type of each member, with nested compounds flattened. The names can be used as
+    # fields: "obs:bulk_labels", "obs:at:x".
     members: tuple[dict[str, str], ...] = ()
-    role: str = ""  # INDEX, DIMENSION or CELL where it is no data of its own
-    matlab_class: str = ""  # the class that MATLAB gave it
-    # Clues of what it is for.
+    role: str = ""  # INDEX, DIMENSION or CELL if it is not data
+    matlab_class: str = ""  # its class in MATLAB
+    # Clues of its purpose.
     attributes: tuple[str, ...] = ()  # those that can be fields
-    # those that say which numbers are missing, and how others are packed; empty where all mean what they are
+    # attributes that define missing numbers, and how others are packed; empty if numbers are plain
     packed: tuple[str, ...] = ()
-    image: str = ""  # "jpeg", "png" or "webp" where its first values begin like that, "auto" where they differ
+    image: str = ""  # "jpeg", "png" or "webp" if its first values are such images, "auto" if they differ
     counts: Counts | None = None  # of a dataset of integers with one axis
     columns: tuple[Counts, ...] = ()  # of each column of one with two or three
     words: tuple[str, ...] = ()  # the first texts of a dataset of texts with one axis
-    rows: int | None = None  # elements along axis 0; None where there is no such axis
+    rows: int | None = None  # elements along axis 0; None if it has no axes
     row_nbytes: int = 0  # of one row, without filters
     raw_nbytes: int = 0  # of all elements, without filters
-    chunk_rows: int | None = None  # that one chunk reaches over; None where the data is not chunked
-    chunk_nbytes: int = 0  # of a chunk once decoded; 0 where the data is not chunked
-    chunks: int = 0  # that the data takes, stored or not; 0 where it is not chunked
-    chunks_across: int = 1  # chunks that one row lies in
-    ratio: float | None = None  # how many times smaller the written data is in the file; None where nothing is stored
+    chunk_rows: int | None = None  # rows of a chunk; None if it is not chunked
+    chunk_nbytes: int = 0  # of a decoded chunk; 0 if it is not chunked
+    chunks: int = 0  # all chunks, stored or not; 0 if it is not chunked
+    chunks_across: int = 1  # chunks that contain one row
+    ratio: float | None = None  # compression ratio of the written data; None if nothing is stored
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain containers for JSON."""
@@ -131,17 +133,17 @@ class DatasetEntry:
 
     @property
     def axes(self) -> int:
-        """How many axes there are."""
+        """The number of axes."""
         return len(self.shape or ())
 
     @property
     def group(self) -> str:
-        """The path of the group that holds it; the root's is empty."""
+        """The path of its group, empty for the root."""
         return self.path.rpartition("/")[0]
 
     @property
     def name(self) -> str:
-        """Its name in that group."""
+        """Its name in the group."""
         return self.path.rpartition("/")[2]
 
     @property
@@ -151,7 +153,7 @@ class DatasetEntry:
 
     @property
     def written_nbytes(self) -> float:
-        """Bytes of the elements that were ever written, without filters; the others are the fill value."""
+        """Decoded bytes of all elements ever written; the others are the fill value."""
         if self.stored_chunks is None or not self.chunks:
             return float(self.raw_nbytes if self.stored_nbytes else 0)
         return self.raw_nbytes * self.stored_chunks / self.chunks
@@ -159,31 +161,31 @@ class DatasetEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEntry:
-    """A group, and how many of the links in it were looked at; one that is not known has none but those."""
+    """A group, and how many of its links were inspected; for unknown groups, only those."""
 
     links: int = 0
     looked_at: int = 0
-    dead: tuple[str, ...] = ()  # links that lead nowhere
+    dead: tuple[str, ...] = ()  # broken links
     external: dict[str, tuple[str, str]] = field(default_factory=dict)  # links to other files: the file, the path there
     attributes: tuple[str, ...] = ()  # those that can be fields
-    sparse: str = ""  # "rows" for a sparse matrix that lies row by row; of others why they cannot be streamed
-    width: int = 0  # columns of such a matrix
+    sparse: str = ""  # "rows" for a sparse matrix stored by rows; for others the reason why they cannot be streamed
+    width: int = 0  # columns of this matrix
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a file holds, or is left of that; also by path, group and number of rows."""
+    """The contents of a file, or a part of them; also by path, group and number of rows."""
 
     path: str
     entries: Sequence[DatasetEntry] = ()  # in the file's order
     groups: dict[str, GroupEntry] = field(
         default_factory=functools.partial(defaultdict, GroupEntry)
     )  # the root's is ""
-    left_out: int = 0  # datasets that were not looked at
-    asked: StoreUsage = NOTHING  # of a store, to list it
+    left_out: int = 0  # datasets that were not inspected
+    asked: StoreUsage = NOTHING  # requests to a store to list it
 
     def without(self, taken: Collection[str] = ()) -> Listing:
-        """Return it without what is no data, and what is taken."""
+        """Return a copy without datasets that are no data, and without the taken ones."""
         return replace(self, entries=[e for e in self.entries if not e.role and e.path not in taken])
 
     @functools.cached_property
@@ -194,30 +196,30 @@ class Listing:
     @functools.cached_property
     def by_group(self) -> dict[str, dict[str, DatasetEntry]]:
         """The datasets of each group by name."""
-        found = defaultdict[str, dict[str, DatasetEntry]](dict)
+        groups = defaultdict[str, dict[str, DatasetEntry]](dict)
         for entry in self.entries:
-            found[entry.group][entry.name] = entry
-        return found
+            groups[entry.group][entry.name] = entry
+        return groups
 
     @functools.cached_property
     def by_rows(self) -> dict[int, list[DatasetEntry]]:
         """The datasets of each length, those with most bytes first."""
-        found = defaultdict[int, list[DatasetEntry]](list)
+        by_length = defaultdict[int, list[DatasetEntry]](list)
         for entry in self.entries:
-            found[entry.rows or 0].append(entry)
-        return defaultdict(list, sorted(found.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1])))
+            by_length[entry.rows or 0].append(entry)
+        return defaultdict(list, sorted(by_length.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1])))
 
     @functools.cached_property
     def below(self) -> dict[str, list[str]]:
         """The groups inside each group, at any depth."""
-        found = defaultdict[str, list[str]](list)
+        inner = defaultdict[str, list[str]](list)
         for path in self.groups:
             for depth in range(path.count("/")):
-                found[path.rsplit("/", depth + 1)[0]].append(path)
-        return found
+                inner[path.rsplit("/", depth + 1)[0]].append(path)
+        return inner
 
     def count(self, group: str, seen: int) -> int:
-        """Return how many of a group's links there are, of which some that are alike were seen."""
+        """Return the number of links in a group, of which `seen` similar ones were inspected."""
         return seen + self.groups[group].links - self.groups[group].looked_at
 
 
@@ -228,7 +230,7 @@ def list_file(
     allow_external: bool = False,
     some: Callable[[Sequence[str]], list[str]] = discovery.some_of,
 ) -> Listing:
-    """List the datasets and groups that hard links lead to: all, or at most so many, and of each group `some`."""
+    """List the datasets and groups that hard links lead to: all, or at most `most`, and `some` of each group."""
     before = store_usage()
     identity_of(path)
     groups, damaged = defaultdict[str, GroupEntry](GroupEntry), dict[str, str]()
@@ -238,40 +240,40 @@ def list_file(
         groups[where] = _group_entry(where, group, len(names), wanted)
         return wanted
 
-    # The file stays open meanwhile, so that opening it again for each dataset finds libhdf5's own copy.
+    # While the file is open, opening it again for each dataset reuses libhdf5's own copy.
     with open_hdf5(path) as file:
-        # Names only: each dataset that stays open makes every closing of the file slower.
-        found = list(discovery.datasets_of(file, damaged, chosen))
-        entries = [_entry(path, name, file[name], allow_external) for name in found[:most]]
-        left_out = max(0, _count(file, found, groups) - len(entries))
+        # Only names: each open dataset makes every closing of the file slower.
+        names = list(discovery.datasets_of(file, damaged, chosen))
+        entries = [_entry(path, name, file[name], allow_external) for name in names[:most]]
+        left_out = max(0, _count(file, names, groups) - len(entries))
     why = "it is there, but libhdf5 cannot open it: "
-    entries += [DatasetEntry(path=name, reason=f"{why}{said}") for name, said in damaged.items()]
+    entries += [DatasetEntry(path=name, reason=f"{why}{message}") for name, message in damaged.items()]
     return Listing(path, entries, groups, left_out, store_usage(before))
 
 
 def list_files(paths: Sequence[str], *, allow_external: bool = False) -> dict[str, Listing]:
-    """List some of several files, spread over them."""
-    some, most = discovery.spread(paths, discovery.SOME_ALIKE), MOST_DATASETS // discovery.SOME_ALIKE
-    return {path: list_file(path, most=most, allow_external=allow_external) for path in some}
+    """List some of several files, evenly spread over them."""
+    chosen, most = discovery.spread(paths, discovery.SOME_ALIKE), MOST_DATASETS // discovery.SOME_ALIKE
+    return {path: list_file(path, most=most, allow_external=allow_external) for path in chosen}
 
 
 def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> DatasetEntry:
-    """Describe one dataset, also one that only a soft link leads to."""
+    """Describe one dataset, possibly behind a soft link."""
     with open_hdf5(path) as file:
         return _entry(path, name, file[name], allow_external)
 
 
 def root_fields(path: str, *, allow_external: bool = False) -> list[str]:
-    """Return the names of the root's datasets, links followed, if they agree in length; else nothing."""
+    """Return the names of the root's datasets, including links, if their lengths agree; else nothing."""
     with open_hdf5(path) as file, contextlib.suppress(FieldLengthError, *_UNREADABLE):
         return discovery.default_fields(file, path, Guard.for_paths((path,), allow_external=allow_external))
     return []
 
 
-def _count(file: Any, found: Sequence[str], groups: dict[str, GroupEntry]) -> int:
-    """Count the datasets of a file, of which some were found; of very many, as if the others were like those."""
+def _count(file: Any, names: Sequence[str], groups: dict[str, GroupEntry]) -> int:
+    """Count the datasets of a file; for very many, extrapolate from those found."""
     if all(group.links == group.looked_at for group in groups.values()):
-        return len(found)
+        return len(names)
     seen = Counter[int]()
 
     def see(name: bytes, info: Any) -> bool | None:
@@ -282,18 +284,18 @@ def _count(file: Any, found: Sequence[str], groups: dict[str, GroupEntry]) -> in
         if h5py.h5o.visit(file.id, see, info=True) is None:
             return seen[h5py.h5o.TYPE_DATASET]
     times = {where: group.links / max(1, group.looked_at) for where, group in groups.items()}
-    above = (["", *(path[:k] for k, one in enumerate(path) if one == "/")] for path in found)
-    return round(sum(math.prod(times.get(group, 1.0) for group in each) for each in above))
+    above = (["", *(path[:k] for k, one in enumerate(path) if one == "/")] for path in names)
+    return round(sum(math.prod(times.get(group, 1.0) for group in groups_above) for groups_above in above))
 
 
 # --- groups, attributes -----------------------------------------------------------------------------------
 
 
-def _or(otherwise: Any, ask: Callable[..., Any], *asked: Any) -> Any:
-    """Return what a question is answered with; something else where h5py cannot make sense of it."""
+def _or(default: Any, function: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of a call, or a default if h5py cannot read the object."""
     with contextlib.suppress(*_UNREADABLE):
-        return ask(*asked)
-    return otherwise
+        return function(*args)
+    return default
 
 
 def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> GroupEntry:
@@ -325,20 +327,20 @@ def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> Gro
     )
 
 
-def _attributes(thing: Any) -> tuple[str, ...]:
-    """Return the names of the attributes that can be fields: small, of numbers or text."""
+def _attributes(item: Any) -> tuple[str, ...]:
+    """Return the names of attributes that can be fields: small, of numbers or text."""
 
     def can_be_field(name: str) -> bool:
-        attribute = thing.attrs.get_id(name)
+        attribute = item.attrs.get_id(name)
         small = attribute.shape is not None and math.prod(attribute.shape) <= 64
         return small and (attribute.dtype.kind in "iufbS" or h5py.check_string_dtype(attribute.dtype) is not None)
 
-    names: list[str] = _or([], lambda: [name for name in thing.attrs if not _BOOKKEEPING.match(name)])
+    names: list[str] = _or([], lambda: [name for name in item.attrs if not _BOOKKEEPING.match(name)])
     return tuple(name for name in names[:64] if _or(False, can_be_field, name))
 
 
 def _attribute(dataset: Any, name: str) -> bytes:
-    """Return a text attribute as bytes; empty where there is none, or where it is something else."""
+    """Return a text attribute as bytes; empty if there is none, or it is not a text."""
     value: Any = _or(b"", dataset.attrs.get, name, b"")
     return value.encode() if isinstance(value, str) else bytes(value) if isinstance(value, bytes) else b""
 
@@ -406,15 +408,15 @@ def _role(dataset: Any, name: str) -> str:
 
 
 def _access(path: str, name: str, allow_external: bool, image: Any) -> tuple[str, str, int | None]:
-    """Ask the opening itself, so that the answer is what a loader would do."""
+    """Determine the access by opening the dataset as a loader would."""
     refusal = ""
-    for wanted in (name, Field(name, decode=image)) if image else (name,):  # opaque values are read as images alone
+    for wanted in (name, Field(name, decode=image)) if image else (name,):  # opaque values can only be read as images
         try:
             part = open_layout(path, wanted, allow_external=allow_external).datasets[0][0]
         except H5StreamError as error:
-            # Without what the listing says anyway: which file and which dataset.
-            known = f"({re.escape(repr(path))})?:?,? ?(field )?(dataset )?({re.escape(repr(name))})?:? ?"
-            refusal = refusal or re.sub(f"^{known}", "", str(error))
+            # Without the names of the file and the dataset, which are in the listing.
+            prefix = f"({re.escape(repr(path))})?:?,? ?(field )?(dataset )?({re.escape(repr(name))})?:? ?"
+            refusal = refusal or re.sub(f"^{prefix}", "", str(error))
         except _UNREADABLE as error:
             refusal = refusal or f"h5py cannot read it: {error}"
         else:
@@ -423,7 +425,7 @@ def _access(path: str, name: str, allow_external: bool, image: Any) -> tuple[str
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:
-    """Name a type as people write it."""
+    """Return the name of a type for users."""
     if dtype.names:
         return "{" + ", ".join(f"{name}: {dtype_text(dtype[name])}" for name in dtype.names) + "}"
     if dtype.subdtype is not None:
@@ -440,7 +442,7 @@ def dtype_text(dtype: np.dtype[Any]) -> str:
     return f"{text} big-endian" if swapped and dtype.byteorder == ">" else text
 
 
-# --- what values say --------------------------------------------------------------------------------------
+# --- clues from values ------------------------------------------------------------------------------------
 
 
 def _image(dataset: Any) -> str:
@@ -453,14 +455,14 @@ def _image(dataset: Any) -> str:
     if 0 in shape or dtype.itemsize * math.prod(dataset.chunks or (1,)) > 1 << 26:
         return ""
     rows = sorted({0, shape[0] // 2, shape[0] - 1}) if shape else []
-    some = [()] if not shape else [slice(16)] if is_whole else [(k, slice(16))[: len(shape)] for k in rows]
-    heads = (np.asarray(dataset[one]) for one in some)
+    indices = [()] if not shape else [slice(16)] if is_whole else [(k, slice(16))[: len(shape)] for k in rows]
+    heads = (np.asarray(dataset[one]) for one in indices)
     formats = {format_of(head.tobytes()[:16]) for head in heads if head.size}
     return formats.pop() if len(formats) == 1 else "auto" if formats and "" not in formats else ""
 
 
 def _counts(dataset: Any) -> tuple[Counts, ...]:
-    """Return what the numbers of a dataset of integers are, or of each of its few columns."""
+    """Return properties of the numbers in a dataset of integers, or of each of its few columns."""
     is_few = dataset.shape is not None and (dataset.ndim == 1 or (dataset.ndim == 2 and dataset.shape[1] in (2, 3)))
     if not is_few or dataset.dtype.kind not in "iub" or not dataset.size:
         return ()

@@ -1,4 +1,4 @@
-"""Programs of Python: written as lines to copy, tried before they are printed, and read from the command line."""
+"""Python programs, written as lines to copy and tried before they are printed; and arguments of the command line."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from h5stream.storage.source.stores import is_unsigned
 
 Lines = tuple[str, ...]
 
-WIDTH = 76  # characters of a line; a name that is longer than that stays whole on a line of its own
-MOST_UNPACKED = 4  # fields that a loop gives names of their own
-TRIED_NBYTES = 256 << 20  # bytes of a sample, up to which some are read when a program is tried
+WIDTH = 76  # characters of a line; longer names get a line of their own
+MOST_UNPACKED = 4  # fields that a loop unpacks into names
+TRIED_NBYTES = 256 << 20  # samples up to this size are read when a program is tried
 
-_IMPORTED = {"h5py": "h5py.", "numpy as np": "np."}  # by what stands in lines that need it
+_IMPORTED = {"h5py": "h5py.", "numpy as np": "np."}  # import, and the text in lines that need it
 
-# What ``--samples`` is made of, and what ``--fields`` is, beside names, slices and ranges.
+# The classes allowed in ``--samples`` and in ``--fields``, which also takes names, slices and ranges.
 KINDS = ("Sequences", "Rows", "Objects", "Table", "Boxes", "Ends", "Bounds", "Lengths", "Ids")
 FIELDS = ("Field", "Take", "Ragged", "Bounds", "Lengths", "Between", "Crop", "Values", "SampleNumber", "Padding")
 
 
-# What lines before a loader may call and look at. Names out of a file stand in them as text alone; whatever else came
-# to stand in a program is not run.
+# What lines before a loader may call and access. Names from a file occur in them only as text; a program with anything
+# else is not run.
 _WORDS = {"all", "h5py", "isinstance", "np", "set", "sorted"}
 _METHODS = {
     "append",
@@ -56,7 +56,7 @@ _METHODS |= {"removeprefix", "removesuffix", "rpartition", "shape", "values", "v
 
 
 def quoted(text: str) -> str:
-    """Write a text as Python does, in double quotes where that is the same."""
+    """Return a text as a Python literal, in double quotes if possible."""
     plain = text.isprintable() and '"' not in text and "\\" not in text
     return f'"{text}"' if plain else repr(text)
 
@@ -73,9 +73,9 @@ def loader_lines(
 ) -> Lines:
     """Return the program that streams fields of a file in shuffled batches.
 
-    `fields` are names, none for the loader's own choice, or by name what `fields=` takes, as Python; with `samples`,
-    what that takes, a batch is a dict. `before` are lines with h5py that come before the loader, and `source` is a list
-    of datasets in place of the file, as Python.
+    `fields` are names, none for the loader's own choice, or code for `fields=` by name. `samples` is code for
+    `samples=`, with which a batch is a dict. `before` are lines with h5py to run before the loader, and `source` is
+    code for a list of datasets in place of the file.
     """
     forms = fields if isinstance(fields, Mapping) else {name: quoted(name) for name in fields}
     together = fields_text(forms, samples, WIDTH - len("    fields=,"))
@@ -85,11 +85,11 @@ def loader_lines(
     source = source or (quoted(path) if isinstance(path, str) else f"[{', '.join(map(quoted, path))}]")
     unsigned = '{"skip_signature": True}' * is_unsigned(path if isinstance(path, str) else path[0])
     wanted = {"samples": samples, "storage_options": unsigned, "fields": together}
-    given = [f"{name}={text}" for name, text in wanted.items() if text]
+    keywords = [f"{name}={text}" for name, text in wanted.items() if text]
     options = [f"batch_size={batch_size}", "shuffle=True", *options]
-    arguments = [source, *options, *given]
-    if allow_external:  # which the dataset takes, and not the loader
-        arguments = ["H5Dataset" + _lined("()", [source, *given, "allow_external=True"]), *options]
+    arguments = [source, *options, *keywords]
+    if allow_external:  # an argument of the dataset, not of the loader
+        arguments = ["H5Dataset" + _lined("()", [source, *keywords, "allow_external=True"]), *options]
     return (
         *(f"import {name}" for name, word in _IMPORTED.items() if any(word in line for line in before)),
         f"from h5stream import {', '.join(sorted(imported))}",
@@ -102,7 +102,7 @@ def loader_lines(
 
 
 def fields_text(forms: Mapping[str, str], samples: str = "", width: int = 1 << 30) -> str:
-    """Write what ``fields=`` takes: one alone, a list, or a dict where a batch is one; where it is long, by lines."""
+    """Return the code for ``fields=``: a single field, a list, or a dict if batches are dicts; long code in lines."""
     if len(forms) < 2:
         return "".join(forms.values())
     around, entries = "[]", [*forms.values()]
@@ -118,7 +118,7 @@ def _lined(around: str, parts: Iterable[str]) -> str:
 
 
 def _batch_name(fields: Sequence[str]) -> str:
-    """Name what a batch holds: each field by the end of its name, where those can be names and differ."""
+    """Return the loop variables for a batch: the last part of each field's name, if these are valid and distinct."""
     names = [re.sub(r"\W", "_", last_name(name), flags=re.ASCII) for name in fields]
     together = ", ".join(names)
     good = all(name.isidentifier() and not keyword.iskeyword(name) for name in names)
@@ -127,15 +127,15 @@ def _batch_name(fields: Sequence[str]) -> str:
 
 
 def tried(lines: Lines) -> tuple[str, int, int]:
-    """Run a program to its loader, and read some samples of that.
+    """Run a program up to its loader, and read some samples.
 
-    Return why it was refused, else how many samples there are, and the bytes of one.
+    Return why it was refused, or an empty text, the number of samples and the bytes of one.
     """
-    body = ast.parse("\n".join(lines)).body  # what is imported lazily is there
+    body = ast.parse("\n".join(lines)).body  # lazy imports are in `scope`
     program = ast.Module([one for one in body if not isinstance(one, ast.ImportFrom | ast.For)], [])
     scope = {name: getattr(h5stream, name) for name in ("H5Dataset", *KINDS, *FIELDS)}
     scope["H5StreamLoader"] = _dataset_of
-    if not _is_ours(program, scope):
+    if not _is_safe(program, scope):
         return "it does more than open files and list names", 0, 0
     try:
         exec(compile(program, "<proposed>", "exec"), scope)
@@ -144,17 +144,17 @@ def tried(lines: Lines) -> tuple[str, int, int]:
         if nbytes <= TRIED_NBYTES:
             for sample in sorted({0, count // 2, count - 1}):
                 dataset[sample]
-    except Exception as error:  # whatever it is, it would meet who copies the program
+    except Exception as error:  # users who copy the program would meet any error
         return str(error) or type(error).__name__, 0, 0
     return "", count, nbytes
 
 
-def _is_ours(program: ast.Module, scope: Mapping[str, Any]) -> bool:
-    """Tell whether a program does nothing but what is written here: open files to read, and list what they hold."""
-    nodes, known = [*ast.walk(program)], {*scope, *_WORDS}
-    made = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    # A file is opened by a name that stands there, to be read, and under no other name.
+def _is_safe(program: ast.Module, scope: Mapping[str, Any]) -> bool:
+    """Return whether a program only opens files to read, and lists their contents."""
+    nodes, allowed = [*ast.walk(program)], {*scope, *_WORDS}
+    assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    assigned |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    # A file must be opened by a literal name, for reading.
     opens = [
         node.func
         for node in nodes
@@ -167,18 +167,18 @@ def _is_ours(program: ast.Module, scope: Mapping[str, Any]) -> bool:
     def is_known(node: ast.AST) -> bool:
         match node:
             case ast.Name(name):
-                return name in known or name in made
+                return name in allowed or name in assigned
             case ast.Attribute(attr=name):
                 return name in _METHODS or (name == "File" and node in opens)
             case ast.Import(names):
                 return {one.name for one in names} <= {"h5py", "numpy"}
         return not isinstance(node, ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
 
-    return made.isdisjoint(known) and all(map(is_known, nodes))  # what is allowed by its name must be that
+    return assigned.isdisjoint(allowed) and all(map(is_known, nodes))  # an allowed name must not be reassigned
 
 
 def _dataset_of(source: Any, *, fields: Any = None, samples: Any = None, **_: Any) -> h5stream.H5Dataset:
-    """Open what a loader would read; a loader itself would take a share of the memory that loaders have."""
+    """Open the dataset that a loader would read; a loader itself would take a share of the loaders' memory."""
     return opened(source, fields) or h5stream.H5Dataset(source, fields, samples=samples)
 
 
@@ -186,47 +186,51 @@ def _dataset_of(source: Any, *, fields: Any = None, samples: Any = None, **_: An
 
 
 def samples_from_text(text: str) -> SampleKind:
-    """Read what a sample is from text as Python has it, of literals alone."""
-    made = _read(text, KINDS, "--samples", "\"Sequences(16, of='data/*')\"")
-    if not isinstance(made, SampleKind):
+    """Parse ``--samples`` from Python code, of literals and allowed classes only."""
+    value = _read(text, KINDS, "--samples", "\"Sequences(16, of='data/*')\"")
+    if not isinstance(value, SampleKind):
         raise OptionError(f"--samples takes one of {', '.join(KINDS)}, not {text!r}")
-    return made
+    return value
 
 
 def fields_from_text(text: str) -> Any:
-    """Read what ``fields=`` takes from text as Python has it, of literals and fields alone."""
-    made = _read(text, FIELDS, "--fields", "\"{'x': Field('hits', lookup=Bounds('index')), 'y': 'label'}\"")
-    return list(made) if isinstance(made, tuple) else made
+    """Parse ``--fields`` from Python code, of literals and allowed classes only."""
+    value = _read(text, FIELDS, "--fields", "\"{'x': Field('hits', lookup=Bounds('index')), 'y': 'label'}\"")
+    return list(value) if isinstance(value, tuple) else value
 
 
-def _read(text: str, known: Sequence[str], option: str, example: str) -> Any:
-    words = {name: getattr(h5stream, name) for name in known} | (
-        {"slice": slice, "range": range} if known is FIELDS else {}
+def _read(text: str, allowed: Sequence[str], option: str, example: str) -> Any:
+    words = {name: getattr(h5stream, name) for name in allowed} | (
+        {"slice": slice, "range": range} if allowed is FIELDS else {}
     )
     try:
-        return _made(ast.parse(text.strip(), mode="eval").body, words)
+        return _evaluated(ast.parse(text.strip(), mode="eval").body, words)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise OptionError(
             f"{option} takes what {option[2:]}= does, such as {example}, and {text!r} is not that: {error}"
         ) from None
 
 
-def _made(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """Make what an expression says, of literals and known words."""
+def _evaluated(node: ast.expr, allowed: Mapping[str, Any]) -> Any:
+    """Evaluate an expression of literals and allowed names."""
     match node:
         case ast.Call(ast.Name(name), args, keywords):
-            if name not in known:
-                raise ValueError(f"{name} is none of {', '.join(known)}")
-            named = {str(one.arg): _made(one.value, known) for one in keywords}
-            return known[name](*(_made(arg, known) for arg in args), **named)
+            if name not in allowed:
+                raise ValueError(f"{name} is none of {', '.join(allowed)}")
+            named = {str(one.arg): _evaluated(one.value, allowed) for one in keywords}
+            return allowed[name](*(_evaluated(arg, allowed) for arg in args), **named)
         case ast.Dict(keys) if None in keys:
             raise ValueError("** is not read here")
         case ast.Dict(keys, values):
-            return {_made(key, known): _made(value, known) for key, value in zip(keys, values, strict=True) if key}
+            return {
+                _evaluated(key, allowed): _evaluated(value, allowed)
+                for key, value in zip(keys, values, strict=True)
+                if key
+            }
         case ast.List(elements):
-            return [_made(one, known) for one in elements]
+            return [_evaluated(one, allowed) for one in elements]
         case ast.Tuple(elements):
-            return tuple(_made(one, known) for one in elements)
+            return tuple(_evaluated(one, allowed) for one in elements)
         case ast.Attribute(ast.Name("torch"), name):
             if not isinstance(dtype := getattr(torch, name, None), torch.dtype):
                 raise ValueError(f"torch.{name} is no dtype")
@@ -234,18 +238,18 @@ def _made(node: ast.expr, known: Mapping[str, Any]) -> Any:
     return ast.literal_eval(node)
 
 
-# --- what detectors see, and propose ---------------------------------------------------------------------
+# --- proposals of detectors ------------------------------------------------------------------------------
 
 
-MOST_FIELDS = 16  # fields that the lines name, at most
+MOST_FIELDS = 16  # the most fields that a program names
 
 
-class Way(NamedTuple):
-    """A way to stream what was found."""
+class StreamRecipe(NamedTuple):
+    """Arguments to stream the data of a proposal."""
 
-    fields: Mapping[str, str]  # what the loader is given, by name, as Python
-    samples: str = ""  # what ``samples=`` takes; empty for rows
-    does: str = ""  # what that does, in words that follow it; empty where the way out of all ways says it
+    fields: Mapping[str, str]  # code of the loader's fields, by name
+    samples: str = ""  # code for ``samples=``; empty for rows
+    does: str = ""  # what that does, as the end of a sentence; empty if the proposal's way out says it
 
     def __str__(self) -> str:
         return f"{f'samples={self.samples}' if self.samples else 'The loader without samples='} {self.does}"
@@ -253,76 +257,81 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Proposal:
-    """Something in a file that is not rows of datasets, and what to make of it."""
+    """Something in a file that is not rows of datasets, and how to stream it."""
 
     key: str  # a stable name
     what: str
     about: Sequence[DatasetEntry] = ()
-    way_out: str = ""  # what h5stream makes of it, and what to do instead; empty where nothing is to be done
-    ways: Sequence[Way] = ()  # the lines are of the first that works; others are said before it
+    way_out: str = ""  # how h5stream streams it, or what to do instead; empty if nothing is to be done
+    recipes: Sequence[StreamRecipe] = ()  # the lines use the first that works; the others are described
     _: KW_ONLY
-    path: str = ""  # the file that the lines name, if it is not the one that was looked at
-    before: Lines = ()  # lines with h5py that come before the loader
-    source: str = ""  # what the loader is given in place of the file, as Python
-    lines: Lines = ()  # Python that streams it, once it is tried; empty where there is none
-    batch_size: int = 0  # samples of a batch, once it is tried
-    rows: Sequence[DatasetEntry] = ()  # those of the datasets whose rows can be streamed as they are
-    example: Sequence[DatasetEntry] = ()  # those of the datasets that stand for all of them, where they are alike
-    some: Mapping[str, list[str]] = field(default_factory=dict)
-    """By a pattern of very many, or a name of the lines before, as Python, those looked at, on which it is tried."""
-    is_refused: bool = False  # whether it was tried in vain: there are no lines, and the way out says why
+    path: str = ""  # the file that the lines name, if it is not the inspected one
+    before: Lines = ()  # lines with h5py to run before the loader
+    source: str = ""  # code for the loader's source in place of the file
+    lines: Lines = ()  # code that streams it, once it was tried; empty if there is none
+    batch_size: int = 0  # samples of a batch, once it was tried
+    rows: Sequence[DatasetEntry] = ()  # the datasets whose rows can be streamed as they are
+    example: Sequence[DatasetEntry] = ()  # the datasets that represent all of them, if they are similar
+    tried_on: Mapping[str, list[str]] = field(default_factory=dict)
+    """The inspected names to try it on, by the code of a pattern of very many, or by a variable of the lines before."""
+    is_refused: bool = False  # whether trying it failed: there are no lines, and the way out says why
 
     @property
     def samples_text(self) -> str:
-        """What ``samples=`` takes; empty for rows."""
-        return self.ways[0].samples if self.ways else ""
+        """The code for ``samples=``; empty for rows."""
+        return self.recipes[0].samples if self.recipes else ""
 
     @property
     def fields_text(self) -> str:
-        """What ``fields=`` is given, where no lines come before."""
-        is_whole = self.ways and not (self.before or self.source)
-        return fields_text(self.ways[0].fields, self.samples_text) if is_whole else ""
+        """The code for ``fields=``, unless lines come before the loader."""
+        is_whole = self.recipes and not (self.before or self.source)
+        return fields_text(self.recipes[0].fields, self.samples_text) if is_whole else ""
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """What it is about."""
+        """The paths of its datasets."""
         return tuple(entry.path for entry in self.about)
 
     @property
     def nbytes(self) -> float:
-        """Bytes that were ever written of what it is about."""
+        """The bytes ever written of its datasets."""
         return sum(entry.written_nbytes for entry in self.about)
 
     def tried(self, path: str, files: Sequence[str] = (), *, allow_external: bool = False) -> Proposal:
-        """Return it as it may be printed: without ways that are refused when some samples are read."""
-        if not self.ways:
+        """Return it as it may be printed: without recipes that fail when some samples are read."""
+        if not self.recipes:
             return self
         path = self.path or path
 
-        def program(way: Way, path: str | Sequence[str], size: int, some: Mapping[str, list[str]]) -> Lines:
-            samples, before = way.samples, self.before
-            for name, names in some.items():
+        def program(
+            recipe: StreamRecipe, path: str | Sequence[str], size: int, names_of: Mapping[str, list[str]]
+        ) -> Lines:
+            samples, before = recipe.samples, self.before
+            for name, names in names_of.items():
                 if name.isidentifier():
                     before = (f"{name} = {names!r}",)
                 else:
                     samples = samples.replace(name, repr(names))
-            return loader_lines(path, way.fields, size, samples, before, (), allow_external, self.source)
+            return loader_lines(path, recipe.fields, size, samples, before, (), allow_external, self.source)
 
-        every = [(way, *tried(program(way, [*files] or path, 1, self.some))) for way in self.ways]
-        good = [(way, count, nbytes) for way, refused, count, nbytes in every if not refused]
+        attempts = [(recipe, *tried(program(recipe, [*files] or path, 1, self.tried_on))) for recipe in self.recipes]
+        good = [(recipe, count, nbytes) for recipe, refused, count, nbytes in attempts if not refused]
         if not good:
-            way_out = f"It cannot be streamed as it is: {every[0][1]}".rstrip(".")
-            return replace(self, way_out=way_out, ways=(), is_refused=True)
+            way_out = f"It cannot be streamed as it is: {attempts[0][1]}".rstrip(".")
+            return replace(self, way_out=way_out, recipes=(), is_refused=True)
         first, count, nbytes = good[0]
         are_rows = first.samples[:4] in ("", "Rows") and not any("{}" in form for form in first.fields.values())
         most = 256 if are_rows else 64
-        most = most if files or self.some else min(most, count)
+        most = most if files or self.tried_on else min(most, count)
         size = max(1, min(most, batch_rows(None, nbytes)))
-        ways = [way for way, *_ in good]
-        # That of the lines last, since these follow it.
-        said = [*(str(way) for way in reversed(ways) if way.does), *([self.way_out] if self.way_out else [])]
+        recipes = [recipe for recipe, *_ in good]
+        # The recipe of the lines comes last, since the lines follow it.
+        notes = [
+            *(str(recipe) for recipe in reversed(recipes) if recipe.does),
+            *([self.way_out] if self.way_out else []),
+        ]
         lines = program(first, path, size, {})
-        return replace(self, ways=ways, way_out="; ".join(said), batch_size=size, lines=lines)
+        return replace(self, recipes=recipes, way_out="; ".join(notes), batch_size=size, lines=lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain containers for JSON."""
@@ -336,7 +345,7 @@ class Proposal:
 
 
 def form_of(entry: DatasetEntry, name: str = "", *, ragged: str = "") -> str:
-    """Write the field that a dataset is, as Python, under its path or another name."""
+    """Return the code of a dataset's field, under its path or another name."""
     text = quoted(name or entry.path)
     if entry.image:
         return f'Field({text}, decode="{entry.image}")'
@@ -345,33 +354,33 @@ def form_of(entry: DatasetEntry, name: str = "", *, ragged: str = "") -> str:
 
 
 def with_options(form: str, **options: str) -> str:
-    """Write a field with more options than the one has that `form_of` wrote."""
+    """Return the code of a field with additional options."""
     more = "".join(f", {name}={text}" for name, text in options.items() if text)
     return f"{form[:-1] if form.startswith('Field(') else f'Field({form}'}{more})" if more else form
 
 
 def most_of(members: Mapping[str, DatasetEntry]) -> list[str]:
-    """Return the names that the lines have: all, or where these are many those with the most bytes."""
+    """Return all names, or those of the datasets with the most bytes if there are too many for a program."""
     most = sorted(members, key=lambda name: -members[name].raw_nbytes)[:MOST_FIELDS]
     return [name for name in members if name in most]
 
 
 def keyed(entries: Iterable[DatasetEntry]) -> dict[str, str]:
-    """Return fields by short names."""
+    """Return the code of fields by short names."""
     return short_keys({entry.path: form_of(entry) for entry in entries})
 
 
 def short_keys(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return fields by the ends of their paths, where these differ."""
+    """Return fields by the last parts of their paths, if these are distinct."""
     short = [last_name(name) for name in fields]
     return dict(zip(short if len(set(short)) == len(short) else fields, fields.values(), strict=True))
 
 
 def last_name(path: str) -> str:
-    """Return the end of the path of a dataset, of a member, or of an attribute."""
+    """Return the last part of the path of a dataset, a member, or an attribute."""
     return re.split(r"[/:@]", path)[-1]
 
 
 def named(names: Sequence[str]) -> str:
-    """Write names one behind the other, in a sentence."""
+    """Return names as a list in a sentence."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

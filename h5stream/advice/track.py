@@ -1,4 +1,4 @@
-"""`track`: iterate over a loader with a progress bar that shows the machine, and a summary after the epoch."""
+"""`track`: iteration over a loader with a progress bar, the state of the machine, and a summary after the epoch."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ class EpochSummary(ShownAsText):
     Attributes
     ----------
     description : str
-        What the epoch was called.
+        The name of the epoch.
     batches, expected_batches : int
-        Batches taken, fewer where the loop ended early, and ``len(loader)``, or what a resume left of it; None if it
-        has none.
+        Batches taken, fewer if the loop ended early, and ``len(loader)``, or the rest after a resume; None if it has no
+        length.
     samples : int or None
-        Rows taken; None if no batch told how many it has.
+        Rows taken; None if no batch's rows could be counted.
     epoch_s : float
         Seconds from the first ``next`` to the end.
     batch_size, expected_batch_size : int or None
-        Rows of the largest batch, fewer where the data, or what the rank gets of it, has fewer, and as asked for.
+        Rows of the largest batch, fewer if the data, or the rank's share of it, has fewer; and as requested.
     wait_mean_s, wait_max_s, wait_first_s : float or None
-        Seconds in ``next``, without the first, and of that. High beside the step: input-bound. The first alone: the
-        first window is large, workers start, or storage is cold.
+        Seconds in ``next``: mean and maximum without the first, and the first. High compared to the step: input-bound.
+        Only the first high: the first window is large, workers start, or storage is cold.
     waiting_share : float
         Share of the epoch spent in ``next``, 0 to 1. Under 0.05: not input-bound; over 0.2: strongly.
     knobs : LoaderKnobs
         The loader's settings.
     first_memory, memory : DeviceMemory or None
-        GPU memory in tensors at the first batch, and at the end; None where CUDA is not used.
+        GPU memory in tensors at the first batch, and at the end; None if CUDA is not used.
     machine : SystemSummary or None
         Means and extremes of the monitor's samples in this epoch.
     gpu_ratio : float or None
         Mean utilisation of the GPU that was used, 0 to 1. Low (under 0.3): it mostly waits.
     statistics : LoaderStatistics or None
-        The loader's own; None if it keeps none.
+        The loader's own statistics; None if it keeps none.
     limit : Limit or None
-        What limited the loop, where it can be named.
+        The limiting part of the loop, if it is known.
 
     Examples
     --------
@@ -93,17 +93,17 @@ class EpochSummary(ShownAsText):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Rows a second, the loop's own work included."""
+        """Rows per second, including the loop's own work."""
         return None if self.samples is None or not self.epoch_s else self.samples / self.epoch_s
 
     @property
     def batches_per_s(self) -> float:
-        """Batches a second, the loop's own work included."""
+        """Batches per second, including the loop's own work."""
         return self.batches / self.epoch_s if self.epoch_s else 0.0
 
     @property
     def low_utilization(self) -> bool:
-        """Whether the GPU's mean utilisation was measured and is under 30 %."""
+        """Whether the GPU's mean utilisation was measured and is below 30 %."""
         return self.gpu_ratio is not None and self.gpu_ratio < LOW_UTILIZATION
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ class EpochSummary(ShownAsText):
         if self.expected_batches is not None and self.batches < self.expected_batches:
             early = f" | ended after {self.batches} of {self.expected_batches} batches"
         cpu = self.machine.cpu_ratio if self.machine is not None else None
-        # What went into making batches of rows that were there, where it is not next to nothing.
+        # The time to make batches from rows that were read, unless it is negligible.
         share = self.statistics.transform_s / self.epoch_s if self.statistics is not None and self.epoch_s else 0.0
         made = f" (tensors, batch_transform and collate_fn: {percent(share)})" if share >= LEAST_TOLD else ""
         sizes = (or_na(rows, "{}") for rows in (self.batch_size, self.expected_batch_size))
@@ -131,7 +131,7 @@ class EpochSummary(ShownAsText):
         return "\n".join((*lines, *self.warning()))
 
     def warning(self) -> tuple[str, ...]:
-        """Say why the GPU, or the loop, waits, and what to turn.
+        """Return a warning with the reason why the GPU, or the loop, waits, and the settings to change.
 
         Returns
         -------
@@ -213,7 +213,7 @@ def track(
 
 @dataclass(eq=False)
 class Tracked:
-    """A loader that shows how far it is; made by `track`."""
+    """A loader that shows its progress; made by `track`."""
 
     loader: Iterable[Any]
     monitor: SystemMonitor | bool | None
@@ -223,11 +223,11 @@ class Tracked:
     summary: EpochSummary | None = None
 
     def __len__(self) -> int:
-        """Batches of an epoch, if the loader knows."""
+        """Return the batches of an epoch, if the loader has a length."""
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        """Start an epoch; its summary is printed however it ends: exhausted, left with `break`, or by an exception."""
+        """Start an epoch; its summary is printed at the end, even after `break` or an exception."""
         trial, memory = Trial(epoch_batches=length_of(self.loader)), list[DeviceMemory]()
         stride = max(1, round(self.every * (trial.epoch_batches or 100)))
         console, name = self.console or Console(stderr=True), self.description or "epoch"

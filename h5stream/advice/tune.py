@@ -1,8 +1,8 @@
-"""`tune`: a measured search over threads, window and where the window lies, within the budget; the batch size stays.
+"""`tune`: a measured search over threads and windows within the budget; the batch size stays.
 
-The search proposes, a duel decides: what was fastest in the search may only have run in a quiet moment, so it runs
-against the loader's own setting again, in turns, and is recommended only where `compare` finds it faster beyond
-what two runs of one setting differ by. That nothing is, is a result.
+The search proposes a setting, and a duel decides: the fastest run may only have had a quiet moment. So the setting
+runs again in turns with the loader's own, and is recommended only if `compare` finds it faster beyond the differences
+of runs of one setting. Keeping the loader's own setting is a valid result.
 """
 
 from __future__ import annotations
@@ -30,69 +30,71 @@ from h5stream.profiles import Profile
 from h5stream.storage.file.catalogue import real_path
 
 TRIAL_S = 1.5  # seconds of a trial after its first batch: some windows of an ordinary file
-ROUNDS = 2  # how often each setting runs, in turns; the better run counts, since a neighbour only ever slows one down
-AS_FAST = 0.97  # share of the best rate from which fewer threads are as good: two runs differ by as much
-NOISY = 0.15  # share by which runs of one setting may differ before the result is called uncertain
-WORTH_MIXING = 0.90  # share of the best rate that a larger window may cost: it mixes better
-READING = 0.5  # share of the readers' time spent reading from which more threads than processors are tried
-FACTORS = (1 / 8, 1 / 4, 1 / 2, 2, 4)  # windows that are tried, beside the loader's own
+ROUNDS = 2  # runs of each setting, in turns; the best counts, since other load only ever slows a run down
+AS_FAST = 0.97  # share of the best rate above which fewer threads are as good: two runs differ by as much
+NOISY = 0.15  # share by which runs of one setting may differ before the result counts as uncertain
+WORTH_MIXING = 0.90  # share of the best rate above which a larger window is preferred, as it mixes better
+READING = 0.5  # share of the readers' time spent reading above which more threads than processors are tried
+FACTORS = (1 / 8, 1 / 4, 1 / 2, 2, 4)  # factors of the loader's own window to try
 
-TURNS = 5  # how often a proposed setting and the one that is there run in turns: the least that rules chance out
-LEAST_GAIN = 0.03  # share by which a setting must be faster, however little its runs differ
-# How many of the 25 pairs of such runs the slower one may win (the rank-sum test of Mann and Whitney): two of the 252
-# orders that are alike where both are equally fast have no more.
+TURNS = 5  # runs of a proposed and the current setting, in turns: the fewest that rule out chance
+LEAST_GAIN = 0.03  # minimum speedup of a setting, even if its runs hardly differ
+# The most of the 25 pairs of runs that the slower setting may win (the rank-sum test of Mann and Whitney): of the 252
+# orders that are equally likely for equal settings, only two have as few.
 MOST_UPSETS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One setting and what was measured with it."""
+class TuningRun:
+    """A setting and its measurements."""
 
     knob: str  # what was varied: ``"default"``, ``"threads"`` or ``"window"``
     threads: int
     window_rows: int  # the setting
     blocks: int
-    all_blocks: int = 0  # blocks in a window, and of the data. Low (under a hundred of many): the shuffle mixes little
-    rows_per_s: float = 0.0  # rows a second; 0 where it was refused
+    all_blocks: int = (
+        0  # blocks, all_blocks: in a window, and of the data. A low number (under a hundred of many) mixes little
+    )
+    rows_per_s: float = 0.0  # rows per second; 0 if it was refused
     first_batch_s: float | None = None  # seconds to the first batch
     refused: str = ""  # why it was not run; empty if it was
     statistics: LoaderStatistics | None = None  # the loader's own
-    left: int = 0  # runs that may follow, at most
+    left: int = 0  # the most runs that may follow
 
     @property
     def setting(self) -> tuple[int, int]:
-        """What tells it from others."""
+        """The setting, which identifies runs of the same kind."""
         return self.threads, self.window_rows
 
     def __str__(self) -> str:
         return f"num_workers={self.threads}, window={self.window_rows:,} rows"
 
 
-Measure = Callable[[str, int, WindowRows], Attempt]  # runs a setting: what is varied, threads, window
+Measure = Callable[[str, int, WindowRows], TuningRun]  # runs a setting, given the varied knob, threads, and window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning(Suggestion):
-    """The settings that were fastest, and all that were tried.
+    """The fastest settings, and all that were tried.
 
     Attributes
     ----------
-    default, best : Attempt
-        The loader's own choice, and ours.
-    attempts : tuple of Attempt
+    default, best : TuningRun
+        The loader's own setting, and the recommended one.
+    attempts : tuple of TuningRun
         The best run of each setting, in the order in which they were first tried. Each has `knob` (what was varied:
-        ``"default"``, ``"threads"`` or ``"window"``), `threads`, `window_rows`, `rows_per_s` (0 where it was refused),
+        ``"default"``, ``"threads"`` or ``"window"``), `threads`, `window_rows`, `rows_per_s` (0 if it was refused),
         `first_batch_s` and `refused` (why it was not run, else empty).
     gain, spread : float
-        How many times faster `best` is than `default`, both measured again in turns, 1.0 where nothing was faster
-        beyond the noise; and the share by which two runs of one setting differed.
+        The speedup of `best` over `default`, both measured again in turns, 1.0 if nothing was faster beyond the noise;
+        and the share by which two runs of one setting differed.
     profile : Profile
-        What ``h5stream tune --out`` writes, for `H5StreamLoader.from_profile`.
+        The profile that ``h5stream tune --out`` writes, for `H5StreamLoader.from_profile`.
     """
 
-    default: Attempt
-    best: Attempt
-    attempts: tuple[Attempt, ...]
+    default: TuningRun
+    best: TuningRun
+    attempts: tuple[TuningRun, ...]
     gain: float
     spread: float
     profile: Profile
@@ -107,7 +109,7 @@ def tune(
     memory_budget: int | None = None,
     device: Any = None,
     seconds: float = TRIAL_S,
-    progress: Callable[[Attempt], None] = lambda attempt: None,
+    progress: Callable[[TuningRun], None] = lambda attempt: None,
 ) -> Tuning:
     """Measure shuffled epochs of a file with different numbers of threads and different windows.
 
@@ -149,43 +151,43 @@ def tune(
     bench, cpus = Bench(source, batch_size, options, seconds, progress), limits.cpus()
     bench.left = 2 + ROUNDS * (1 + len(thread_counts(cpus)) + len(FACTORS)) + 4 * TURNS
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat says it, once
-        bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
+        warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat reports it once
+        bench.measure("default", 0, "auto")  # only the first run has a cold page cache and cold kernels
         bench.runs.clear()
         default = best = bench.measure("default", 0, "auto")
         bench.left -= ROUNDS * (len(FACTORS) - len(window_sizes(default, rows=bench.rows, batch_size=batch_size)))
         fastest = search(bench.measure, default, cpus=cpus, rows=bench.rows, batch_size=batch_size)
-        bench.left, gain, spreads, said = 4 * TURNS, 1.0, [0.0], list[str]()
-        # A larger window may have been proposed for its mixing alone; its threads may still be worth having.
+        bench.left, gain, spreads, notes = 4 * TURNS, 1.0, [0.0], list[str]()
+        # A larger window may have been proposed for its mixing only; its threads may still be an improvement.
         own_window = replace(fastest, window_rows=default.window_rows, blocks=default.blocks)
         for proposed in {one.setting: one for one in (fastest, own_window) if one.setting != default.setting}.values():
             settings = [(one.knob, *one.setting) for one in (proposed, default)]
             runs = in_turns(functools.partial(bench.measure, keep=False), settings, TURNS)
-            ours, theirs = ([run.rows_per_s for run in each] for each in runs)
-            ratios = [our_run / max(1e-9, their_run) for our_run, their_run in zip(ours, theirs, strict=True)]
-            # The search's table may show something else.
-            said.append(
+            proposed_rates, default_rates = ([run.rows_per_s for run in runs_of] for runs_of in runs)
+            ratios = [new / max(1e-9, old) for new, old in zip(proposed_rates, default_rates, strict=True)]
+            # The search's table may suggest otherwise.
+            notes.append(
                 f"{TURNS} runs each in turns decide, not the search's best runs: {proposed} ran at "
                 f"{min(ratios):.2f} to {max(ratios):.2f} times the rate of {default}"
             )
-            gain, spread = compare(ours, theirs)
+            gain, spread = compare(proposed_rates, default_rates)
             spreads.append(spread)
             if gain > 1.0:
                 best = proposed
                 break
-    return _tuning(bench, default, best, gain, max(spreads), said)
+    return _tuning(bench, default, best, gain, max(spreads), notes)
 
 
-def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_size: int) -> Attempt:
-    """Vary the threads from the default's on, then the window: each changes what the other finds little."""
+def search(measure: Measure, default: TuningRun, *, cpus: int, rows: int, batch_size: int) -> TuningRun:
+    """Vary the threads, then the window: each has little influence on the best value of the other."""
 
-    def fast(tried: list[Attempt], share: float) -> list[Attempt]:
+    def fast(tried: list[TuningRun], share: float) -> list[TuningRun]:
         least = share * max(map(_rate, tried))
         return [attempt for attempt in tried if attempt.rows_per_s >= least]
 
     window = default.window_rows
     counts = [n for n in thread_counts(cpus) if n != default.threads]
-    # Compared are as many runs of each: the best of more runs is better without being faster.
+    # Compare the same number of runs of each: the best of more runs is better by chance.
     settings = [("default", default.threads, window), *(("threads", n, window) for n in counts)]
     tried = [max(runs, key=_rate) for runs in in_turns(measure, settings, ROUNDS)]
     widest = max(tried, key=lambda attempt: attempt.threads)
@@ -199,82 +201,87 @@ def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_si
     return max(fast(windows, WORTH_MIXING), key=lambda attempt: attempt.window_rows)
 
 
-def in_turns(measure: Measure, settings: Sequence[tuple[str, int, int]], times: int) -> list[list[Attempt]]:
-    """Run settings in turns, each as often first as last, and return the runs of each."""
-    runs: list[list[Attempt]] = [[] for _ in settings]
+def in_turns(measure: Measure, settings: Sequence[tuple[str, int, int]], times: int) -> list[list[TuningRun]]:
+    """Run settings in turns, alternating their order, and return the runs of each."""
+    runs: list[list[TuningRun]] = [[] for _ in settings]
     for turn in range(times):
         for setting, its in list(zip(settings, runs, strict=True))[:: 1 if turn % 2 else -1]:
             its.append(measure(*setting))
     return runs
 
 
-def _rate(attempt: Attempt) -> float:
+def _rate(attempt: TuningRun) -> float:
     return attempt.rows_per_s
 
 
 def thread_counts(cpus: int) -> tuple[int, ...]:
-    """Return the numbers of threads to try: powers of two up to the processors, and those."""
+    """Return the numbers of threads to try: powers of two up to the processors, and the number of processors."""
     return tuple(sorted({1 << k for k in range(cpus.bit_length())} | {cpus}))
 
 
-def window_sizes(default: Attempt, *, rows: int, batch_size: int) -> tuple[int, ...]:
-    """Return the windows to try beside the default one: an eighth to four times it, in whole blocks."""
+def window_sizes(default: TuningRun, *, rows: int, batch_size: int) -> tuple[int, ...]:
+    """Return the windows to try besides the default: an eighth to four times it, in whole blocks."""
     block_rows = max(1, default.window_rows // max(1, default.blocks))
     least = max(FEW_BLOCKS * block_rows, 4 * batch_size)
     wanted = {min(rows, int(default.window_rows * factor)) for factor in FACTORS}
     return tuple(sorted(size for size in wanted if size >= least and size != default.window_rows))
 
 
-def compare(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
-    """Compare the rates of two settings, run in turns; return how many times faster ours is, and the spread of runs.
+def compare(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """Compare the rates of two settings that ran in turns; return the speedup of the first, and the spread of runs.
 
-    The gain is 1.0 where it is not beyond the noise: not more than runs of one setting differ by, or by chance.
+    The speedup is 1.0 unless it exceeds the noise: the differences between runs of one setting, and chance.
     """
-    upsets = sum(theirs_run >= our_run for our_run in ours for theirs_run in theirs)
-    gain, spread = median(ours) / max(1e-9, median(theirs)), max(spread_of(ours), spread_of(theirs))
+    upsets = sum(other >= one for one in first for other in second)
+    gain, spread = median(first) / max(1e-9, median(second)), max(spread_of(first), spread_of(second))
     is_faster = gain > 1.0 + max(LEAST_GAIN, spread) and upsets <= MOST_UPSETS
     return (gain if is_faster else 1.0), spread
 
 
 def spread_of(runs: Sequence[float]) -> float:
-    """Return the share by which two runs of one setting typically differ: the median of all pairs of them."""
+    """Return the typical share by which two runs of one setting differ: the median over all pairs."""
     pairs = [1 - min(a, b) / max(a, b) for a, b in itertools.combinations(runs, 2) if max(a, b) > 0]
     return median(pairs) if pairs else 0.0
 
 
 class Bench:
-    """Runs settings on one file, and keeps all runs of the search."""
+    """Runs settings on one file, and records all runs of the search."""
 
     def __init__(
-        self, source: Any, batch_size: int, options: dict[str, Any], seconds: float, progress: Callable[[Attempt], None]
+        self,
+        source: Any,
+        batch_size: int,
+        options: dict[str, Any],
+        seconds: float,
+        progress: Callable[[TuningRun], None],
     ) -> None:
         self.source, self.batch_size, self.options = source, batch_size, options
         self._seconds, self._progress = seconds, progress
         self.left = self.rows = self.row_nbytes = 0
-        self.runs: dict[tuple[int, int], list[Attempt]] = {}
+        self.runs: dict[tuple[int, int], list[TuningRun]] = {}
 
-    def measure(self, knob: str, threads: int, window: WindowRows, keep: bool = True) -> Attempt:
-        """Run one setting; 0 threads stands for the loader's own choice."""
+    def measure(self, knob: str, threads: int, window: WindowRows, keep: bool = True) -> TuningRun:
+        """Run a setting; 0 threads stand for the loader's own choice."""
         try:
             attempt = self.run(knob, threads, window)
         except BudgetError as error:
             refused = f"needs {error.needed:,} bytes"
-            attempt = Attempt(knob=knob, threads=threads, window_rows=int(window), blocks=0, refused=refused)
+            attempt = TuningRun(knob=knob, threads=threads, window_rows=int(window), blocks=0, refused=refused)
         if keep:
             self.runs.setdefault(attempt.setting, []).append(attempt)
         self.left = max(0, self.left - 1)
         self._progress(replace(attempt, left=self.left))
         return attempt
 
-    def run(self, knob: str, threads: int, window: WindowRows) -> Attempt:
-        """Run one setting that fits."""
-        given = self.options | {"num_workers": threads or None, "window": window}
-        with H5StreamLoader(self.source, self.batch_size, shuffle=True, seed=0, **given) as loader:
+    def run(self, knob: str, threads: int, window: WindowRows) -> TuningRun:
+        """Run a setting that fits into memory."""
+        options = self.options | {"num_workers": threads or None, "window": window}
+        with H5StreamLoader(self.source, self.batch_size, shuffle=True, seed=0, **options) as loader:
             layout, rows = loader.dataset.layout, loader.window_size.window_rows
             self.options["memory_budget"] = loader.memory_budget
             self.rows, self.row_nbytes = len(loader.dataset), layout.row_nbytes
             trial, block_rows = time_loop(loader, None, self._seconds), longest_block(layout)
-            return Attempt(
+            return TuningRun(
                 knob=knob,
                 threads=loader.num_workers,
                 window_rows=rows,
@@ -286,7 +293,7 @@ class Bench:
             )
 
 
-def _tuning(bench: Bench, default: Attempt, best: Attempt, gain: float, spread: float, said: list[str]) -> Tuning:
+def _tuning(bench: Bench, default: TuningRun, best: TuningRun, gain: float, spread: float, notes: list[str]) -> Tuning:
     every = {setting: max(runs, key=_rate) for setting, runs in bench.runs.items()}
     default, best = (every.get(one.setting, one) for one in (default, best))
     answer = f"{best}: {gain:.2f} times the rate of the loader's own setting"
@@ -297,7 +304,7 @@ def _tuning(bench: Bench, default: Attempt, best: Attempt, gain: float, spread: 
         names = tuple(names) if all(isinstance(name, str) for name in names) else None
     spreads = [spread_of([run.rows_per_s for run in runs]) for runs in bench.runs.values() if len(runs) > 1]
     spread = max(spread, median(spreads or [0.0]))
-    given = {"shuffle": True, "batch_size": bench.batch_size, "memory_budget": bench.options["memory_budget"]}
+    settings = {"shuffle": True, "batch_size": bench.batch_size, "memory_budget": bench.options["memory_budget"]}
     rates = {"rows_per_s": round(best.rows_per_s, 1), "gain": round(gain, 3), "spread": round(spread, 3)}
     return Tuning(
         title="Tuning",
@@ -307,7 +314,7 @@ def _tuning(bench: Bench, default: Attempt, best: Attempt, gain: float, spread: 
             + (one.refused or f"{one.rows_per_s:,.0f} rows/s")
             for one in every.values()
         ),
-        caveats=(*said, *_caveats(default, best, spread)),
+        caveats=(*notes, *_caveats(default, best, spread)),
         default=default,
         best=best,
         attempts=tuple(every.values()),
@@ -315,17 +322,17 @@ def _tuning(bench: Bench, default: Attempt, best: Attempt, gain: float, spread: 
         spread=spread,
         profile=Profile(
             dataset=real_path(str(bench.source)) if isinstance(bench.source, (str, Path)) else "",
-            fields=names if isinstance(names, (str, tuple)) else None,  # more than names is for the program to say
-            loader=given | {"num_workers": best.threads, "window": best.window_rows},
+            fields=names if isinstance(names, (str, tuple)) else None,  # anything but names is up to the program
+            loader=settings | {"num_workers": best.threads, "window": best.window_rows},
             measured=rates | {"row_bytes": bench.row_nbytes, "rows": bench.rows, "cpus": limits.cpus()},
         ),
     )
 
 
-def _caveats(default: Attempt, best: Attempt, spread: float) -> Iterator[str]:
+def _caveats(default: TuningRun, best: TuningRun, spread: float) -> Iterator[str]:
     if spread:
-        said = f"two runs of one setting differed by {spread:.0%} here; what is faster by less is not recommended"
-        yield said + ("; tune again when the machine is quiet" if spread > NOISY else "")
+        note = f"two runs of one setting differed by {spread:.0%} here; what is faster by less is not recommended"
+        yield note + ("; tune again when the machine is quiet" if spread > NOISY else "")
     yield "prefetch_factor has no effect on the host, where a window is read ahead: not searched"
     if (ran := best.statistics) is not None:
         work_s = ran.read_s + ran.decode_s + ran.scatter_s + ran.h5py_s + ran.plan_s
@@ -335,12 +342,12 @@ def _caveats(default: Attempt, best: Attempt, spread: float) -> Iterator[str]:
         mixed = f"{best.blocks:,} blocks are mixed instead of {default.blocks:,}"
         yield f"the window is smaller than the default's: {mixed}; pass window= to keep it"
     if is_weak(best.blocks, best.all_blocks):
-        held = f"{best.blocks:,} of {best.all_blocks:,} blocks"
-        yield f"the shuffle is weak: a window holds {held}; see `h5stream inspect`"
+        window_text = f"{best.blocks:,} of {best.all_blocks:,} blocks"
+        yield f"the shuffle is weak: a window holds {window_text}; see `h5stream inspect`"
 
 
 def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
-    """Draw rows a second over threads and over windows into an image file; needs matplotlib."""
+    """Plot rows per second over threads and over windows into an image file; needs matplotlib."""
     figure = figure_of_matplotlib()(figsize=(10, 4.2), dpi=120, layout="constrained")
     axes, default, best = figure.subplots(1, 2, sharey=True), tuning.default, tuning.best
     ran = [attempt for attempt in tuning.attempts if not attempt.refused]

@@ -1,7 +1,7 @@
-"""What h5stream is measured against, and the sample file it is measured on.
+"""Reference loaders to compare h5stream with, and the sample file for measurements.
 
-Here stands the loader that people write today, and the same in a process of its own that can be stopped at any moment.
-It reads through h5py on purpose; next to `storage` this is the only room that may.
+The reference is the loader that people usually write, also in a process of its own that can be stopped at any time. It
+reads through h5py on purpose; besides `storage` this is the only folder that may.
 """
 
 from __future__ import annotations
@@ -32,51 +32,51 @@ from h5stream.storage.file.discovery import find_dataset
 from h5stream.storage.file.external import Guard
 from h5stream.storage.source.handles import open_file
 
-TICK_S = 0.1  # between two looks at what the rival has done
-START_S = 60.0  # that a new interpreter may take to import torch; they do not count
-METHOD = "spawn"  # how its process is started: with nothing that ours has loaded or begun
+TICK_S = 0.1  # between two checks of the rival's progress
+START_S = 60.0  # the time for a new interpreter to import torch, which is not counted
+METHOD = "spawn"  # the start method of its process, without anything loaded here
 
 _PR_SET_PDEATHSIG = 1
 
 Progress = Callable[[int], None]
-"""Takes the rows done so far."""
+"""Called with the rows done so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a loader did."""
+    """The measured work of a loader."""
 
     name: str  # the loader
     rows: int
     batches: int
-    nbytes: int  # what it delivered
-    seconds: float  # from asking for the iterator to the last batch counted
-    first_batch_s: float | None  # to the first batch; None if there was none in the time
+    nbytes: int  # delivered bytes
+    seconds: float  # from creating the iterator to the last counted batch
+    first_batch_s: float | None  # to the first batch; None if there was none in time
     peak_nbytes: int  # growth of resident memory over the start, worker processes included
-    stopped: bool = False  # whether its time was over before its epoch
-    busy_s: float = 0.0  # in which the loop ran Python of its own
+    stopped: bool = False  # whether time ran out before the end of its epoch
+    busy_s: float = 0.0  # time in which the loop ran Python code of its own
 
     @property
     def busy_share(self) -> float:
-        """The share of the time in which the loop ran Python of its own."""
+        """The share of time in which the loop ran Python code of its own."""
         return self.busy_s / self.seconds
 
     @property
     def rows_per_s(self) -> float:
-        """Rows a second."""
+        """Rows per second."""
         return self.rows / self.seconds
 
     @property
     def batches_per_s(self) -> float:
-        """Batches a second."""
+        """Batches per second."""
         return self.batches / self.seconds
 
 
 class NaiveDataset(Dataset[Any]):
-    """One row a ``__getitem__`` through h5py; files are opened lazily, members named after a colon.
+    """A dataset that reads one row per ``__getitem__`` through h5py; files are opened lazily, members follow a colon.
 
-    Where `starts` says where the rows of each file begin, and the last end, none is opened here: what has read an
-    object in a store cannot be forked.
+    If `starts` has the first row of each file, and the end of the last, no file is opened here: a process that has read
+    an object in a store cannot be forked.
     """
 
     def __init__(self, path: str | Sequence[str], fields: Sequence[str], starts: Sequence[int] = ()) -> None:
@@ -98,7 +98,7 @@ class NaiveDataset(Dataset[Any]):
         return self._columns[number]
 
     def _named(self, file: Any, field: int) -> tuple[Any, tuple[str, ...]]:
-        """Return the dataset of a field, and the member of it."""
+        """Return the dataset of a field, and its member."""
         guard = Guard.for_paths(self.paths, allow_external=True)
         dataset, _, member = find_dataset(file, self.fields[field], file.filename, guard)
         return dataset, member
@@ -120,16 +120,16 @@ def naive_loader(
     starts: Sequence[int] = (),
     kind: Callable[..., Dataset[Any]] = NaiveDataset,
 ) -> DataLoader[Any]:
-    """Return the usual loader: one row at a time, shuffled, worker processes."""
+    """Return the usual loader: one row at a time, shuffled, in worker processes."""
     return DataLoader(kind(path, fields, starts), batch_size=batch_size, shuffle=True, num_workers=workers)
 
 
 class RivalError(H5StreamError):
-    """The loader that ours is compared with cannot read the file; the message says why."""
+    """The reference loader cannot read the file; the message has the reason."""
 
 
-class _Told(ctypes.Structure):
-    """What the rival tells while it works; times are of the clock that all processes share."""
+class _SharedProgress(ctypes.Structure):
+    """The rival's progress in shared memory; times are of the clock that all processes share."""
 
     _fields_ = (
         ("started_s", ctypes.c_double),
@@ -137,15 +137,15 @@ class _Told(ctypes.Structure):
         ("ended_s", ctypes.c_double),
         ("batches", ctypes.c_int64),
         ("rss_before", ctypes.c_int64),
-        ("failed", ctypes.c_char * 300),  # why it ended early
+        ("failed", ctypes.c_char * 300),  # the reason for an early end
     )
 
 
 class _Counted(NaiveDataset):
-    """Counts each worker's rows where the parent sees them, so that an unfinished batch counts as well."""
+    """Counts each worker's rows in shared memory, so that unfinished batches count as well."""
 
-    def __init__(self, rows: Any, pids: Any, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, rows: Any, pids: Any, *args: Any) -> None:
+        super().__init__(*args)
         self._rows, self._pids = rows, pids
 
     def __getitem__(self, index: int) -> Any:
@@ -167,30 +167,30 @@ def measure_naive(
     starts: Sequence[int] = (),
     progress: Progress = lambda rows: None,
 ) -> Measurement:
-    """Let the naive loader work for at most so many seconds, and return what it did; `RivalError` if it fails.
+    """Run the naive loader for at most `seconds`, and return its measurement; raise `RivalError` if it fails.
 
-    # Guarantees: rows and what is told are written by the rival's processes alone, each number by one of
-    them, and only read here. The rival leads a process group that is killed at the end, so no worker outlives it; the
-    kernel kills it when its parent dies.
+    # Guarantees: rows and progress are only written by the rival's processes, each number by one of them, and only read
+    here. The rival leads a process group that is killed at the end, so no worker outlives it; the kernel kills it when
+    its parent dies.
     """
-    started: Any = multiprocessing.get_context(METHOD)  # all contexts have what is made of one here
-    told: Any = started.RawValue(_Told)
+    started: Any = multiprocessing.get_context(METHOD)  # typed as Any, since contexts differ in their attributes
+    shared: Any = started.RawValue(_SharedProgress)
     rows, pids = (started.RawArray(ctypes.c_int64, max(1, workers)) for _ in range(2))
-    given = (tuple(paths), tuple(fields), batch_size, workers, tuple(starts))
-    process: Any = started.Process(target=_work, args=(given, told, rows, pids), name="h5stream-rival")
+    args = (tuple(paths), tuple(fields), batch_size, workers, tuple(starts))
+    process: Any = started.Process(target=_work, args=(args, shared, rows, pids), name="h5stream-rival")
     try:
         with _interrupted_later():
             process.start()
-        taken = _watched(process, told, seconds, lambda: progress(sum(rows)))
+        taken = _wait_for(process, shared, seconds, lambda: progress(sum(rows)))
         peak = sum(status_nbytes(pid, "VmHWM") for pid in {process.pid, *pids} - {0})
         return Measurement(
             name="naive",
-            rows=(done := sum(rows)),  # also of batches that are not complete
-            batches=told.batches,
+            rows=(done := sum(rows)),  # including those of incomplete batches
+            batches=shared.batches,
             nbytes=done * row_nbytes,
             seconds=taken,
-            first_batch_s=told.first_s - told.started_s if told.first_s else None,
-            peak_nbytes=max(0, peak - told.rss_before),
+            first_batch_s=shared.first_s - shared.started_s if shared.first_s else None,
+            peak_nbytes=max(0, peak - shared.rss_before),
             stopped=taken >= seconds,
         )
     finally:
@@ -204,59 +204,61 @@ def measure_naive(
 
 @contextlib.contextmanager
 def _interrupted_later() -> Iterator[None]:
-    """Hold Ctrl-C back while a process starts: one that is not told what to do ends with a traceback."""
+    """Delay Ctrl-C while a process starts: a process that is interrupted then ends with a traceback."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came = list[int]()
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    signals = list[int]()
+    before = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if signals:
         signal.raise_signal(signal.SIGINT)
 
 
-def _watched(process: Any, told: Any, seconds: float, progress: Callable[[], None]) -> float:
-    """Return how many seconds it worked, when it is done or they are over."""
-    asked = time.perf_counter()
+def _wait_for(process: Any, shared: Any, seconds: float, progress: Callable[[], None]) -> float:
+    """Wait until the rival is done or time is over; return the seconds that it worked."""
+    begun = time.perf_counter()
     while True:
         process.join(TICK_S)
-        now, started = time.perf_counter(), told.started_s
-        if told.ended_s:
-            return float(told.ended_s - started)
+        now, started = time.perf_counter(), shared.started_s
+        if shared.ended_s:
+            return float(shared.ended_s - started)
         if process.exitcode is not None:
             ended = f"its process ended with status {process.exitcode}"
-            raise RivalError(f"naive not measured: {told.failed.decode('utf-8', 'ignore') or ended}")
+            raise RivalError(f"naive not measured: {shared.failed.decode('utf-8', 'ignore') or ended}")
         if started and now - started >= seconds:
             return float(now - started)
-        if not started and now - asked >= START_S:
+        if not started and now - begun >= START_S:
             raise RivalError(f"the naive loader's process did not start within {START_S:.0f} s")
         progress()
 
 
-def _work(given: tuple[Any, ...], told: Any, rows: Any, pids: Any) -> None:
+def _work(args: tuple[Any, ...], shared: Any, rows: Any, pids: Any) -> None:
     """Stream an epoch, in the rival's process."""
-    os.setsid()  # Ctrl-C is the parent's, who stops the whole group.
+    os.setsid()  # Ctrl-C goes to the parent, which stops the whole group.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     warnings.simplefilter("ignore")
-    multiprocessing.set_start_method(None, force=True)  # Not this process's own: workers start as in any program.
-    told.rss_before = status_nbytes(os.getpid(), "VmRSS")
+    multiprocessing.set_start_method(
+        None, force=True
+    )  # Reset the method of this process: workers start as in any program.
+    shared.rss_before = status_nbytes(os.getpid(), "VmRSS")
     try:
-        paths, fields, batch_size, workers, starts = given
-        told.started_s = time.perf_counter()
+        paths, fields, batch_size, workers, starts = args
+        shared.started_s = time.perf_counter()
         for _ in naive_loader(paths, fields, batch_size, workers, starts, functools.partial(_Counted, rows, pids)):
-            told.batches += 1
-            told.first_s = told.first_s or time.perf_counter()
-        told.ended_s = time.perf_counter()
+            shared.batches += 1
+            shared.first_s = shared.first_s or time.perf_counter()
+        shared.ended_s = time.perf_counter()
     except Exception as error:
-        told.failed = _why(error).encode()[:299]
+        shared.failed = _why(error).encode()[:299]
         raise SystemExit(1) from None
 
 
 def _why(error: Exception) -> str:
-    """Say why torch's loader failed; a worker's error comes with its traceback, whose last line names its type."""
+    """Return why torch's loader failed; a worker's error has its traceback, whose last line names the type."""
     text = (str(error).strip().splitlines() or [""])[-1]
     if "not resizable" in text or "stack expects each tensor to be equal size" in text:
         return "torch cannot stack arrays of different shapes"
@@ -267,7 +269,7 @@ def _why(error: Exception) -> str:
 
 
 def status_nbytes(pid: int, key: str) -> int:
-    """Return a size of ``/proc/PID/status`` in bytes, 0 where there is none."""
+    """Return a size from ``/proc/PID/status`` in bytes, 0 if there is none."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith(key + ":"):

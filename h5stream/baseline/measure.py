@@ -1,4 +1,4 @@
-"""Measuring loaders on one file, and checking that ours gave every row once with h5py's bytes."""
+"""Measurements of loaders on one file, and checks that h5stream gave every row once with h5py's bytes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SLAB_NBYTES = 32 * 1024 * 1024
 
 
 def batches_of(loader: Any) -> Iterator[Any]:
-    """Stream batches; those of several fields as tuples, which a list of strings or ragged rows cannot be taken for."""
+    """Yield batches, with those of several fields as tuples, which differ from lists of strings or ragged rows."""
     dataset = getattr(loader, "dataset", None)
     lists = isinstance(dataset, H5Dataset) and dataset.layout.shape.kind == "tuple"
     for batch in loader:
@@ -58,7 +58,7 @@ def batch_nbytes(batch: Any) -> int:
 
 
 def _run_python(seconds: float) -> float:
-    """Run Python for so many seconds, without a pause in which others may; return how many they were."""
+    """Run Python for `seconds` without releasing the GIL voluntarily; return the time it took."""
     began = time.perf_counter()
     while (taken := time.perf_counter() - began) < seconds:
         pass
@@ -73,11 +73,11 @@ def measure_epoch(
     progress: Progress = lambda rows: None,
     busy_s: float = 0.0,
 ) -> Measurement:
-    """Stream one epoch, or of a long one what comes within so many seconds, and return its figures.
+    """Stream one epoch, or the part of it that comes within `seconds`, and return the measurement.
 
-    The loop runs Python for `busy_s` seconds a batch.
+    The loop runs Python for `busy_s` seconds per batch.
     """
-    with contextlib.suppress(OSError):  # ``proc_pid_clear_refs(5)``: writing 5 resets VmHWM, where the kernel lets us
+    with contextlib.suppress(OSError):  # ``proc_pid_clear_refs(5)``: writing 5 resets VmHWM, if allowed
         Path("/proc/self/clear_refs").write_text("5")
     before = status_nbytes(os.getpid(), "VmRSS")
     start = time.perf_counter()
@@ -110,14 +110,14 @@ def measure_epoch(
 def check_epoch(
     loader: H5StreamLoader, *, seconds: float = math.inf, progress: Progress = lambda rows: None
 ) -> tuple[int, str, dict[str, str]]:
-    """Stream an epoch again, or what comes in time, and compare a sum of each row's bytes with h5py's.
+    """Stream an epoch again, or the part that comes in time, and compare a sum of each row's bytes with h5py's.
 
-    Return how many rows were compared, what is wrong, else nothing, and of fields that were not compared why.
+    Return the number of compared rows, the problem if there is one, and the reasons for fields that were not compared.
     """
     layout, total = loader.dataset.layout, loader.dataset.layout.rows
-    entries, unlike = [leaf for _, leaf in layout.leaves], not_checked(layout)
-    left_out = {layout.fields[numbers_of(entries[place])[0]].name: why for place, why in unlike.items()}
-    # Of a long file only the pages of rows that came are ever touched.
+    entries, unchecked = [leaf for _, leaf in layout.leaves], not_checked(layout)
+    left_out = {layout.fields[numbers_of(entries[place])[0]].name: why for place, why in unchecked.items()}
+    # For long files only the pages of delivered rows are touched.
     seen = np.zeros(total, dtype=np.uint8)
     sums = np.zeros((len(entries), total), dtype=np.uint64)
     until = time.perf_counter() + seconds
@@ -128,7 +128,7 @@ def check_epoch(
             return 0, "more batches came than the epoch has", left_out
         np.add.at(seen, rows, 1)
         for place, leaf in enumerate(leaves(batch)):
-            if place not in unlike:
+            if place not in unchecked:
                 sums[place, rows] = row_sums(leaf)
         done += len(rows)
         progress(done)
@@ -137,56 +137,56 @@ def check_epoch(
     wrong = np.flatnonzero(seen > 1 if stopped else seen != 1)
     if len(wrong):
         return 0, f"{len(wrong)} rows did not come exactly once, the first is row {wrong[0]}", left_out
-    if len(unlike) == len(entries):
+    if len(unchecked) == len(entries):
         return done, "", left_out
-    return *_compare_with_h5py(layout, sums, seen.astype(bool), seconds, unlike), left_out
+    return *_compare_with_h5py(layout, sums, seen.astype(bool), seconds, unchecked), left_out
 
 
 def not_checked(layout: SampleLayout) -> dict[int, str]:
-    """Say by their places in a batch why h5py cannot tell what some fields hold; others can be compared."""
-    lookups, found = {one.dataset: one for one in layout.lookups}, dict[int, str]()
+    """Return the reasons why some fields cannot be compared with h5py, by their places in a batch."""
+    lookups, reasons = {one.dataset: one for one in layout.lookups}, dict[int, str]()
     filled = {target.field: n for n, parts in enumerate(layout.datasets) for target in parts[0].targets}
     for place, (_, entry) in enumerate(layout.leaves):
         number = numbers_of(entry)[0]
         field, dataset = layout.fields[number], filled.get(number)
         lookup = None if dataset is None else lookups.get(dataset)
         if dataset is None:
-            found[place] = "comes from no dataset of rows"
+            reasons[place] = "comes from no dataset of rows"
         elif field.normalize is not None or field.packings:
             how = "normalized" if field.normalize is not None else "of floats with NaN for what is missing"
-            found[place] = f"is {how}, h5py has its numbers as they are stored"
+            reasons[place] = f"is {how}, h5py has its numbers as they are stored"
         elif any(len(part.objects) or part.along for part in layout.datasets[dataset]):
-            found[place] = "is made of many objects, of which each is a row or several"
+            reasons[place] = "is made of many objects, of which each is a row or several"
         elif lookup is not None and (lookup.draw is not None or lookup.spare is not None):
-            found[place] = "takes other rows in each epoch"
+            reasons[place] = "takes other rows in each epoch"
         elif field.steps is not None:
-            found[place] = "takes several rows for each sample"
-    return found
+            reasons[place] = "takes several rows for each sample"
+    return reasons
 
 
 def rows_alone(layout: SampleLayout) -> tuple[list[str], str]:
-    """Return the paths and members that give each field row by row through h5py, or why there are none."""
+    """Return the paths and members that give each field row by row through h5py; or none, and the reason."""
     filled = {t.field: (n, parts, t) for n, parts in enumerate(layout.datasets) for t in parts[0].targets}
-    names, unlike, mains = list[str](), not_checked(layout), len(layout.aligned)
+    names, unchecked, mains = list[str](), not_checked(layout), len(layout.aligned)
     for place, (_, entry) in enumerate(layout.leaves):
         n, parts, target = filled.get(entry, (mains, (), None)) if isinstance(entry, int) else (mains, (), None)
         field, elsewhere = layout.fields[numbers_of(entry)[0]].name, any(part.file != k for k, part in enumerate(parts))
         decoded = target is not None and layout.fields[target.field].images is not None
-        if target is None or n >= mains or decoded or elsewhere or target.stacked or place in unlike:
+        if target is None or n >= mains or decoded or elsewhere or target.stacked or place in unchecked:
             return [], f"field {field!r} is more than a row of one dataset beside the others"
         names.append(":".join((parts[0].path, *target.member)))
     return names, ""
 
 
 def _compare_with_h5py(
-    layout: SampleLayout, sums: NDArray[np.uint64], seen: NDArray[np.bool_], seconds: float, unlike: Container[int]
+    layout: SampleLayout, sums: NDArray[np.uint64], seen: NDArray[np.bool_], seconds: float, unchecked: Container[int]
 ) -> tuple[int, str]:
     compared, until = 0, time.perf_counter() + seconds
-    places = [(k, entry) for k, (_, entry) in enumerate(layout.leaves) if k not in unlike]
+    places = [(k, entry) for k, (_, entry) in enumerate(layout.leaves) if k not in unchecked]
     wanted = {number for _, entry in places for number in numbers_of(entry)}
     for number, start in enumerate(layout.file_starts[:-1]):
         parts = [parts[number] for parts in layout.aligned]
-        # Stretches of whole chunks of the field with the most bytes, but where a row is more than what is stored there.
+        # Pieces of whole chunks of the field with the most bytes; single rows if they need more than is stored there.
         lead, row_nbytes = max(parts, key=lambda part: part.stored_row_nbytes), sum(p.stored_row_nbytes for p in parts)
         is_plain = not layout.lookups and not any(field.images for field in layout.fields)
         chunk_rows, row_nbytes = lead.chunk_rows if is_plain else 1, max(1, row_nbytes, layout.row_nbytes)
@@ -195,22 +195,22 @@ def _compare_with_h5py(
             files = functools.cache(lambda number, to=opened: to.enter_context(open_file(layout.files[number].path)))
             for first in range(0, lead.rows, step):
                 rows = slice(start + first, start + min(first + step, lead.rows))
-                came = np.flatnonzero(seen[rows])
-                found = dict[int, Any]()
-                for part in parts if len(came) else ():
+                delivered = np.flatnonzero(seen[rows])
+                columns = dict[int, Any]()
+                for part in parts if len(delivered) else ():
                     if targets := [target for target in part.targets if target.field in wanted]:
-                        read = _read(files(part.file), part, first, rows.stop - start)[came]
-                        found |= {target.field: target.taken(read) for target in targets}
-                for one in layout.lookups if len(came) else ():
+                        read = _read(files(part.file), part, first, rows.stop - start)[delivered]
+                        columns |= {target.field: target.taken(read) for target in targets}
+                for one in layout.lookups if len(delivered) else ():
                     if targets := [t for t in layout.datasets[one.dataset][0].targets if t.field in wanted]:
-                        each = list(_looked_up(layout, files, one, rows.start + came))
-                        joined = each if one.counts is not None else np.concatenate(each)
-                        found |= {t.field: _taken(t, joined) for t in targets}
-                for place, entry in places if len(came) else ():
-                    if (row_sums(_as_batch(layout, entry, found)) != sums[place, rows][came]).any():
+                        looked_up = list(_looked_up(layout, files, one, rows.start + delivered))
+                        joined = looked_up if one.counts is not None else np.concatenate(looked_up)
+                        columns |= {t.field: _taken(t, joined) for t in targets}
+                for place, entry in places if len(delivered) else ():
+                    if (row_sums(_as_batch(layout, entry, columns)) != sums[place, rows][delivered]).any():
                         path, name = layout.files[lead.file].path, layout.fields[numbers_of(entry)[0]].name
                         return compared, f"field {name!r}: rows from {rows.start} on differ from h5py's in {path!r}"
-                compared += len(came)
+                compared += len(delivered)
                 if time.perf_counter() >= until:
                     return compared, ""
     return compared, ""
@@ -221,20 +221,20 @@ def _taken(target: Target, values: Any) -> Any:
 
 
 def _read(file: Any, part: DatasetPart, first: int, stop: int) -> NDArray[Any]:
-    """Read rows through h5py; of those that are filled up to one length, the bytes that are meant."""
+    """Read rows through h5py, without the padding of rows that are padded to one length."""
     read = columns_of(values_of(file[part.path], (first,), (stop - first,)), part.columns, len(part.shape) - 1)
     if part.lengths is None:
         return read
-    found = np.empty(len(read), dtype=object)
+    unpadded = np.empty(len(read), dtype=object)
     for k, length in enumerate(part.lengths[first:stop].tolist()):
-        found[k] = np.ascontiguousarray(read[k : k + 1]).reshape(-1).view(np.uint8)[:length]
-    return found
+        unpadded[k] = np.ascontiguousarray(read[k : k + 1]).reshape(-1).view(np.uint8)[:length]
+    return unpadded
 
 
 def _looked_up(
     layout: SampleLayout, files: Callable[[int], Any], one: Lookup, samples: NDArray[np.int64]
 ) -> Iterator[NDArray[Any]]:
-    """Yield the rows that each sample looks up; of values of variable length their items."""
+    """Yield the rows that each sample looks up; for values of variable length, their items."""
     parts = layout.datasets[one.dataset]
     starts = [part.row_start for part in parts]
     are_objects = any(layout.fields[target.field].dtype.kind == "O" for target in parts[0].targets)
@@ -251,28 +251,28 @@ def _looked_up(
             yield span(row, count)
         else:
             listed = one.listed[row : row + count].tolist()
-            yield np.concatenate([span(each, 1) for each in listed] or [span(0, 0)])
+            yield np.concatenate([span(item, 1) for item in listed] or [span(0, 0)])
 
 
-def _as_batch(layout: SampleLayout, entry: int | SparseEntry, found: dict[int, Any]) -> Any:
-    """Return what h5py read as a batch holds it."""
+def _as_batch(layout: SampleLayout, entry: int | SparseEntry, columns_read: dict[int, Any]) -> Any:
+    """Return the values that h5py read in the format of a batch."""
     field = layout.fields[numbers_of(entry)[0]]
     if isinstance(entry, SparseEntry):
-        values, columns = found[entry.values], found[entry.columns]
+        values, columns = columns_read[entry.values], columns_read[entry.columns]
         if not entry.is_dense:
             none, columns = torch.empty(0), _cast(columns, layout.fields[entry.columns])
             pairs = zip(_cast(values, field), columns, strict=True)
             return [SparseRows(torch.as_tensor(a), torch.as_tensor(b), none, entry.width) for a, b in pairs]
         dense = np.zeros((len(values), entry.width), dtype=widened_dtype(field.dtype))
-        for row, some, where in zip(dense, values, columns, strict=True):
-            np.add.at(row, where, widened(some))
+        for row, row_values, where in zip(dense, values, columns, strict=True):
+            np.add.at(row, where, widened(row_values))
         assert field.ragged is not None
         assert field.ragged.places is not None
         kept = np.flatnonzero(field.ragged.places >= 0)
         values = np.zeros((len(dense), field.ragged.wanted), dtype=field.dtype)
         values[:, field.ragged.places[kept]] = held_as(dense[:, kept], field.dtype)
         return _cast(values, field)
-    values = found[entry]
+    values = columns_read[entry]
     if field.images is not None:
         stored = (np.frombuffer(_bytes(value, cut=False), dtype=np.uint8) for value in values)
         values = [decode_image(one, field.images.format) for one in stored]
@@ -297,7 +297,7 @@ def row_sums(values: Any) -> NDArray[np.uint64]:
     elif isinstance(values, torch.Tensor):
         if values.is_nested:
             values = list(values.unbind())
-        else:  # as bytes, for NumPy has not all of torch's types
+        else:  # as bytes, since NumPy lacks some of torch's types
             values = values.contiguous().view(len(values), -1).view(torch.uint8).numpy() if values.numel() else values
     if isinstance(values, list) or (isinstance(values, np.ndarray) and values.dtype.kind in "OS"):
         every = map(_bytes, values)
@@ -309,7 +309,7 @@ def row_sums(values: Any) -> NDArray[np.uint64]:
 
 
 def _bytes(value: Any, *, cut: bool = True) -> bytes:
-    """Return the bytes of what one row holds, whoever gives it; of texts without the zeros that fill them up."""
+    """Return the bytes of one row from any source; for texts without trailing zeros."""
     if isinstance(value, SparseRows):
         return _bytes(value.values) + _bytes(value.columns)
     if isinstance(value, str | bytes):
@@ -325,7 +325,7 @@ def _bytes(value: Any, *, cut: bool = True) -> bytes:
 
 
 def fresh_rates(paths: Sequence[str], fields: Sequence[str], *, rounds: int = 5, seconds: float = 3.0) -> list[float]:
-    """Return each file's best rate in rows a second, opening included, the files in turns."""
+    """Return each file's best rate in rows per second, including opening, with the files in turns."""
     best = [0.0] * len(paths)
     for number, path in list(enumerate(paths)) * rounds:
         start = time.perf_counter()
@@ -345,7 +345,7 @@ _ROWS_AT_ONCE = 64 * CHUNK_ROWS
 
 
 def sample_rows(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Draw rows: normal float32 with 11 significant bits."""
+    """Draw rows of normal float32 with 11 significant bits."""
     return rng.standard_normal((count, ROW_FLOATS), dtype=np.float32).astype(np.float16).astype(np.float32)
 
 
@@ -357,7 +357,7 @@ def write_sample_file(
     chunks: tuple[int, int] | bool | None = (CHUNK_ROWS, ROW_FLOATS),
     progress: Callable[[int], None] = lambda rows: None,
 ) -> Path:
-    """Write rows of 256 float32 with 11 significant bits in ``x``, and an int64 label in ``y``."""
+    """Write rows of 256 float32 with 11 significant bits to ``x``, and an int64 label to ``y``."""
     chosen = {"compression": "gzip", "compression_opts": 4, "shuffle": True} if filters is None else filters
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:

@@ -1,4 +1,4 @@
-"""The commands that advise: is the machine well, what limits a loader, settings that are measured or worked out."""
+"""The commands that advise: checks of the machine, what limits a loader, and settings, measured or computed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from h5stream.monitor.progress import Bar
 if TYPE_CHECKING:
     from h5stream.advice import Suggestion
     from h5stream.advice.diagnose import Trial
-    from h5stream.advice.tune import Attempt, Tuning
+    from h5stream.advice.tune import Tuning, TuningRun
 
-_NEXT = {"loader alone": "the step alone", "step alone": "both", "both": ""}  # behind each run
+_NEXT = {"loader alone": "the step alone", "step alone": "both", "both": ""}  # the run that follows each run
 
 
 def diagnose_command(
@@ -67,13 +67,13 @@ def diagnose_command(
 
             def show(what: str, trial: Trial) -> None:
                 measured[what] = trial
-                left = 3 - len(measured)
-                bar.show(total=bar.elapsed_s + left * seconds, note=_NEXT[what])
+                runs_left = 3 - len(measured)
+                bar.show(total=bar.elapsed_s + runs_left * seconds, note=_NEXT[what])
 
-            given = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
-            row_s = step_ms / 1e3 / given["batch_size"]
-            with H5StreamLoader(**given) as loader:
-                found = measure(loader, functools.partial(_pause, row_s), seconds, is_pause=True, progress=show)
+            loader_arguments = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
+            row_s = step_ms / 1e3 / loader_arguments["batch_size"]
+            with H5StreamLoader(**loader_arguments) as loader:
+                diagnosis = measure(loader, functools.partial(_pause, row_s), seconds, is_pause=True, progress=show)
     except KeyboardInterrupt:
         if as_json:
             runs = {name: {"batch_s": one.batch_s, "rows_per_s": one.rows_per_s} for name, one in measured.items()}
@@ -82,35 +82,35 @@ def diagnose_command(
             _print_until("there is no verdict", [f"{name}: {trial}" for name, trial in measured.items()])
         raise
     if as_json:
-        print_json(found.to_dict() | {"interrupted": False})
+        print_json(diagnosis.to_dict() | {"interrupted": False})
         return
-    console, rows, alone = SafeConsole(), len(loader.dataset), found.statistics
+    console, rows, alone = SafeConsole(), len(loader.dataset), diagnosis.statistics
     short = f"; all {rows:,} rows are one batch, with a step as much shorter: try --batch-size {rows}"
     settings = (
         f"{options.named(paths)}: {counted(alone.threads if alone else loader.num_workers, 'thread')}, window "
-        f"{loader.window_size.window_rows:,} rows, batch {given['batch_size']:,}, "
-        f"{loader.dataset.layout.row_nbytes:,} bytes a row{short * (rows < given['batch_size'])}"
+        f"{loader.window_size.window_rows:,} rows, batch {loader_arguments['batch_size']:,}, "
+        f"{loader.dataset.layout.row_nbytes:,} bytes a row{short * (rows < loader_arguments['batch_size'])}"
     )
     console.print(Text(settings, style="dim"))
-    console.print(advice(found))
+    console.print(advice(diagnosis))
     if alone is not None:
         indented = Padding(Text(str(alone), style="dim"), (0, 0, 0, 2), expand=False)
         console.print(Text("the loader alone:", style="dim"), indented)
 
 
 def _pause(row_s: float, batch: Any) -> None:
-    """Stand for a training step of so many seconds a row."""
+    """Sleep as long as a training step on this batch takes."""
     from h5stream.structure import rows_of
 
     time.sleep(row_s * (rows_of(batch) or 0))
 
 
-def _print_until(said: str, found: Sequence[RenderableType]) -> None:
-    """Print what was measured until Ctrl-C, and say what it is worth."""
+def _print_until(note: str, results: Sequence[RenderableType]) -> None:
+    """Print the measurements made before Ctrl-C, and a note on what they are worth."""
     console = SafeConsole()
-    if found:
-        console.print(*found, sep="\n", markup=False, highlight=False)
-    interrupted(console, said if found else "nothing was measured")
+    if results:
+        console.print(*results, sep="\n", markup=False, highlight=False)
+    interrupted(console, note if results else "nothing was measured")
 
 
 # --- a checklist of the machine and, if given, of files on it ---------------------------------------------
@@ -139,10 +139,10 @@ def doctor_command(
         rows = []
         for check in checks:
             mark, colour = _MARKS[check.status]
-            found = Text(check.found)
+            finding = Text(check.found)
             if check.fix:
-                found.append(f"\n→ {check.fix}", style=colour)
-            rows.append((Text(mark, style=colour), Text(check.name, style="bold"), found))
+                finding.append(f"\n→ {check.fix}", style=colour)
+            rows.append((Text(mark, style=colour), Text(check.name, style="bold"), finding))
         columns = [Column("", no_wrap=True), Column("", no_wrap=True), Column("", overflow="fold")]
         console = SafeConsole()
         console.print(table(columns, rows, gap=2))
@@ -189,12 +189,12 @@ def tune_command(
     if plot is not None:
         check_plot_path(plot)
     errors = SafeConsole(stderr=True)
-    measured: list[Attempt] = []
+    measured: list[TuningRun] = []
     try:
         with Bar(errors, "measuring", unit="s") as bar:
             from h5stream.advice.tune import tune
 
-            def show(attempt: Attempt) -> None:
+            def show(attempt: TuningRun) -> None:
                 measured.append(attempt)
                 setting = f"{counted(attempt.threads, 'thread')}, window {attempt.window_rows:,}"
                 bar.show(
@@ -202,10 +202,10 @@ def tune_command(
                     note=f"{setting}: {attempt.rows_per_s:,.0f} rows/s",
                 )
 
-            given = options.loader_options(fields, samples)
-            given["batch_size"] = batch_size or options.batch_rows_of(paths, **given)
-            given |= {"memory_budget": memory_budget, "device": device}
-            tuning = tune(paths[0] if len(paths) == 1 else paths, **given, seconds=seconds, progress=show)
+            loader_arguments = options.loader_options(fields, samples)
+            loader_arguments["batch_size"] = batch_size or options.batch_rows_of(paths, **loader_arguments)
+            loader_arguments |= {"memory_budget": memory_budget, "device": device}
+            tuning = tune(paths[0] if len(paths) == 1 else paths, **loader_arguments, seconds=seconds, progress=show)
     except KeyboardInterrupt:
         _print_attempts(measured[1:], as_json)  # the first ran cold, and does not count
         raise
@@ -226,7 +226,7 @@ def tune_command(
 
 
 def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None, fields: str, samples: str) -> None:
-    """Write the profile, and print how it is used, with what a profile does not hold."""
+    """Write the profile, and print the code that uses it, with the arguments that a profile does not store."""
     from h5stream.profiles import write_profile
 
     write_profile(tuning.profile, out)
@@ -236,8 +236,8 @@ def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None,
     line(console, f"use it:  loader = H5StreamLoader.from_profile({words})  # shuffle=True is in it")
 
 
-def _print_attempts(measured: list[Attempt], as_json: bool) -> None:
-    """Print the best run of each setting; which one is the best is not known yet."""
+def _print_attempts(measured: list[TuningRun], as_json: bool) -> None:
+    """Print the best run of each setting; none is recommended, because the measurement is incomplete."""
     runs = sorted(measured, key=lambda run: run.rows_per_s)
     best = sorted({run.setting: run for run in runs}.values(), key=lambda run: -run.rows_per_s)
     if as_json:
@@ -250,26 +250,26 @@ def _print_attempts(measured: list[Attempt], as_json: bool) -> None:
 _TITLES = ("varied", "threads", "window", "blocks", "rows/s", "1st batch")
 
 
-def attempts_table(attempts: Sequence[Attempt], best: Attempt | None, width: int) -> Table:
-    """Lay the attempts out; the bars take what the numbers leave, since those are never cut."""
+def attempts_table(attempts: Sequence[TuningRun], best: TuningRun | None, width: int) -> Table:
+    """Return a table of the attempts; the bars get the width that is left beside the numbers."""
     rows = []
-    for one in attempts:
-        ran = ["", "", ""]
-        if not one.refused:
-            first = "" if one.first_batch_s is None else f"{1e3 * one.first_batch_s:.0f} ms"
-            ran = [f"{one.blocks:,}", f"{one.rows_per_s:,.0f}", first]
-        rows.append([one.knob, str(one.threads), f"{one.window_rows:,}", *ran])
-    taken = sum(max(map(len, column)) + 1 for column in zip(_TITLES, *rows, strict=True))
-    most = min(_BAR, width - taken - len(" <-"))
+    for attempt in attempts:
+        figures = ["", "", ""]
+        if not attempt.refused:
+            first = "" if attempt.first_batch_s is None else f"{1e3 * attempt.first_batch_s:.0f} ms"
+            figures = [f"{attempt.blocks:,}", f"{attempt.rows_per_s:,.0f}", first]
+        rows.append([attempt.knob, str(attempt.threads), f"{attempt.window_rows:,}", *figures])
+    used_width = sum(max(map(len, column)) + 1 for column in zip(_TITLES, *rows, strict=True))
+    bar_width = min(_BAR, width - used_width - len(" <-"))
     fastest = max(attempt.rows_per_s for attempt in attempts)
     columns = [Column(title, justify="right" if k else "left", overflow="fold") for k, title in enumerate(_TITLES)]
-    found = table([*columns, Column("", overflow="fold")], ())
+    result_table = table([*columns, Column("", overflow="fold")], ())
     for attempt, numbers in zip(attempts, rows, strict=True):
         chosen = attempt == best
-        length = max(1, round(most * attempt.rows_per_s / fastest)) if fastest and most > 0 else 0
-        said = attempt.refused or "█" * length + (" <-" if chosen else "")
-        found.add_row(*numbers, said, style="green" if chosen else "")
-    return found
+        length = max(1, round(bar_width * attempt.rows_per_s / fastest)) if fastest and bar_width > 0 else 0
+        outcome = attempt.refused or "█" * length + (" <-" if chosen else "")
+        result_table.add_row(*numbers, outcome, style="green" if chosen else "")
+    return result_table
 
 
 # --- suggest ----------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def attempts_table(attempts: Sequence[Attempt], best: Attempt | None, width: int
 
 _CHUNK_NBYTES = 1 << 20
 
-# Which options a suggestion takes, for those who did not give them.
+# The options that a suggestion needs, listed where it is missing.
 _NEEDED = {
     "preset": "--gpu (a preset)",
     "loader_memory": "FILE or --row-bytes (host memory)",
@@ -290,7 +290,7 @@ _NEEDED = {
 def _gib(text: str | float) -> float:
     """Return a card's memory in GiB: a plain number is that already, and the makers' "24 GB" are 24 GiB."""
     plain = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:GB|GiB|G)?\s*", str(text), re.IGNORECASE)
-    return float(plain[1]) if plain and float(plain[1]) else options.some_size(str(text)) / (1 << 30)
+    return float(plain[1]) if plain and float(plain[1]) else options.positive_size(str(text)) / (1 << 30)
 
 
 def suggest_command(
@@ -358,17 +358,17 @@ def suggest_command(
     usual = batch_rows(data["rows"], data["row_bytes"] or 1)
     start = preset.setting if preset else Setting(usual, cpus, prefetch_factor=2)
     # No more workers than processors, unless the user has more: a preset's are not theirs.
-    here = workers if workers is not None else min(start.workers, cpus)
-    setting = Setting(batch_size or start.batch_size, here, prefetch or start.prefetch_factor)
-    found: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
-    found["validation_batch"] = validation_batch(setting.batch_size, rule=validation)
+    worker_count = workers if workers is not None else min(start.workers, cpus)
+    setting = Setting(batch_size or start.batch_size, worker_count, prefetch or start.prefetch_factor)
+    suggestions: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
+    suggestions["validation_batch"] = validation_batch(setting.batch_size, rule=validation)
     if data["row_bytes"] is not None:
         queue = {"workers": start.workers if workers is None else workers, "prefetch_factor": setting.prefetch_factor}
-        found |= _host_memory(data, setting.batch_size, queue, threads or here, memory_budget)
+        suggestions |= _host_memory(data, setting.batch_size, queue, threads or worker_count, memory_budget)
     if parameters is not None:
         if preset is None:
             raise OptionError("--parameters needs --gpu or --gpu-memory: the memory that the model must fit")
-        found["gpu_memory"] = arithmetic.gpu_memory(
+        suggestions["gpu_memory"] = arithmetic.gpu_memory(
             parameters,
             optimizer=optimizer,
             batch_size=setting.batch_size,
@@ -377,27 +377,27 @@ def suggest_command(
             row_bytes=data["row_bytes"] or 0,
         )
     if target_batch is not None:
-        found["accumulation"] = arithmetic.accumulation_for(target_batch, setting.batch_size, rows=data["rows"])
+        suggestions["accumulation"] = arithmetic.accumulation_for(target_batch, setting.batch_size, rows=data["rows"])
     if lr is not None:
         if lr_batch is None:
             raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
         step = {"old_batch_size": lr_batch, "old_lr": lr, "optimizer": optimizer, "rows": data["rows"]}
-        found["learning_rate"] = arithmetic.learning_rate_for(target_batch or setting.batch_size, **step)
-    found["what_to_try_first"] = arithmetic.what_to_try_first(
+        suggestions["learning_rate"] = arithmetic.learning_rate_for(target_batch or setting.batch_size, **step)
+    suggestions["what_to_try_first"] = arithmetic.what_to_try_first(
         setting, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
     )
-    _print_suggestions(found, batch_size, as_json)
+    _print_suggestions(suggestions, batch_size, as_json)
 
 
-def _print_suggestions(found: dict[str, Suggestion], batch_size: int | None, as_json: bool) -> None:
+def _print_suggestions(suggestions: dict[str, Suggestion], batch_size: int | None, as_json: bool) -> None:
     if as_json:
-        print_json({name: value.to_dict() for name, value in found.items()})
+        print_json({name: value.to_dict() for name, value in suggestions.items()})
         return
     console = SafeConsole()
-    for suggestion in found.values():
+    for suggestion in suggestions.values():
         console.print(advice(suggestion), Text())
-    if more := [given for name, given in _NEEDED.items() if name not in found]:
-        console.print(Text(f"With more numbers: {', '.join(more)}.", style="dim"))
+    if missing := [needed for name, needed in _NEEDED.items() if name not in suggestions]:
+        console.print(Text(f"With more numbers: {', '.join(missing)}.", style="dim"))
     kept = "" if batch_size is None else f" Your batch size stays {batch_size}."
     console.print(Text(f"Suggestions are printed and never applied.{kept}", style="dim"))
 
@@ -405,7 +405,7 @@ def _print_suggestions(found: dict[str, Suggestion], batch_size: int | None, as_
 def _data_of(
     files: list[str], fields: str, samples: str, row_bytes: int | None, rows: int | None, chunk_bytes: int | None
 ) -> dict[str, Any]:
-    """Return what is known of the data: as it was given, and of files where it was not."""
+    """Return what is known of the data: the options that were given and, for the rest, what the files say."""
     if not files:
         if fields or samples:
             raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
@@ -419,7 +419,7 @@ def _data_of(
         "row_bytes": row_bytes or layout.row_nbytes,
         "rows": rows or layout.samples,
         "chunk_bytes": chunk_bytes or layout.leading[0].chunk_nbytes,
-        # With a chunk of the user's own the file's no longer say how many rows it has.
+        # With a chunk size from the user, the file's chunks no longer tell how many rows one has.
         "block_rows": None if chunk_bytes else min(block_rows(layout)[0], layout.rows),
     }
 

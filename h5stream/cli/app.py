@@ -25,13 +25,13 @@ from h5stream.cli.advice import diagnose_command, doctor_command, suggest_comman
 from h5stream.cli.bench import bench_command
 from h5stream.cli.inspect import inspect_command, statistics_command
 from h5stream.cli.monitor import monitor_command
-from h5stream.cli.showing import SafeConsole, never_unprintable, noted
+from h5stream.cli.showing import SafeConsole, never_unprintable, print_notices
 from h5stream.cli.stage import repack_command, stage_command
 from h5stream.errors import H5StreamError, OptionError
 
 
 def _without_types(parameters: Any) -> Any:
-    """Let help show no type of Python where nothing is typed, as for flags, or a name says it, as for arguments."""
+    """Hide Python types in the help: a flag takes no value, and an argument's name is clear enough."""
     for parameter in parameters:
         if parameter.param_type_name == "argument" or parameter.is_flag:
             parameter.display_type_rich = lambda ctx: None
@@ -71,17 +71,17 @@ def _root(
     ),
 ) -> None:
     """Train from plain HDF5 files at the speed of the hardware."""
-    # There is no line to write arguments in, and `inspect` has its own words for samples.
+    # These hints are about Python arguments, and `inspect` gives its own advice on samples.
     for name in (DEFAULTS, *[SAMPLES] * (context.invoked_subcommand == "inspect")):
         logger = logging.getLogger(name)
         context.call_on_close(functools.partial(setattr, logger, "disabled", logger.disabled))
         logger.disabled = True
-    context.with_resource(noted(functools.partial(_as_typed, name=context.invoked_subcommand or "")))
+    context.with_resource(print_notices(functools.partial(_as_typed, name=context.invoked_subcommand or "")))
     if context.invoked_subcommand is None:
         Console().print(_start(), highlight=False, soft_wrap=True)
 
 
-# What one does, the commands for it, what is typed, and what it is good for.
+# For each stage of the work: its commands, the arguments to type, and what each command does.
 _WORKFLOW: dict[str, dict[str, tuple[Callable[..., None], str, str]]] = {
     "Look": {
         "inspect": (inspect_command, "FILE", "What is in a file, what a batch costs, advice."),
@@ -107,13 +107,13 @@ for _panel, _commands in _WORKFLOW.items():
 
 
 def _start() -> str:
-    """Return what is shown where no command is given."""
+    """Return the overview that is shown when no command is given."""
     lines = [f"[bold]h5stream {__version__}[/]: train from plain HDF5 files at the speed of the hardware.", ""]
     for panel, commands in _WORKFLOW.items():
         for place, (name, (_, typed, short)) in enumerate(commands.items()):
             head = f"[bold cyan]{panel}[/]{'':{7 - len(panel)}}" if place == 0 else " " * 7
-            said = short[0].lower() + short[1:-1] if short[1].islower() else short[:-1]
-            lines.append(f"{head}{f'{name} {typed}':27}{said}")
+            description = short[0].lower() + short[1:-1] if short[1].islower() else short[:-1]
+            lines.append(f"{head}{f'{name} {typed}':27}{description}")
     return "\n".join([*lines, _MORE])
 
 
@@ -127,7 +127,7 @@ In Python, in place of a DataLoader:
         ...\
 """
 
-# The one base of the errors that typer has for what was typed wrongly; it exports only some of its kinds.
+# The base class of typer's errors about wrong input; typer exports only some of its subclasses.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 
@@ -142,7 +142,7 @@ def main() -> None:
         _refuse_slips(sys.argv[1:])
         with ended_by_signals():
             status = app(prog_name="h5stream", standalone_mode=False)
-        sys.stdout.flush()  # Here, where a closed pipe is still a case that is looked after.
+        sys.stdout.flush()  # Here, where a closed pipe is still handled.
     except BrokenPipeError:  # As other programs do when `head` has read enough; the interpreter flushes once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -158,9 +158,9 @@ def main() -> None:
 
 
 def _refuse_slips(words: list[str]) -> None:
-    """Refuse an option given twice, of which the last would silently be taken (``--device`` may be), or an empty text.
+    """Refuse an option that is given twice (except ``--device``) or followed by an empty text.
 
-    As a path that would be the folder one is in.
+    Typer would silently take the last of the two, and an empty path as the current folder.
     """
     names = [word.partition("=")[0] for word in words if re.match(r"--\w", word)]
     for name in dict.fromkeys(names):
@@ -173,7 +173,7 @@ def _refuse_slips(words: list[str]) -> None:
 
 
 def _as_typed(message: str, name: str = "") -> str:
-    """Say with the options of the command what a message says with the arguments of Python."""
+    """Replace the Python arguments in a message by the options of the command."""
     command, *_ = _COMMANDS.get(name or "".join(sys.argv[1:2]), (None,))
     options = inspect.signature(command).parameters if command else {}
     message = re.sub(r"samples=(Rows\(of='[^']*'\)) takes", r'--samples "\1" takes', message)
@@ -194,7 +194,7 @@ def _as_typed(message: str, name: str = "") -> str:
 def fail(message: str) -> None:
     """Print an error, and end with status 2."""
     console, text = SafeConsole(stderr=True), " ".join(f"error: {message}".split())
-    if console.is_terminal:  # It would be broken within words; a log or a pipe gets one line, and a path stays whole.
+    if console.is_terminal:  # Rich would break words; a log or a pipe gets one line, with whole paths.
         text = textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)
     console.print(Text.assemble(("error:", "bold red"), text.removeprefix("error:")), highlight=False, soft_wrap=True)
     sys.exit(2)

@@ -24,14 +24,15 @@ from h5stream.monitor.progress import Bar
 if TYPE_CHECKING:
     from h5stream.baseline import Measurement
     from h5stream.loader.loader import H5StreamLoader
+    from h5stream.storage.layout.layout import SampleLayout
 
 _REPEATED_S = 20.0  # a first epoch shorter than this is followed by another, in memory that has been touched
 _SAMPLE_ROWS = 524_288
 
-# Of the columns, so that rows that are printed one after the other stand below one another in 80 characters.
+# Column widths: rows are printed one at a time, and have to line up within 80 characters.
 _WIDTHS = {"rows/s": 12, "batches/s": 9, "data": 10, "1st batch": 9, "memory": 8}
 
-# As the README's table has them.
+# What each row of the results means, as in the README's table.
 _WORDS = {
     "h5stream, first epoch": "decodes every row, and touches its memory for the first time",
     "h5stream": 'decodes every row in every epoch (keep="never")',
@@ -40,13 +41,13 @@ _WORDS = {
     "naive": "one row per __getitem__ through h5py, {workers} worker processes",
 }
 
-# Shows how many rows of so many are done of something that has a title.
+# Opens a progress bar with a title and a total, and returns the function that reports the rows done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(slots=True)
 class Report:
-    """What is known so far, and is printed even if no more comes."""
+    """The results so far; they are printed even if the command stops early."""
 
     workers: int = 2
     busy_ms: float = 5.0
@@ -62,11 +63,16 @@ class Report:
     lines: Sequence[str] = ()
     interrupted: bool = False
 
-    def begin(self, given: dict[str, Any], loader: H5StreamLoader) -> None:
-        """Take in, and print, what is measured."""
+    def begin(self, loader_arguments: dict[str, Any], loader: H5StreamLoader) -> None:
+        """Store and print what is going to be measured."""
         from h5stream.storage.source.local import FileIdentity, identity_of
 
-        paths, layout, samples, window = given["dataset"], loader.dataset.layout, given["samples"], loader.window_size
+        paths, layout, samples, window = (
+            loader_arguments["dataset"],
+            loader.dataset.layout,
+            loader_arguments["samples"],
+            loader.window_size,
+        )
         self.unit = "rows" if samples is None else "samples"
         identities = [identity_of(path) for path in paths]
         nbytes = sum(one.size for one in identities)
@@ -93,13 +99,13 @@ class Report:
         notes(self.console, filter(None, [window.notice]), set())
 
     def add(self, measured: Measurement) -> Measurement:
-        """Take in, and print, what was measured."""
+        """Store and print one measurement."""
         self.results.append(measured)
         print_row(self.console, measured, self.unit, header=len(self.results) == 1)
         return measured
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the report as a dictionary for ``--json``."""
         results = [asdict(one) | {"rows_per_s": one.rows_per_s} for one in self.results]
         names = ("naive_failed", "checked", "checked_rows", "not_checked", "problem", "lines", "interrupted")
         return self.facts | {"results": results} | {name: getattr(self, name) for name in names}
@@ -161,8 +167,8 @@ def bench_command(
 
                 with progress("writing a sample file", _SAMPLE_ROWS) as show:
                     paths = [str(write_sample_file(Path(folder, "sample.h5"), _SAMPLE_ROWS, progress=show))]
-            given = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
-            names = _measure(report, given, seconds, check, progress)
+            loader_arguments = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
+            names = _measure(report, loader_arguments, seconds, check, progress)
             if files:
                 from h5stream.advice.program import loader_lines
 
@@ -172,7 +178,10 @@ def bench_command(
                 elif samples:
                     named = options.listed_names(fields) or []
                 report.lines = loader_lines(
-                    files[0] if len(files) == 1 else files, named, batch_size=given["batch_size"], samples=samples
+                    files[0] if len(files) == 1 else files,
+                    named,
+                    batch_size=loader_arguments["batch_size"],
+                    samples=samples,
                 )
         except KeyboardInterrupt:
             report.interrupted = True
@@ -186,47 +195,39 @@ def bench_command(
         raise typer.Exit(1)
 
 
-def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool, progress: Progress) -> list[str]:
-    """Measure ours, then the naive loader, then compare with h5py; return the names of the fields."""
-    from h5stream.baseline import RivalError, measure, measure_naive
+def _measure(
+    report: Report, loader_arguments: dict[str, Any], seconds: float, check: bool, progress: Progress
+) -> list[str]:
+    """Measure h5stream, then the naive loader, then compare with h5py; return the names of the fields."""
+    from h5stream.baseline import measure
     from h5stream.loader.loader import H5StreamLoader
 
     def epoch(loader: H5StreamLoader, title: str, busy_s: float = 0.0) -> Measurement:
         with progress(title, len(loader.dataset)) as show:
             return measure.measure_epoch(title, loader, seconds=seconds, progress=show, busy_s=busy_s)
 
-    with H5StreamLoader(keep="never", **given) as loader:
+    with H5StreamLoader(keep="never", **loader_arguments) as loader:
         layout = loader.dataset.layout
         names = [one.name for one in layout.fields]
-        report.begin(given, loader)
+        report.begin(loader_arguments, loader)
         first = report.add(epoch(loader, "h5stream, first epoch"))
         stopped = first.stopped
         # Little data stay in memory whatever `keep` says.
-        again = not stopped and first.seconds < _REPEATED_S and len(loader.window_size.kept) < len(layout.datasets)
-        if again:
+        repeat = not stopped and first.seconds < _REPEATED_S and len(loader.window_size.kept) < len(layout.datasets)
+        if repeat:
             stopped = report.add(epoch(loader, "h5stream")).stopped
-    with H5StreamLoader(**given) as loader:
-        # As the loader comes, from its second epoch on; nothing where rows do not stay in memory.
+    with H5StreamLoader(**loader_arguments) as loader:
+        # The loader with its defaults, from its second epoch on; only where rows stay in memory.
         if not stopped and not epoch(loader, "kept, first epoch").stopped:
-            kept, found = epoch(loader, "kept"), loader.stats()
-            if not kept.stopped and found.memory_bytes and not found.decoded_bytes + found.h5py_bytes:
+            kept, stats = epoch(loader, "kept"), loader.stats()
+            if not kept.stopped and stats.memory_bytes and not stats.decoded_bytes + stats.h5py_bytes:
                 report.add(kept)
         if report.busy_ms:
             report.add(epoch(loader, "busy loop", report.busy_ms / 1e3))
-        if given["samples"] is not None:
+        if loader_arguments["samples"] is not None:
             report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
             return names
-        how: dict[str, Any] = {"workers": report.workers, "row_nbytes": layout.row_nbytes, "starts": layout.file_starts}
-        how["batch_size"] = given["batch_size"]
-        alone, why = measure.rows_alone(layout)
-        report.naive_failed = f"naive not measured: {why}" if why else ""
-        try:
-            with progress("naive", layout.rows) as show:
-                naive = measure_naive(given["dataset"], alone, seconds=seconds, progress=show, **how) if alone else None
-            if naive is not None:
-                report.add(naive)
-        except RivalError as error:
-            report.naive_failed = str(error)
+        _measure_naive(report, loader_arguments, layout, seconds, progress)
         if check:
             with progress("comparing with h5py", len(loader.dataset)) as show:
                 compared = measure.check_epoch(loader, seconds=seconds, progress=show)
@@ -235,8 +236,28 @@ def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool,
     return names
 
 
+def _measure_naive(
+    report: Report, loader_arguments: dict[str, Any], layout: SampleLayout, seconds: float, progress: Progress
+) -> None:
+    """Measure the naive loader on the fields that it can read, or report why it is not measured."""
+    from h5stream.baseline import RivalError, measure, measure_naive
+
+    how: dict[str, Any] = {"workers": report.workers, "row_nbytes": layout.row_nbytes, "starts": layout.file_starts}
+    how["batch_size"] = loader_arguments["batch_size"]
+    alone, why = measure.rows_alone(layout)
+    report.naive_failed = f"naive not measured: {why}" if why else ""
+    try:
+        with progress("naive", layout.rows) as show:
+            paths = loader_arguments["dataset"]
+            naive = measure_naive(paths, alone, seconds=seconds, progress=show, **how) if alone else None
+        if naive is not None:
+            report.add(naive)
+    except RivalError as error:
+        report.naive_failed = str(error)
+
+
 def print_row(console: Console, measured: Measurement, unit: str = "rows", *, header: bool) -> None:
-    """Print what was measured of one loader, below the names of the columns if that is the first."""
+    """Print the measurement of one loader, below the column titles if it is the first."""
     wide, first = max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))), measured.first_batch_s
     columns = [
         Column(
@@ -256,15 +277,15 @@ def print_row(console: Console, measured: Measurement, unit: str = "rows", *, he
 
 
 def print_end(console: Console, report: Report) -> None:
-    """Print what the rows come to."""
-    ours = [one for one in report.results if one.name != "naive"]
+    """Print the comparison, what each row means, and the result of the check."""
+    own_results = [one for one in report.results if one.name != "naive"]
     naive = next((one for one in report.results if one.name == "naive"), None)
     if naive is not None and naive.rows:
-        times = ((one.name, one.rows_per_s / naive.rows_per_s) for one in ours if not one.busy_s)
-        said = ", ".join(f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.2g}" for name, ratio in times)
-        # Rows read are at least those delivered, so that is what ours is at the least.
+        times = ((one.name, one.rows_per_s / naive.rows_per_s) for one in own_results if not one.busy_s)
+        ratios = ", ".join(f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.2g}" for name, ratio in times)
+        # The naive loader read at least the rows that it delivered, so the ratio is a lower bound.
         least = f" It finished no batch in {naive.seconds:.0f} s; the rows that it had read by then count."
-        prose(console, f"x naive: {said}." if naive.batches else f"x naive, at least: {said}.{least}", style="bold")
+        prose(console, f"x naive: {ratios}." if naive.batches else f"x naive, at least: {ratios}.{least}", style="bold")
     elif naive is not None:
         prose(console, "The naive loader read not one row in its time.")
     if report.naive_failed:
@@ -272,20 +293,22 @@ def print_end(console: Console, report: Report) -> None:
     for one in report.results:
         words = _WORDS[one.name].format(workers=report.workers, busy_ms=report.busy_ms, share=one.busy_share)
         prose(console, f"{one.name}: {words}.", style="dim")
-    if ours:
+    if own_results:
         stopped = "; ".join(one.name for one in report.results if one.stopped)
-        said = "1st batch: time to it. memory: growth of resident memory, worker processes included."
-        prose(console, said + (f" Stopped before the epoch's end: {stopped}." if stopped else ""), style="dim")
+        legend = "1st batch: time to it. memory: growth of resident memory, worker processes included."
+        prose(console, legend + (f" Stopped before the epoch's end: {stopped}." if stopped else ""), style="dim")
     if report.problem:
         prose(console, f"WRONG: {report.problem}", style="bold red")
     elif report.checked:
         rows, total = report.checked_rows, report.facts["rows"]
-        each = "each" if rows == total else f"{rows:,}, as many as there was time for,"
+        checked_text = "each" if rows == total else f"{rows:,}, as many as there was time for,"
         others = " in the other fields" if report.not_checked else ""
-        prose(console, f"Checked: {each} of {total:,} rows came once, with h5py's bytes{others}.", style="green")
+        prose(
+            console, f"Checked: {checked_text} of {total:,} rows came once, with h5py's bytes{others}.", style="green"
+        )
         for name, why in report.not_checked.items():
             prose(console, f"not checked: {name!r} {why}", style="yellow")
     for one_line in ["To stream it:", "", *report.lines] if report.lines else ():
         line(console, one_line.rstrip())
     if report.interrupted:
-        interrupted(console, "this is what was measured until then" if ours else "nothing was measured yet")
+        interrupted(console, "this is what was measured until then" if own_results else "nothing was measured yet")

@@ -1,4 +1,4 @@
-"""`h5stream inspect`, what is in files and what a shuffled batch costs; and `h5stream statistics`, of their values."""
+"""`h5stream inspect`: contents of files and the cost of a batch; `h5stream statistics`: statistics of their values."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def inspect_command(
     if catalogue or forget:
         show_catalogue(paths, forget, as_json)
         return
-    asked: dict[str, Any] = {"memory_budget": memory_budget, "threads": threads}
+    cost_options: dict[str, Any] = {"memory_budget": memory_budget, "threads": threads}
     if samples or options.is_python(fields):
-        show_samples(paths, samples, fields, as_json, batch_size=batch_size, **asked)
+        show_samples(paths, samples, fields, as_json, batch_size=batch_size, **cost_options)
         return
     from h5stream.workers.processes import in_child, ready_children
 
@@ -63,7 +63,7 @@ def inspect_command(
     from h5stream.cli.inspect_view import print_all
 
     names, most = options.listed_names(fields), None if everything else MOST_DATASETS
-    found = []
+    inspections = []
     shown, one_of_many = paths, False
     if len(paths) > 1 and not (names or everything or as_json):
         shown = show_files(pattern, paths, allow_external)
@@ -71,54 +71,56 @@ def inspect_command(
     for place, path in enumerate(shown):
         # A child goes through the file first, because libhdf5 crashes at some.
         listing = in_child(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
-        one = inspect_file(
-            path, fields=names, batch_size=batch_size, allow_external=allow_external, listing=listing, **asked
+        inspection = inspect_file(
+            path, fields=names, batch_size=batch_size, allow_external=allow_external, listing=listing, **cost_options
         )
-        found.append(one)
+        inspections.append(inspection)
         if not as_json:
             console = SafeConsole()
             if place or pattern:
                 console.print()
-            print_all(console, one, everything=everything, one_of_many=one_of_many)
+            print_all(console, inspection, everything=everything, one_of_many=one_of_many)
     if as_json:
-        print_json([one.to_dict() for one in found])
+        print_json([inspection.to_dict() for inspection in inspections])
 
 
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str]:
-    """Show what files are that hold the same, or fields of one sample; return those to be shown one by one."""
-    from h5stream.advice.alike import families_of
+    """Show files that hold the same fields, or fields of one sample; return those to show one by one."""
     from h5stream.advice.inspection import proposals_of_files
     from h5stream.advice.listing import list_files
+    from h5stream.advice.similar import families_of
     from h5stream.cli.inspect_view import print_files
     from h5stream.workers.processes import in_child
 
     families = families_of(paths)
     listings = in_child(f"listing {pattern or paths[0]!r}", list_files, paths, allow_external=allow_external)
-    ways = [families] * (len(families) > 1) + [{pattern: paths}] * bool(pattern)
-    kinds = ((some, proposals_of_files(some, listings, allow_external=allow_external)) for some in ways)
-    families, kind = next((found for found in kinds if found[1]), (families, None))
+    groupings = [families] * (len(families) > 1) + [{pattern: paths}] * bool(pattern)
+    proposals = (
+        (grouping, proposals_of_files(grouping, listings, allow_external=allow_external)) for grouping in groupings
+    )
+    families, kind = next((pair for pair in proposals if pair[1]), (families, None))
     if not kind:
         return paths
     print_files(SafeConsole(), pattern or ", ".join(families), len(paths), kind)
-    return [alike[0] for alike in families.values()]
+    return [members[0] for members in families.values()]
 
 
 def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
-    """Show what is kept of the objects of some files, or drop it."""
+    """Show the cached catalogues of the objects of some files, or delete them."""
     from h5stream.cli.inspect_view import print_catalogue
     from h5stream.storage.file.catalogue import forget, kept_of
 
-    found = {path: kept_of(path) for path in paths}
+    catalogues = {path: kept_of(path) for path in paths}
     dropped = {path: forget(path) if drop else 0 for path in paths}
     if as_json:
-        print_json([{"file": path, "dropped": dropped[path], "kept": kept} for path, kept in found.items()])
+        print_json([{"file": path, "dropped": dropped[path], "kept": kept} for path, kept in catalogues.items()])
         return
-    for path, kept in found.items():
+    for path, kept in catalogues.items():
         print_catalogue(SafeConsole(), path, kept, dropped[path] if drop else None)
 
 
-def show_samples(paths: list[str], text: str, fields: str, as_json: bool, **asked: Any) -> None:
-    """Show what a shuffled batch of samples costs; several files are one after the other, as a loader has them."""
+def show_samples(paths: list[str], text: str, fields: str, as_json: bool, **cost_options: Any) -> None:
+    """Show the cost of a shuffled batch of samples; several files are read as one, in order."""
     from h5stream import H5Dataset
     from h5stream.advice import batch_rows
     from h5stream.advice.cost import cost_samples
@@ -126,10 +128,10 @@ def show_samples(paths: list[str], text: str, fields: str, as_json: bool, **aske
     from h5stream.cli.inspect_view import print_samples
     from h5stream.engine.footprint import default_budget
 
-    asked["memory_budget"] = asked["memory_budget"] or default_budget(limits.memory_total_bytes())
+    cost_options["memory_budget"] = cost_options["memory_budget"] or default_budget(limits.memory_total_bytes())
     dataset = H5Dataset(paths, **options.loader_options(fields, text))
-    asked["batch_size"] = asked["batch_size"] or batch_rows(len(dataset), dataset.layout.row_nbytes)
-    cost = cost_samples(dataset, text or "Rows", **asked)
+    cost_options["batch_size"] = cost_options["batch_size"] or batch_rows(len(dataset), dataset.layout.row_nbytes)
+    cost = cost_samples(dataset, text or "Rows", **cost_options)
     if as_json:
         print_json([cost])
         return
@@ -169,12 +171,12 @@ def statistics_command(
     from h5stream.storage.file.meanings import not_followed, packed_text
 
     dataset = H5Dataset(paths, **options.loader_options(fields, samples))
-    found = dataset.statistics(axis=_axis(axis))
+    results = dataset.statistics(axis=_axis(axis))
     if as_json:
-        print_json({name: one.to_dict() for name, one in found.items()})
+        print_json({name: one.to_dict() for name, one in results.items()})
         return
     console = SafeConsole()
-    for line in _lines([*found.values()], console.width):
+    for line in _lines([*results.values()], console.width):
         console.print(line, soft_wrap=True)
     for name, attributes in not_followed(dataset.layout).items():
         text = f"{packed_text(name, attributes)}; without it stored numbers are counted, fill values among them"
@@ -191,31 +193,31 @@ def _axis(text: str) -> Any:
         raise OptionError(f"--axis takes a number, such as -1, or one for each field: x=-1,y=0, not {text!r}") from None
 
 
-def _lines(found: list[FieldStatistics], width: int) -> Iterator[Text]:
+def _lines(results: list[FieldStatistics], width: int) -> Iterator[Text]:
     import numpy as np
 
-    rows = {one.name: [*_rows(one)] for one in found}
-    lines_of = named_lines(["field", *_COLUMNS], [row for some in rows.values() for row in some], width)
-    if found:
-        yield Text(f"{found[0].samples:,} samples")
+    rows = {one.name: [*_rows(one)] for one in results}
+    lines_of = named_lines(["field", *_COLUMNS], [row for field_rows in rows.values() for row in field_rows], width)
+    if results:
+        yield Text(f"{results[0].samples:,} samples")
     yield from lines_of()
-    for one in found:
+    for one in results:
         for name, cells in rows[one.name]:
             yield from lines_of(name, cells, "")
-        if (left := np.size(one.mean) - _MOST_LINES) > 0:
-            yield Text(f"  and {left:,} more (--json)", style="dim")
+        if (hidden := np.size(one.mean) - _MOST_LINES) > 0:
+            yield Text(f"  and {hidden:,} more (--json)", style="dim")
         if one.counts:
             yield from _counts(one.counts, width)
 
 
 def _rows(one: FieldStatistics) -> Iterator[tuple[str, list[str]]]:
-    """Return a name and the cells of its line, for a field or for each of its channels."""
+    """Yield a name and the cells of its line, for a field or for each of its channels."""
     import numpy as np
 
     columns = (one.mean, one.std, one.min, one.max, one.nan, one.inf)
     for place in list(np.ndindex(np.shape(one.mean)))[:_MOST_LINES]:
         index = f"[{', '.join(map(str, place))}]" if place else ""
-        yield printable(f"{one.name}{index}", kept=""), [_number(np.asarray(each)[place]) for each in columns]
+        yield printable(f"{one.name}{index}", kept=""), [_number(np.asarray(column)[place]) for column in columns]
 
 
 def _number(value: Any) -> str:
@@ -228,13 +230,16 @@ def _number(value: Any) -> str:
 
 def _counts(counts: Mapping[Any, int], width: int) -> Iterator[Text]:
     """List the most frequent values and how often they come, broken between them."""
-    total, often = max(1, sum(counts.values())), sorted(counts.items(), key=lambda item: -item[1])[:_MOST_COUNTS]
-    said = [f"{_value(value)}: {count:,} ({count / total:.1%})" for value, count in often]
-    said += [f"and {more} more"] if (more := len(counts) - len(often)) else []
-    whole = ", ".join(text.replace(" ", "\xa0") for text in said)
+    total, most_frequent = (
+        max(1, sum(counts.values())),
+        sorted(counts.items(), key=lambda item: -item[1])[:_MOST_COUNTS],
+    )
+    texts = [f"{_value(value)}: {count:,} ({count / total:.1%})" for value, count in most_frequent]
+    texts += [f"and {more} more"] if (more := len(counts) - len(most_frequent)) else []
+    joined = ", ".join(text.replace(" ", "\xa0") for text in texts)
     first = f"  {counted(len(counts), 'value')}  "
     unbroken: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-    for line in textwrap.wrap(whole, width, initial_indent=first, subsequent_indent="    ", **unbroken):
+    for line in textwrap.wrap(joined, width, initial_indent=first, subsequent_indent="    ", **unbroken):
         yield Text(line.replace("\xa0", " "), style="dim")
 
 

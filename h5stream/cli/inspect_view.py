@@ -1,4 +1,4 @@
-"""How `h5stream inspect` looks: tables of datasets, what a batch costs, advice."""
+"""The output of `h5stream inspect`: tables of datasets, the cost of a batch, and advice."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def _show(console: Console, part: Shown) -> None:
 # --- the datasets -----------------------------------------------------------------------------------------
 
 
-def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
-    alike = {name for kind in found.kinds if kind.example for name in kind.datasets}
-    alike -= {entry.path for kind in found.kinds for entry in kind.example}
-    groups = [*found.groups.items()]
+def _datasets(inspection: Inspection, width: int, *, everything: bool) -> Shown:
+    similar = {name for kind in inspection.kinds if kind.example for name in kind.datasets}
+    similar -= {entry.path for kind in inspection.kinds for entry in kind.example}
+    groups = [*inspection.groups.items()]
     if not everything:
-        own = [(rows, [e for e in entries if not e.role and e.path not in alike]) for rows, entries in groups]
+        own = [(rows, [e for e in entries if not e.role and e.path not in similar]) for rows, entries in groups]
         groups = sorted((one for one in own if one[1]), key=lambda one: not one[0])
     listed = groups if everything else groups[:_LISTED_GROUPS]
     shown = None if everything else _LISTED
@@ -67,7 +67,7 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
     titles = ["a row", "chunk" if wide else "chunk rows", "chunk size", "filters", "stored", "ratio", "read"]
     titles = [title for title in titles if wide or title != "stored"]
     cells = {entry.path: _cells(entry, titles) for entry in entries}
-    named = [(f"  {path}", each) for path, each in cells.items()]
+    named = [(f"  {path}", row_cells) for path, row_cells in cells.items()]
     most = _WIDE_TYPE if wide else _NARROW_TYPE
     lines_of = named_lines(["dataset", *titles], named, width, gap=1 + wide, most=most)
     yield from lines_of()
@@ -77,8 +77,8 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
             style = "" if rows and not entry.role else "dim"
             yield from lines_of(f"  {entry.path}", cells[entry.path], style)
             yield from _members(entry, width, shown)
-        if left := len(members) - len(members[:shown]):
-            yield Text(f"  and {left:,} more (--all)", style="dim")
+        if hidden := len(members) - len(members[:shown]):
+            yield Text(f"  and {hidden:,} more (--all)", style="dim")
     with_rows = [entry for entry in entries if entry.rows]
     legend = ["ratio: how many times smaller filters make it"] * any(entry.filters for entry in with_rows)
     accesses = {entry.access for entry in with_rows}
@@ -91,9 +91,9 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
     lengths = len(groups) - len(listed)
     left_out = {
         f" of {counted(lengths, 'other length')}": sum(len(members) for _, members in groups[len(listed) :]),
-        " without data of its own": sum(bool(entry.role) for entry in found.entries),
-        " like one of these": len(alike),
-        " not looked at": found.left_out,
+        " without data of its own": sum(bool(entry.role) for entry in inspection.entries),
+        " like one of these": len(similar),
+        " not looked at": inspection.left_out,
     }
     yield from (Text(f"and {counted(n, 'dataset')}{what} (--all)", style="dim") for what, n in left_out.items() if n)
 
@@ -121,8 +121,8 @@ def _members(entry: DatasetEntry, width: int, most: int | None) -> Iterator[Text
     lines_of = named_lines(["member", "type"], shown, width)
     for name, dtype in shown:
         yield from lines_of(name, dtype)
-    if left := len(entry.members) - len(shown):
-        yield Text(f"    and {left:,} more members (--all)", style="dim")
+    if hidden := len(entry.members) - len(shown):
+        yield Text(f"    and {hidden:,} more members (--all)", style="dim")
 
 
 def _is_shown(entry: DatasetEntry) -> bool:
@@ -130,10 +130,10 @@ def _is_shown(entry: DatasetEntry) -> bool:
     return bool(entry.rows) or entry.layout == DAMAGED
 
 
-def _reasons(found: Inspection) -> Shown:
-    """Say why datasets with rows are refused, or read through h5py; those that are alike share a line."""
+def _reasons(inspection: Inspection) -> Shown:
+    """List the reasons why datasets with rows are refused or read through h5py; equal reasons share a line."""
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for entry in found.entries:
+    for entry in inspection.entries:
         if _is_shown(entry) and entry.access in _ACCESS_STYLES and not entry.role:
             by_reason.setdefault((entry.access, entry.reason), []).append(entry.path)
     for (access, reason), paths in by_reason.items():
@@ -143,17 +143,17 @@ def _reasons(found: Inspection) -> Shown:
 # --- what it is, and what to write ------------------------------------------------------------------------
 
 
-def _kinds(found: Inspection, printed: Proposal | None) -> Shown:
-    if found.kinds:
+def _kinds(inspection: Inspection, printed: Proposal | None) -> Shown:
+    if inspection.kinds:
         yield _heading("What is special about this file")
-    for place, kind in enumerate(sorted(found.kinds, key=lambda kind: kind is not printed)):
+    for place, kind in enumerate(sorted(inspection.kinds, key=lambda kind: kind is not printed)):
         if place:
             yield Text()
-        yield from _proposal(kind, found.file if kind is printed else "")
+        yield from _proposal(kind, inspection.file if kind is printed else "")
 
 
 def _proposal(kind: Proposal, file: str) -> Shown:
-    """Say what it is and, of a file that is named, the program that streams it and the command that counts its cost."""
+    """Describe a proposal; for a named file, add the program that streams it and the command for its cost."""
     yield Text(f"{kind.what}.")
     if kind.way_out:
         yield Text(f"{kind.way_out}{':' if file else '.'}")
@@ -165,30 +165,30 @@ def _proposal(kind: Proposal, file: str) -> Shown:
     alone = re.fullmatch(r'"([\w./]+)"', kind.fields_text)
     fields = alone[1] if alone and kind.samples_text else shlex.quote(kind.fields_text)
     if len(fields) > 60:
-        fields = shlex.quote(fields_text(kind.ways[0].fields, kind.samples_text, 0).replace("\n", "\n    "))
+        fields = shlex.quote(fields_text(kind.recipes[0].fields, kind.samples_text, 0).replace("\n", "\n    "))
     words = [f"h5stream inspect {shlex.quote(file)} --batch-size {kind.batch_size}"]
     words += [f"--samples {shlex.quote(kind.samples_text)}"] if kind.samples_text else []
     yield from _code(" \\\n    ".join([*words, f"--fields {fields}"]).splitlines(), "bold")
 
 
 def _code(lines: Sequence[str], style: str = "green") -> Iterator[Text]:
-    """Yield what is to be pasted, as it is, behind an empty line."""
+    """Yield lines to paste, unchanged, after an empty line."""
     return (whole(line, style) for line in ("", *lines) if lines)
 
 
-def _to_stream_it(found: Inspection, sample: SampleCost) -> Shown:
-    if printed_of(found.kinds, has_rows=True) or not found.lines:
-        return  # the lines of that are there
+def _to_stream_it(inspection: Inspection, sample: SampleCost) -> Shown:
+    if printed_of(inspection.kinds, has_rows=True) or not inspection.lines:
+        return  # the program of that proposal is already printed
     yield _heading("To stream it")
     count, others = len(sample.fields), "--fields tries others"
-    ways = {
+    introductions = {
         "named": "The fields that you named:",
         "root": f"A sample is a row of the {counted(count, 'dataset')} at the root, as is the default; {others}:",
         "rows": f"A sample is taken for a row of the {counted(count, 'field')} with the most data; {others}:",
     }
-    yield Text(ways[sample.chosen_by])
-    yield from _code(found.lines)
-    if entry := next((e for e in found.entries if e.members and e.path in sample.fields), None):
+    yield Text(introductions[sample.chosen_by])
+    yield from _code(inspection.lines)
+    if entry := next((e for e in inspection.entries if e.members and e.path in sample.fields), None):
         yield Text()
         alone = entry.members[0]["name"]
         yield Text(f"{entry.path} comes as a dict of its members; a member alone is a field too, such as {alone!r}.")
@@ -210,7 +210,7 @@ def _cost(sample: SampleCost, as_they_are: str) -> Shown:
 
 
 def _readers(title: str, readers: dict[str, BatchCost], decoded: str = "decoded") -> RenderableType:
-    """Return a table of what a batch costs several readers."""
+    """Return a table of the cost of a batch for several readers."""
     costs = readers.values()
     rows = [
         ["read from the file", *(_amplified(c.read_nbytes, c.read_amplification) for c in costs)],
@@ -270,11 +270,11 @@ def _mixing(sample: SampleCost) -> Shown:
     yield labelled([("", lines)])
 
 
-def _advice(found: Inspection) -> Shown:
+def _advice(inspection: Inspection) -> Shown:
     yield _heading("Advice")
-    if not found.advice:
+    if not inspection.advice:
         yield Text("None: this layout costs no more than it must.", style="green")
-    for number, advice in enumerate(found.advice, start=1):
+    for number, advice in enumerate(inspection.advice, start=1):
         every = advice.costs == EVERY_EPOCH
         once = "" if every else " It is read once and kept, so this delays the first batch only."
         about = (f"{names_text(advice.fields)}: " if advice.fields else "", "bold")
@@ -282,47 +282,49 @@ def _advice(found: Inspection) -> Shown:
         way_out = Text.assemble(("way out: ", "dim"), advice.way_out)
         columns = [Column("", justify="right", style="yellow" if every else "dim"), Column("", overflow="fold")]
         yield table(columns, [(f"{number}.", Group(problem, way_out))])
-    if found.repack_command:
+    if inspection.repack_command:
         yield Text("This writes such a layout to a new file:")
-        yield whole(found.repack_command, "bold")
+        yield whole(inspection.repack_command, "bold")
 
 
 # --- the command ------------------------------------------------------------------------------------------
 
 
-def print_all(console: Console, found: Inspection, *, everything: bool, one_of_many: bool = False) -> None:
-    """Print everything that was found about a file; of one of many that are alike, what is in it."""
-    count = len(found.entries) + found.left_out
-    facts = f"{text_of_bytes(found.file_nbytes)}, {counted(count, 'dataset')}"
-    if found.asked.requests:
-        facts += f", opened with {counted(found.asked.requests, 'request')}, {text_of_bytes(found.asked.nbytes)}"
-    apart = "  " if len(found.file) + len(facts) + 2 <= console.width else "\n"
-    console.print(Text.assemble((found.file, "bold"), f"{apart}{facts}"), soft_wrap=True)
-    sample, printed = found.sample, printed_of(found.kinds, has_rows=found.sample is not None)
+def print_all(console: Console, inspection: Inspection, *, everything: bool, one_of_many: bool = False) -> None:
+    """Print everything about a file, or only the contents of one of many similar files."""
+    count = len(inspection.entries) + inspection.left_out
+    facts = f"{text_of_bytes(inspection.file_nbytes)}, {counted(count, 'dataset')}"
+    if inspection.asked.requests:
+        facts += (
+            f", opened with {counted(inspection.asked.requests, 'request')}, {text_of_bytes(inspection.asked.nbytes)}"
+        )
+    apart = "  " if len(inspection.file) + len(facts) + 2 <= console.width else "\n"
+    console.print(Text.assemble((inspection.file, "bold"), f"{apart}{facts}"), soft_wrap=True)
+    sample, printed = inspection.sample, printed_of(inspection.kinds, has_rows=inspection.sample is not None)
     if count:
-        _show(console, _datasets(found, console.width, everything=everything))
-        _show(console, _reasons(found))
+        _show(console, _datasets(inspection, console.width, everything=everything))
+        _show(console, _reasons(inspection))
     if not one_of_many:
-        _show(console, _kinds(found, printed))
+        _show(console, _kinds(inspection, printed))
     if sample is None and (printed is None or printed.key == "single_values"):
-        _show(console, iter([Text(f"What a batch costs is not known: {found.no_sample}.", style="yellow")]))
+        _show(console, iter([Text(f"What a batch costs is not known: {inspection.no_sample}.", style="yellow")]))
     if sample is not None and not one_of_many:
         as_they_are = ", without samples=" if printed and printed.samples_text else ""
-        for part in (_to_stream_it(found, sample), _cost(sample, as_they_are), _mixing(sample)):
+        for part in (_to_stream_it(inspection, sample), _cost(sample, as_they_are), _mixing(sample)):
             _show(console, part)
     if sample is not None:
-        _show(console, _advice(found))
+        _show(console, _advice(inspection))
 
 
 def print_files(console: Console, pattern: str, count: int, kind: Proposal) -> None:
-    """Print what files are that hold the same."""
+    """Print what several files with the same fields hold."""
     console.print(Text.assemble((pattern, "bold"), f"  {counted(count, 'file')}"), soft_wrap=True)
     _show(console, _proposal(kind, pattern))
     _show(console, iter([Text("Each of them:" if kind.key == "joined" else "The first of them:")]))
 
 
 def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
-    """Print what shuffled batches of samples cost."""
+    """Print the cost of shuffled batches of samples."""
     console.print(Text(file, "bold"), soft_wrap=True)
     why = "objects that lack a field" if cost.text.startswith("Objects") else "segments shorter than one"
     short = f"; left out: {cost.left_out:,} {why}" if cost.left_out else ""
@@ -342,16 +344,18 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     _show(console, iter(shown))
 
 
-def print_catalogue(console: Console, path: str, kept: Sequence[CatalogueEntry], dropped: int | None) -> None:
-    """Print what is kept of a file's objects, or how much of it was dropped."""
-    what = f"{counted(len(kept), 'catalogue')} kept" if dropped is None else f"{counted(dropped, 'catalogue')} dropped"
+def print_catalogue(console: Console, path: str, entries: Sequence[CatalogueEntry], dropped: int | None) -> None:
+    """Print the cached catalogues of a file, or how many of them were deleted."""
+    what = (
+        f"{counted(len(entries), 'catalogue')} kept" if dropped is None else f"{counted(dropped, 'catalogue')} dropped"
+    )
     console.print(Text(printable(f"{path}: {what}"), "bold cyan" if dropped is None else ""))
     if dropped is not None:
         return
-    for one in kept:
+    for one in entries:
         when = datetime.datetime.fromtimestamp(one.made).strftime("%Y-%m-%d %H:%M")
         state = "" if one.is_current else "; of the file as it was, made anew when it is opened"
         console.print(Text(printable(f"  {one.of}: {counted(one.objects, 'object')}, {one.fields}")))
-        asked = f"{one.asked:,} of them asked of HDF5"
-        console.print(Text(f"    {text_of_bytes(one.nbytes)}, made {when}, {asked}{state}", style="dim"))
-    console.print(Text("--forget drops them" if kept else "Objects(...) of 2,000 and more are kept", style="dim"))
+        looked_up = f"{one.asked:,} of them asked of HDF5"
+        console.print(Text(f"    {text_of_bytes(one.nbytes)}, made {when}, {looked_up}{state}", style="dim"))
+    console.print(Text("--forget drops them" if entries else "Objects(...) of 2,000 and more are kept", style="dim"))

@@ -45,7 +45,7 @@ def monitor_command(
 
     if duration is not None and not duration > 0:
         raise OptionError(f"--duration {duration:g}: must be more than 0 seconds")
-    # What is missing is said now, not after an hour of watching.
+    # Report what is missing now, not after an hour of watching.
     if plot is not None:
         check_plot_path(plot)
     check_writable(plot, "--plot")
@@ -69,12 +69,12 @@ def monitor_command(
 
 
 class Arrivals(queue.SimpleQueue["SystemSample | None"]):
-    """A sink that hands the samples over to the main thread, and None behind the last."""
+    """A sink that hands the samples over to the main thread, and None after the last."""
 
     write = queue.SimpleQueue.put
 
     def close(self) -> None:
-        """Let the iteration end behind what has come."""
+        """Add the None that ends the iteration after the samples that have arrived."""
         self.put(None)
 
     def until(self, once: bool, duration_s: float | None) -> Iterator[SystemSample]:
@@ -85,7 +85,7 @@ class Arrivals(queue.SimpleQueue["SystemSample | None"]):
             while (sample := self.get(timeout=wait_s)) is not None and sample.process is not None:
                 yield sample
                 wait_s = None if end_s is None else end_s - time.monotonic()
-                # Where a screen takes longer to draw than a sample to come, one more would always be there.
+                # If drawing takes longer than the interval, the next sample is always there already.
                 if once or (wait_s is not None and wait_s <= 0):
                     return
 
@@ -99,14 +99,14 @@ def _show(
     if live and sys.stdout.isatty():
         _show_screen(monitor, arrivals, pid)
         return
-    told = as_json
+    reason_shown = as_json
     for sample in arrivals:
         devices = range(max(1, len(sample.gpus)))
         lines = [sample_to_json(sample)] if as_json else [format_line(sample, device) for device in devices]
         sys.stdout.write("\n".join([*lines, ""]))
         sys.stdout.flush()
-        if not told and sample.gpu_reason is not None:
-            told = True
+        if not reason_shown and sample.gpu_reason is not None:
+            reason_shown = True
             line(Console(stderr=True), f"GPU: {sample.gpu_reason}")
 
 
@@ -120,7 +120,7 @@ def _show_screen(monitor: SystemMonitor, arrivals: Iterator[SystemSample], pid: 
     # A screen of its own: what stood there before comes back, and the summary stays as ordinary text.
     with contextlib.suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
         for _ in arrivals:
-            # Without --pid the watched process is this command, which was not asked about.
+            # Without --pid the watched process is this command itself, which is of no interest.
             picture = render_screen(
                 monitor.history, console.width, title=title, note=monitor.note, with_process=pid is not None
             )

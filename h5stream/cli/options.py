@@ -26,8 +26,8 @@ def size(text: str | int) -> int:
         ) from None
 
 
-def some_size(text: str | int) -> int:
-    """Return the bytes of a size that is more than nothing."""
+def positive_size(text: str | int) -> int:
+    """Return the bytes of a size of at least 1 byte."""
     if (nbytes := size(text)) < 1:
         raise typer.BadParameter(f"takes at least 1 byte, not {str(text)!r}")
     return nbytes
@@ -43,7 +43,7 @@ def number(name: str, text: str, metavar: str = "N", least: float | None = 1) ->
     return typer.Option(name, min=least, metavar=metavar, help=text)
 
 
-def nbytes(name: str, text: str, parser: Callable[[str], float] = some_size, **more: Any) -> Any:
+def nbytes(name: str, text: str, parser: Callable[[str], float] = positive_size, **more: Any) -> Any:
     """Return an option of a number of bytes."""
     return typer.Option(name, parser=parser, metavar="SIZE", help=text, **more)
 
@@ -54,14 +54,14 @@ def files_argument(text: str) -> Any:
 
 
 def words(name: str, text: str, metavar: str = "TEXT") -> Any:
-    """Return an option of a text, whose default is none."""
+    """Return an option that takes a text and shows no default."""
     return typer.Option(name, metavar=metavar, help=text, show_default=False)
 
 
 def _without_credentials(wanted: bool) -> bool:
-    """Say so in the environment, which processes that help have as well."""
+    """Turn credentials off in the environment, which helper processes inherit."""
     if wanted:
-        os.environ.update({f"{whose}_SKIP_SIGNATURE": "true" for whose in ("AWS", "GOOGLE", "AZURE")})
+        os.environ.update({f"{provider}_SKIP_SIGNATURE": "true" for provider in ("AWS", "GOOGLE", "AZURE")})
     return wanted
 
 
@@ -95,7 +95,7 @@ AsJson = Annotated[bool, flag("--json", "Print the figures as JSON.")]
 
 
 def loader_options(fields: str, samples: str) -> dict[str, Any]:
-    """Return the loader's ``fields=``, names with commas between them or what it takes in Python, and ``samples=``."""
+    """Return the loader's ``fields=`` (from names with commas between them, or from Python) and ``samples=``."""
     names: Any = None
     if samples or is_python(fields):
         from h5stream.advice import program
@@ -115,11 +115,11 @@ def loader_of(
     window: str,
     memory_budget: int | None,
 ) -> dict[str, Any]:
-    """Return what a loader of shuffled batches is made of; the loader refuses a window that it does not know."""
-    given = loader_options(fields, samples)
-    return given | {
+    """Return the arguments of a loader of shuffled batches; the loader itself checks the window."""
+    arguments = loader_options(fields, samples)
+    return arguments | {
         "dataset": paths,
-        "batch_size": batch_size or batch_rows_of(paths, **given),
+        "batch_size": batch_size or batch_rows_of(paths, **arguments),
         "shuffle": True,
         "seed": 0,
         "num_workers": threads,
@@ -147,12 +147,12 @@ def split_names(text: str) -> list[str]:
     return [re.sub(r"(?<!\\)\s+$", "", name.lstrip()) for name in names]
 
 
-def files_of(given: list[str]) -> list[str]:
-    """Return the readable files that paths and patterns name; a typing error is told before torch is imported."""
+def files_of(names: list[str]) -> list[str]:
+    """Return the readable files that paths and patterns name; a wrong path is refused before torch is imported."""
     from h5stream.storage.layout.fields import paths_of
     from h5stream.storage.source.local import FileIdentity, identities_of, not_permitted
 
-    paths = [path for one in given for path in paths_of(one, None)]
+    paths = [path for one in names for path in paths_of(one, None)]
     for path, identity in zip(paths, identities_of(paths), strict=True):
         if isinstance(identity, FileIdentity) and not os.access(path, os.R_OK):
             raise not_permitted(path)
@@ -160,24 +160,24 @@ def files_of(given: list[str]) -> list[str]:
 
 
 def named(paths: list[str]) -> str:
-    """Return the name of a file, or how many there are."""
+    """Return the name of the file, or the number of files."""
     return paths[0] if len(paths) == 1 else f"{len(paths)} files"
 
 
 def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
-    """Return the rows of a batch of these files where the user says nothing."""
+    """Return the default number of rows of a batch of these files."""
     from h5stream.storage.open.opening import open_layout
 
     layout = open_layout(paths, fields, samples=samples)
     return batch_rows(layout.samples, layout.row_nbytes)
 
 
-def pattern_of(given: list[str]) -> str:
-    """Return the pattern that stands for all files that are given, which may be a folder; empty where there is none."""
+def pattern_of(names: list[str]) -> str:
+    """Return the pattern or folder that stands for all the given files; empty where there is none."""
     from h5stream.base.names import as_pattern
     from h5stream.storage.layout.fields import is_folder, paths_of
 
-    (one, *others) = given
+    (one, *others) = names
     if others or os.path.isfile(one) or not (is_folder(one) or glob.has_magic(as_pattern(one))):
         return ""
     if not os.path.isdir(one):
@@ -187,14 +187,14 @@ def pattern_of(given: list[str]) -> str:
 
 
 def check_writable(path: Path | None, option: str) -> None:
-    """Refuse an output path that cannot be written, before anything is measured; what is there stays as it is."""
+    """Refuse an output path that cannot be written, before anything is measured; an existing file is not changed."""
     if path is None:
         return
     from h5stream.storage.source.stores import is_address, restored
 
     if is_address(address := restored(path)):
-        said = "is in a store, which h5stream only reads: name a local file, and copy it there"
-        raise OptionError(f"{option} {address!r} {said}")
+        reason = "is in a store, which h5stream only reads: name a local file, and copy it there"
+        raise OptionError(f"{option} {address!r} {reason}")
     is_new = not path.exists()
     try:
         path.open("ab").close()

@@ -1,6 +1,6 @@
-"""What the commands print: lines, and notices once each.
+"""Printing for the commands: lines, tables, JSON, and notices, each once.
 
-Nothing goes to a terminal that may not: no control characters from files, and nothing that its encoding cannot say.
+A terminal never gets control characters from files, or characters that its encoding lacks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SafeConsole(Console):
     """A console for text that comes from files."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Clean what is about to be printed; the console's own colours are added later."""
+        """Remove control characters before printing; the console's own colours are added later."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
@@ -75,7 +75,7 @@ def line(console: Console, text: str) -> None:
 
 
 def prose(console: Console, text: str, style: str = "") -> None:
-    """Print a sentence, broken at the console's width; what is in it is no markup."""
+    """Print a sentence, wrapped at the console's width, without interpreting markup."""
     console.print(printable(text, kept=""), style=style, markup=False, highlight=False)
 
 
@@ -88,18 +88,18 @@ def notes(console: Console, notices: Iterable[str], seen: set[str]) -> None:
 
 
 @contextlib.contextmanager
-def noted(as_typed: Callable[[str], str]) -> Iterator[None]:
-    """Print what the package logs, and warns of, as notes on standard error, broken between words."""
+def print_notices(as_typed: Callable[[str], str]) -> Iterator[None]:
+    """Print log records and warnings of the package as notes on standard error, wrapped between words."""
 
     def show(text: str, head: str) -> None:
         prose(SafeConsole(stderr=True), f"{head}: {as_typed(text)}", style="yellow")
 
-    class Noting(logging.Handler):
+    class NoticeHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.name != "h5stream.monitor":  # which the command says itself
+            if record.name != "h5stream.monitor":  # which the command reports itself
                 show(record.getMessage(), "note")
 
-    logger, handler = logging.getLogger("h5stream"), Noting(logging.WARNING)
+    logger, handler = logging.getLogger("h5stream"), NoticeHandler(logging.WARNING)
     logger.addHandler(handler)
     try:
         with warnings.catch_warnings():
@@ -118,22 +118,22 @@ def noted(as_typed: Callable[[str], str]) -> Iterator[None]:
 
 
 def interrupted(console: Console, what: str) -> None:
-    """Say what there is after Ctrl-C."""
+    """Print what is available after Ctrl-C."""
     prose(console, f"Interrupted: {what}.", style="yellow")
 
 
-def advice(found: Suggestion, *, with_arithmetic: bool = True) -> Group:
+def advice(suggestion: Suggestion, *, with_arithmetic: bool = True) -> Group:
     """Lay a suggestion out: its answer, then arithmetic, notes and sources beside their labels."""
     parts: list[tuple[str, list[RenderableType]]] = []
     for label, lines, style in (
-        ("because", found.arithmetic if with_arithmetic else (), ""),
-        ("note", found.caveats, "yellow"),
-        ("source", found.sources, "dim"),
+        ("because", suggestion.arithmetic if with_arithmetic else (), ""),
+        ("note", suggestion.caveats, "yellow"),
+        ("source", suggestion.sources, "dim"),
     ):
         # As padding and not as spaces, an indent also holds where the line is folded.
         indents = [(line.lstrip(), len(line) - len(line.lstrip())) for line in lines]
         parts.append((label, [Padding(Text(line, style=style), (0, 0, 0, indent)) for line, indent in indents]))
-    return Group(Text(f"{found.title}: {found.answer}", style="bold"), labelled(parts, width=8))
+    return Group(Text(f"{suggestion.title}: {suggestion.answer}", style="bold"), labelled(parts, width=8))
 
 
 def print_json(value: Any) -> None:
@@ -152,18 +152,18 @@ def table(
     gap: int = 1,
     header_style: str = "bold",
 ) -> Table:
-    """Return a table without lines; where no column has a title, without titles."""
+    """Return a table without lines; the titles are shown if any column has one."""
     titled = any(column if isinstance(column, str) else column.header for column in columns)
-    made = Table(
+    result = Table(
         *columns, box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style=header_style, show_header=titled
     )
     for row in rows:
-        made.add_row(*row)
-    return made
+        result.add_row(*row)
+    return result
 
 
 def whole(text: str, style: str = "") -> Text:
-    """Return a line that is printed as it is, however long: it is there to be copied."""
+    """Return a line that is never broken, however long, so that it can be copied."""
     return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
@@ -173,7 +173,7 @@ Cells = Sequence[str | Text]
 def named_lines(
     titles: Sequence[str], rows: Sequence[tuple[str, Cells]], width: int, *, gap: int = 2, most: int = 1 << 30
 ) -> Callable[..., Iterator[Text]]:
-    """Return what makes the lines of a table out of a name and cells; a name too long for its column has its own line.
+    """Return a function that yields the lines of a table row; a name longer than its column gets its own line.
 
     Columns are as wide as the longest of their cells, or `most`, beyond which a cell goes on in the next line. Not
     rich's table: that breaks names, and a broken name cannot be copied.

@@ -48,9 +48,9 @@ RepackFields = Annotated[
 ]
 
 
-def recipe_of(fields: str, chunk_bytes: int, **asked: Any) -> Recipe:
-    """Return how files are rewritten, as the options say."""
-    return Recipe.of(fields=options.listed_names(fields), chunk_nbytes=chunk_bytes, **asked)
+def recipe_of(fields: str, chunk_bytes: int, **choices: Any) -> Recipe:
+    """Return the recipe that the options describe."""
+    return Recipe.of(fields=options.listed_names(fields), chunk_nbytes=chunk_bytes, **choices)
 
 
 def repack_command(
@@ -69,10 +69,10 @@ def repack_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Rewrite IN as OUT in chunks that stream well; everything else in it is kept, and every row is verified."""
-    given = options.files_of([source])
-    if len(given) > 1:
+    sources = options.files_of([source])
+    if len(sources) > 1:
         raise OptionError(
-            f"repack writes one file, and {source!r} names {len(given)}; to rewrite several into a folder: "
+            f"repack writes one file, and {source!r} names {len(sources)}; to rewrite several into a folder: "
             "h5stream stage FILES --to DIR --repack"
         )
     if not target.exists():
@@ -81,7 +81,7 @@ def repack_command(
     from h5stream.repacking.repack import carry_out, plan_repack
 
     plan, console, seen = (
-        plan_repack(given[0], target, recipe, overwrite=overwrite),
+        plan_repack(sources[0], target, recipe, overwrite=overwrite),
         SafeConsole(quiet=as_json),
         set[str](),
     )
@@ -92,9 +92,9 @@ def repack_command(
             bar.show(now.bytes_done, now.bytes_total, f"{now.step} {now.dataset}")
 
         result = carry_out(plan, target, overwrite, show)
-    for text in _some([f"copied as it is: {path} ({why})" for path, why in result.copied]):
+    for text in _shortened([f"copied as it is: {path} ({why})" for path, why in result.copied]):
         line(console, f"  {text}")
-    notes(console, _some([notice for notice in result.notices if notice not in seen]), seen)
+    notes(console, _shortened([notice for notice in result.notices if notice not in seen]), seen)
     shuffled = f", {len(result.shuffled)} of them shuffled" if result.shuffled else ""
     prose(
         console,
@@ -110,7 +110,7 @@ def repack_command(
 
 
 def _plugin(compress: str) -> str:
-    """Say what h5py needs for what it cannot decompress by itself."""
+    """Return a note if plain h5py needs hdf5plugin for this filter."""
     return f"; plain h5py reads {compress} after import hdf5plugin" * (compress in ("lz4", "zstd"))
 
 
@@ -121,15 +121,15 @@ def _compared(console: SafeConsole, result: RepackResult) -> list[float]:
     with Bar(SafeConsole(stderr=True), "measuring both files", unit="s") as bar:
         bar.show(total=_MEASURED_S, note="--no-measure leaves this out")
         before, after = rates = fresh_rates([str(result.source), str(result.target)], result.samples)
-    ratio, fields = f"{after / before:.1f} x", ", ".join(_some(result.samples))
+    ratio, fields = f"{after / before:.1f} x", ", ".join(_shortened(result.samples))
     prose(console, f"{before:,.0f} -> {after:,.0f} rows/s ({ratio}), opened anew and shuffled: {fields}")
     if round(after / before, 1) < 1:
         prose(console, f"slower: {ratio}; keep the old file", style="yellow")
     return rates
 
 
-def _some(texts: Sequence[str]) -> list[str]:
-    """Return the first texts, and how many more there are."""
+def _shortened(texts: Sequence[str]) -> list[str]:
+    """Return the first texts, and a line that counts the others."""
     return [*texts[:_SHOWN], *[f"... and {len(texts) - _SHOWN} more"] * (len(texts) > _SHOWN)]
 
 
@@ -192,7 +192,7 @@ def stage_command(
 def _chosen(
     folders: dict[str, Path | None], files: list[str] | None, recipe: Recipe, *, follow: bool, force: bool, repack: bool
 ) -> tuple[str, Path]:
-    """Return the option that says what to do, and its folder, and refuse what does not go with it."""
+    """Return the option that selects the action, and its folder; refuse options that do not belong to it."""
     example = "For example: h5stream stage a.h5 --to /dev/shm/x"
     chosen = [(name, value) for name, value in folders.items() if value is not None]
     if len(chosen) != 1:
@@ -215,7 +215,7 @@ def _chosen(
     return what, folder
 
 
-def _stage(files: list[str], as_json: bool, **asked: Any) -> None:
+def _stage(files: list[str], as_json: bool, **staging_options: Any) -> None:
     from h5stream.staging import stage
 
     console, errors, seen = SafeConsole(quiet=as_json), SafeConsole(stderr=True), set[str]()
@@ -227,7 +227,7 @@ def _stage(files: list[str], as_json: bool, **asked: Any) -> None:
             bar.show(now.bytes_done, now.bytes_total, waiting or f"{now.files_done}/{now.files_total} files")
 
         # No lease: it would end with this command, which is about to end.
-        result = stage(files, lease=False, progress=show, **asked)
+        result = stage(files, lease=False, progress=show, **staging_options)
         notes(errors, result.notices, seen)
         seconds = max(bar.elapsed_s, 1e-6)
     if as_json:
@@ -235,7 +235,7 @@ def _stage(files: list[str], as_json: bool, **asked: Any) -> None:
     for path in (*result.paths, *result.followed):
         line(console, f"  {path}{'' if path in result.copied else '  (was there)'}")
     rate = f" in {seconds:.1f} s, {text_of_bytes(result.bytes_copied / seconds)}/s" if result.copied else ""
-    done = f"{len(result.copied)} {'repacked' if asked['repack'] else 'copied'}"
+    done = f"{len(result.copied)} {'repacked' if staging_options['repack'] else 'copied'}"
     prose(console, f"{done} ({text_of_bytes(result.bytes_copied)}{rate}), {len(result.reused)} reused.")
     line(console, f"Remove with: h5stream stage --remove {result.folder}")
 

@@ -71,17 +71,17 @@ _SPLITS = {
     "groups": "write by=, the samples that stay together",
     "shuffle": "parts are always drawn at random; subset(slice(0, 800)) takes the first samples",
 }
-"""What other libraries call what `split` takes, and what to write."""
+"""Arguments of other libraries' splits, and what to write instead."""
 
 REUSED_NBYTES = 32 * 1024 * 1024
-"""The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
-Source: ``mallopt(3)``, M_MMAP_THRESHOLD, whose limit this is."""
+"""The C library reuses freed memory of fewer bytes; mapping it afresh costs more than reading into it. Source:
+``mallopt(3)``, M_MMAP_THRESHOLD, whose upper limit this is."""
 
 _VALUES_NBYTES, _VALUES_ROWS = 64 * 1024 * 1024, 1 << 20
-"""What is read together of a field that a split goes by."""
+"""Limits on the values of a field that are read together for a split."""
 _CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
-_OPENED = ("layout", "chosen", "shares", "_numpy", "_cache", "_asked")
-"""The attributes that make a dataset of files that are open; the others follow from them."""
+_OPENED = ("layout", "chosen", "shares", "_numpy", "_cache", "_requests")
+"""The attributes that define a dataset of open files; the others are derived from them."""
 
 
 class H5Dataset(Dataset[Any]):
@@ -160,7 +160,7 @@ class H5Dataset(Dataset[Any]):
     shares: SourceShares | None
     _numpy: bool
     _cache: BlockCache
-    _asked: tuple[tuple[Asked, SampleKind | None], ...]  # of each that was joined: for fields besides
+    _requests: tuple[tuple[Asked, SampleKind | None], ...]  # one per joined dataset, to open further fields
 
     def __init__(
         self,
@@ -176,25 +176,25 @@ class H5Dataset(Dataset[Any]):
         cache_size: int | str | None = None,
     ) -> None:
         of_files = {"storage_options": storage_options, "cache": cache, "cache_size": cache_size}
-        if (given := opened(source, fields, samples=samples, **of_files)) is not None:
-            self._become(given, _numpy=numpy or given._numpy)
+        if (existing := opened(source, fields, samples=samples, **of_files)) is not None:
+            self._become(existing, _numpy=numpy or existing._numpy)
         else:
             with opened_with(storage_options, ObjectCache.of(cache, cache_size)):
-                asked = read_request(cast(Source, source), fields)
-                asked = replace(asked, shape=None if asked.shape is None else _with_torch_dtypes(asked.shape))
-                self.layout = open_layout(asked, samples=samples, allow_external=allow_external)
+                request = read_request(cast(Source, source), fields)
+                request = replace(request, shape=None if request.shape is None else _with_torch_dtypes(request.shape))
+                self.layout = open_layout(request, samples=samples, allow_external=allow_external)
                 if samples is None:
-                    hint(hint_of_rows(asked, self.layout), SAMPLES)
+                    hint(hint_of_rows(request, self.layout), SAMPLES)
             if cache is not None and not any(is_address(file.path) for file in self.layout.files):
                 _log.warning("cache= keeps what is read of stores, and no file of this dataset is in one: leave it out")
-            self._asked = ((replace(asked, shape=self.layout.shape), samples),)
+            self._requests = ((replace(request, shape=self.layout.shape), samples),)
             self.chosen, self.shares, self._numpy, self._cache = None, None, numpy, BlockCache()
             self._prepare()
         if rows is not None:
-            self._become(self._but().subset(rows))
+            self._become(self._replace().subset(rows))
 
     def _prepare(self) -> None:
-        """Make what follows from what was opened."""
+        """Derive the other attributes from those of the open files."""
         H5Dataset.set_epoch(self, 0)
         self._reader, self._assembler = RowReader(self.layout), Assembler(self.layout)
         for field, dtype in self._assembler.dtypes if self._numpy else ():
@@ -204,19 +204,19 @@ class H5Dataset(Dataset[Any]):
                 way_out = "leave numpy= out, or give dtype=torch.float32"
                 if isinstance(error, ImportError):
                     way_out += ", or install ml_dtypes, which has it for NumPy"
-                said = f"field {field.name!r}: numpy=True cannot give {dtype}, which NumPy has no type for"
-                raise OptionError(f"{said}; {way_out}") from None
+                problem = f"field {field.name!r}: numpy=True cannot give {dtype}, which NumPy has no type for"
+                raise OptionError(f"{problem}; {way_out}") from None
 
-    def _become(self, known: H5Dataset, **changes: Any) -> None:
-        """Take over what was opened as another dataset, but for some attributes."""
-        vars(self).update({name: vars(known)[name] for name in _OPENED} | changes)
+    def _become(self, other: H5Dataset, **changes: Any) -> None:
+        """Copy the open files of another dataset, with changes to some attributes."""
+        vars(self).update({name: vars(other)[name] for name in _OPENED} | changes)
         self._prepare()
 
-    def _but(self, **changes: Any) -> H5Dataset:
-        """Return a dataset of the same open files that differs in some attributes; a plain one, also of a subclass."""
-        other = H5Dataset.__new__(H5Dataset)
-        other._become(self, **changes)
-        return other
+    def _replace(self, **changes: Any) -> H5Dataset:
+        """Return a plain `H5Dataset` of the same open files with changes to some attributes."""
+        copied = H5Dataset.__new__(H5Dataset)
+        copied._become(self, **changes)
+        return copied
 
     def __len__(self) -> int:
         chosen = self.rows
@@ -366,7 +366,7 @@ class H5Dataset(Dataset[Any]):
         total = len(self)
         strata = None if stratify is None else codes_of(self._values(stratify, "stratify="), total, "stratify=")
         if isinstance(by, str) and by in BY:
-            are_objects = all(isinstance(samples, Objects) for _, samples in self._asked)
+            are_objects = all(isinstance(samples, Objects) for _, samples in self._requests)
             numbers = group_numbers(self.layout, self.rows, by, self.blocks, are_objects=are_objects)
             groups: Any = codes_of(numbers, total, "by=")
         elif by is not None:
@@ -416,7 +416,7 @@ class H5Dataset(Dataset[Any]):
         return statistics_of(self.layout, self.rows, fields, axis, executor)
 
     def _values(self, name: Any, what: str) -> Any:
-        """Return the value that each sample has of a field, or of a dataset beside the fields; arrays as they are."""
+        """Return each sample's value of a field, or of another dataset of the files; arrays are returned unchanged."""
         if isinstance(name, Values):
             return name.values
         if not isinstance(name, (str, Field)):
@@ -427,14 +427,16 @@ class H5Dataset(Dataset[Any]):
         return np.concatenate(pieces)
 
     def _with_field(self, name: str | Field) -> SampleLayout:
-        """Open the files again, with a field behind the others."""
+        """Open the files again with an additional field; return the layout."""
         shapes = []
-        for asked, samples in self._asked:
-            assert asked.shape is not None
+        for request, samples in self._requests:
+            assert request.shape is not None
             field = (
                 Field(name, take=(0,) if isinstance(samples, Sequences) else None) if isinstance(name, str) else name
             )
-            shapes.append(SampleShape(kind="dict", keys=(*asked.shape.keys, ""), fields=(*asked.shape.fields, field)))
+            shapes.append(
+                SampleShape(kind="dict", keys=(*request.shape.keys, ""), fields=(*request.shape.fields, field))
+            )
         return self._reopened(shapes, repr(name))[0]
 
     def with_fields(self, fields: Fields) -> H5Dataset:
@@ -467,8 +469,8 @@ class H5Dataset(Dataset[Any]):
         if self.shares is not None:
             raise OptionError("fields= of a Mixture are those of its sources; name them there")
         shape = _with_torch_dtypes(sample_shape(cast(Any, fields)))
-        layout, asked = self._reopened([shape] * len(self._asked), "one of fields=")
-        return self._but(layout=layout, _asked=asked, _cache=BlockCache())
+        layout, requests = self._reopened([shape] * len(self._requests), "one of fields=")
+        return self._replace(layout=layout, _requests=requests, _cache=BlockCache())
 
     def _with_columns_of(self, first: H5Dataset) -> H5Dataset:
         """Return the same dataset with columns by name in the order of another."""
@@ -476,32 +478,32 @@ class H5Dataset(Dataset[Any]):
         if not columns or not any(shape.by_name for shape in self._shapes):
             return self
         shapes = [shape.with_columns(columns) for shape in self._shapes]
-        layout, asked = self._reopened(shapes, "one of fields=")
-        return self._but(layout=layout, _asked=asked, _cache=BlockCache())
+        layout, requests = self._reopened(shapes, "one of fields=")
+        return self._replace(layout=layout, _requests=requests, _cache=BlockCache())
 
     @property
     def _shapes(self) -> list[SampleShape]:
-        return [asked.shape for asked, _ in self._asked if asked.shape is not None]
+        return [request.shape for request, _ in self._requests if request.shape is not None]
 
     def _reopened(self, shapes: list[SampleShape], what: str) -> tuple[SampleLayout, Any]:
-        """Return the layout of the same samples with other fields, and what was asked for it."""
+        """Open the files again with other fields; return the layout, and the requests that it was opened with."""
         layouts, opened_as = [], []
-        for (asked, samples), shape in zip(self._asked, shapes, strict=True):
-            again = replace(asked, shape=shape)
-            layouts.append(open_layout(again, samples=samples, allow_external=self.layout.allow_external))
-            opened_as.append((replace(again, shape=layouts[-1].shape), samples))
-        found = layouts[0] if len(layouts) == 1 else joined_layout(layouts)
-        if found.samples != self.layout.samples:
+        for (request, samples), shape in zip(self._requests, shapes, strict=True):
+            changed_request = replace(request, shape=shape)
+            layouts.append(open_layout(changed_request, samples=samples, allow_external=self.layout.allow_external))
+            opened_as.append((replace(changed_request, shape=layouts[-1].shape), samples))
+        layout = layouts[0] if len(layouts) == 1 else joined_layout(layouts)
+        if layout.samples != self.layout.samples:
             raise OptionError(
-                f"{what} is not there for each of {self.layout.samples:,} samples, but for {found.samples:,}; see "
+                f"{what} is not there for each of {self.layout.samples:,} samples, but for {layout.samples:,}; see "
                 "whether the files have changed since they were opened"
             )
-        return found, tuple(opened_as)
+        return layout, tuple(opened_as)
 
     def _over_rows(self, places: NDArray[np.int64]) -> H5Dataset:
         if self._drawn is not None:
-            return self._but(chosen=samples_of_segments(self.layout.space, self.chosen, places))
-        return self._but(chosen=places if self.chosen is None else self.chosen[places])
+            return self._replace(chosen=samples_of_segments(self.layout.space, self.chosen, places))
+        return self._replace(chosen=places if self.chosen is None else self.chosen[places])
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
@@ -513,18 +515,18 @@ class H5Dataset(Dataset[Any]):
 
     @property
     def is_of_pattern(self) -> bool:
-        """Whether a pattern says which groups or objects samples are of."""
-        given = (getattr(samples, "of", None) for _, samples in self._asked)
-        return any(isinstance(of, str) and of not in (FILES, ROWS) for of in given)
+        """Whether the groups or objects of samples are named by a pattern."""
+        patterns = (getattr(samples, "of", None) for _, samples in self._requests)
+        return any(isinstance(of, str) and of not in (FILES, ROWS) for of in patterns)
 
     @property
     def is_in_file_order(self) -> bool:
-        """Whether its rows come as the files have them, and not in an order of their own; see `listed`."""
+        """Whether rows come in file order instead of an order of their own; see `listed`."""
         return self.rows is None or is_ascending(self.rows)
 
     @property
     def categories(self) -> dict[str, tuple[str, ...]]:
-        """The names that the codes of a field stand for, if the file has them, as AnnData does; code -1 has no name."""
+        """The category names of each field that has some, as in AnnData, by code; code -1 has no name."""
         shape, fields = self.layout.shape, self.layout.fields
         entries = zip(shape.keys, self.layout.entries, strict=True)
         numbered = {key: fields[entry].categories for key, entry in entries if isinstance(entry, int)}
@@ -536,19 +538,19 @@ class H5Dataset(Dataset[Any]):
         return self.blocks_for(True)
 
     def blocks_for(self, shuffle: bool, *, seed: int | None = None, epoch: int = 0) -> Blocks:
-        """Cut the samples of an epoch into blocks; one that is not shuffled keeps the order of `listed`.
+        """Cut the samples of an epoch into blocks; without a shuffle it keeps the order of `listed`.
 
         Parameters
         ----------
         shuffle : bool
             Whether the epoch is shuffled.
         seed, epoch : int, optional
-            By what samples are drawn, if ``samples=`` has random starts; by default as `set_epoch` said.
+            The seed and epoch of the draws if ``samples=`` has random starts; by default those of `set_epoch`.
 
         Returns
         -------
         Blocks
-            The rows and where each block of them begins.
+            The rows, and the begin of each block.
         """
         rows = self.rows
         if self._drawn is not None and seed is not None:
@@ -575,7 +577,7 @@ class H5Dataset(Dataset[Any]):
 
     @property
     def _shape(self) -> tuple[int, ...] | None:
-        """The shape of the one tensor that a batch of all rows is; None where a batch is something else."""
+        """The shape of a batch of all rows if it is a single tensor, else None."""
         field = self.layout.fields[0]
         if self.layout.shape.kind != "one" or len(self.layout.fields) != 1 or field.kind != "array":
             return None
@@ -594,7 +596,7 @@ class H5Dataset(Dataset[Any]):
         return Samples(self.read(rows), len(indices), self._numpy)
 
     def _several(self, rows: Any) -> Any:
-        """Read rows as one batch; consecutive ones without a plan, where that can be."""
+        """Read rows as one batch; consecutive rows without a plan if possible."""
         if isinstance(rows, slice) and self.rows is None:
             first, stop, step = rows.indices(len(self))
             values = self._reader.single(first, stop - first) if step == 1 and first < stop else None
@@ -625,9 +627,9 @@ class H5Dataset(Dataset[Any]):
         return self._read(self._row_numbers(rows))
 
     def _read(self, numbers: Places, tally: Tally | None = None) -> Any:
-        """Read samples by their numbers in the files, and count what that takes."""
+        """Read samples by their numbers in the files, and count the work in `tally`."""
         count = len(numbers)
-        # As narrow as plans want them: finding that out afterwards costs more than reading a few thousand rows.
+        # In the small type that plans need: converting later costs more than reading a few thousand rows.
         numbers = numbers.astype(place_dtype(self.layout.samples), copy=False)
         by_row: Places = np.arange(count, dtype=place_dtype(count))
         if not is_ascending(numbers):
@@ -645,7 +647,7 @@ class H5Dataset(Dataset[Any]):
         return self._assembler.batch(memory, slot_format, count, objects)
 
     def _check_unchanged(self, numbers: Places) -> None:
-        """Refuse rows of files that are not what was opened: their chunks may lie elsewhere by now."""
+        """Raise if files of these rows have changed since they were opened, since their chunks may have moved."""
         for file in self.layout.files_of(numbers):
             self.layout.files[file].check_unchanged()
 
@@ -660,7 +662,7 @@ class H5Dataset(Dataset[Any]):
         return rows if self.rows is None else self.rows[rows]
 
     def _sample(self, index: int) -> Any:
-        """Read one row; compressed blocks are kept for a while, for neighbours that are asked for next."""
+        """Read one row; decoded blocks are cached for neighbouring rows."""
         plain = self.rows is None and 0 <= index < self.layout.samples
         row = index if plain else int(self._row_numbers(np.array([index]))[0])
         values = self._reader.single(row)
@@ -683,15 +685,15 @@ class H5Dataset(Dataset[Any]):
 
 
 def _with_torch_dtypes(shape: SampleShape) -> SampleShape:
-    """Return fields whose dtype is torch's, if it was given by its name or as NumPy's."""
+    """Return a copy whose fields' dtypes are torch's, if they were given by name or as NumPy's."""
 
-    def torch_dtype_of(given: Any) -> Any:
-        name = given.removeprefix("torch.") if isinstance(given, str) else None
-        if isinstance(given, (type, np.dtype)):
+    def torch_dtype_of(value: Any) -> Any:
+        name = value.removeprefix("torch.") if isinstance(value, str) else None
+        if isinstance(value, (type, np.dtype)):
             with contextlib.suppress(TypeError):
-                name = np.dtype(given).name
-        found = None if name is None else getattr(torch, name, None)
-        return found if isinstance(found, torch.dtype) else given
+                name = np.dtype(value).name
+        dtype = None if name is None else getattr(torch, name, None)
+        return dtype if isinstance(dtype, torch.dtype) else value
 
     def with_torch_dtype(one: Any) -> Any:
         if not isinstance(one, (Field, Values)) or one.dtype is None:
@@ -703,44 +705,44 @@ def _with_torch_dtypes(shape: SampleShape) -> SampleShape:
 
 
 def read_counted(dataset: H5Dataset, numbers: NDArray[np.int64], tally: Tally) -> None:
-    """Read samples by their numbers in the files, and count what that takes."""
+    """Read samples by their numbers in the files, and count the work in `tally`."""
     dataset._read(numbers, tally)
 
 
 def values_of(
     dataset: H5Dataset, name: str | Field, what: str, *, of_first_step: bool = False
 ) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
-    """Return a field, or a dataset beside the fields, and the value of each sample, of some at a time, by number."""
+    """Return a field, or another dataset of the files, and an iterator over first sample numbers and values."""
     number = dataset.layout.field_named(name) if isinstance(name, str) else None
     layout = dataset.layout if number is not None else dataset._with_field(name)
     last = layout.entries[-1] if number is None else number
     if not isinstance(last, int):
         raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
     layout = layout.only([last])
-    alone, field = dataset._but(layout=layout, _numpy=False, _cache=BlockCache()), layout.fields[0]
+    alone, field = dataset._replace(layout=layout, _numpy=False, _cache=BlockCache()), layout.fields[0]
     is_stepped = of_first_step and dataset.layout.segments is not None and field.steps is not None
     step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
 
     def pieces() -> Iterator[tuple[int, Any]]:
         for first in range(0, len(alone), step):
-            found = alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
-            if isinstance(found, torch.Tensor) and not found.is_nested:
-                values = numbers_in(found[:, 0] if is_stepped else found).reshape(len(found), -1)
+            piece = alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
+            if isinstance(piece, torch.Tensor) and not piece.is_nested:
+                values = numbers_in(piece[:, 0] if is_stepped else piece).reshape(len(piece), -1)
                 if values.shape[1] == 0 or (values[:, 1:] != values[:, :1]).any():
                     raise OptionError(
                         f"{what} takes one value for each of {len(dataset):,} samples, and this field has "
                         f"{values.shape[1]} that differ; pass an array with one value a sample"
                     )
-                found = values[:, 0]
+                piece = values[:, 0]
             else:
-                found = _one_of_each([one[0] for one in found] if is_stepped else found, field, first, what)
-            yield first, found
+                piece = _one_of_each([one[0] for one in piece] if is_stepped else piece, field, first, what)
+            yield first, piece
 
     return field, pieces()
 
 
 def _one_of_each(values: Any, field: FieldLayout, first: int, what: str) -> list[Any]:
-    """Return values that are no tensor, one text or object a sample; refuse samples of several, also of one each."""
+    """Return values that are not a tensor, one per sample; raise if samples have several, or lists of one each."""
     several: Any = (torch.Tensor, np.ndarray, list, tuple)
     is_list = isinstance(values, list)
     sample = next((k for k, one in enumerate(values) if isinstance(one, several)), None) if is_list else 0
@@ -757,7 +759,7 @@ def _one_of_each(values: Any, field: FieldLayout, first: int, what: str) -> list
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-"""Bytes of an element -> a type of as many that NumPy has."""
+"""The bytes of an element, and a type of that size which NumPy has."""
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -767,20 +769,20 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def of_copies(dataset: H5Dataset, layout: SampleLayout) -> H5Dataset:
-    """Return the dataset of the same samples in byte for byte copies of its files, such as staged ones."""
-    return dataset._but(layout=layout, _cache=BlockCache())
+    """Return the dataset of the same samples in byte-for-byte copies of its files, such as staged ones."""
+    return dataset._replace(layout=layout, _cache=BlockCache())
 
 
 def opened(source: Any, fields: Fields = None, **of_files: Any) -> H5Dataset | None:
-    """Return the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files."""
-    found = _found(source, fields)
+    """Return the dataset for `H5Dataset` objects: one, a subset, or several joined; None if the source names files."""
+    dataset = _opened_dataset(source, fields)
     for name, value in of_files.items():
-        if found is not None and value is not None:
+        if dataset is not None and value is not None:
             raise OptionError(f"{name}= belongs to the H5Dataset that was given; name it there")
-    return found
+    return dataset
 
 
-def _found(source: Any, fields: Fields) -> H5Dataset | None:
+def _opened_dataset(source: Any, fields: Fields) -> H5Dataset | None:
     if isinstance(source, Subset):
         inner = opened(source.dataset, fields)
         if inner is None:
@@ -801,31 +803,31 @@ def _found(source: Any, fields: Fields) -> H5Dataset | None:
 
 
 def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
-    """Return the dataset of several, one behind the other; see `opened`."""
+    """Return the concatenation of several datasets; see `opened`."""
     fields = list(fields) if isinstance(fields, Iterator) else fields
     parts = [opened(source, fields) for source in sources]
     paths = [source for source, part in zip(sources, parts, strict=True) if part is None]
     if paths:
         raise OptionError(f"{paths[0]!r} stands among datasets; make it an H5Dataset, with the fields= of the others")
-    known = [part for part in parts if part is not None]
-    if len(known) == 1:
-        return known[0]
-    if any(part.shares is not None for part in known):
+    datasets = [part for part in parts if part is not None]
+    if len(datasets) == 1:
+        return datasets[0]
+    if any(part.shares is not None for part in datasets):
         raise OptionError("a Mixture stands among datasets that are read one behind the other; mix all sources in one")
-    known = [known[0], *(part._with_columns_of(known[0]) for part in known[1:])]
-    layout = joined_layout([part.layout for part in known])
+    datasets = [datasets[0], *(part._with_columns_of(datasets[0]) for part in datasets[1:])]
+    layout = joined_layout([part.layout for part in datasets])
     chosen = None
-    if any(part.chosen is not None for part in known):
-        starts = np.cumsum([0] + [part.layout.samples for part in known])
-        own = (np.arange(part.layout.samples) if part.chosen is None else part.chosen for part in known)
+    if any(part.chosen is not None for part in datasets):
+        starts = np.cumsum([0] + [part.layout.samples for part in datasets])
+        own = (np.arange(part.layout.samples) if part.chosen is None else part.chosen for part in datasets)
         chosen = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
-    asked = tuple(one for part in known for one in part._asked)
-    is_numpy = all(part._numpy for part in known)
-    return known[0]._but(layout=layout, chosen=chosen, _asked=asked, _numpy=is_numpy, _cache=BlockCache())
+    requests = tuple(one for part in datasets for one in part._requests)
+    is_numpy = all(part._numpy for part in datasets)
+    return datasets[0]._replace(layout=layout, chosen=chosen, _requests=requests, _numpy=is_numpy, _cache=BlockCache())
 
 
 class Samples(list[Any]):
-    """The samples of one batch, as tensors or as NumPy arrays; `batch` is the batch of tensors that they view."""
+    """The samples of one batch, as tensors or NumPy arrays that view `batch`, the batch of tensors."""
 
     def __init__(self, batch: Any, count: int, numpy: bool = False) -> None:
         samples = samples_of(batch, count)
@@ -838,7 +840,7 @@ class Samples(list[Any]):
 
     @property
     def is_as_read(self) -> bool:
-        """Whether none was changed, left out or moved since, other than in the memory of the batch itself."""
+        """Whether no sample was replaced, left out or moved since reading; changes in place do not count."""
         now = itertools.chain.from_iterable(map(_parts_of, self))
         return len(self) == len(self._read) and all(map(operator.is_, now, itertools.chain.from_iterable(self._read)))
 

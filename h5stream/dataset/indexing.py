@@ -1,6 +1,6 @@
-"""What stands in the brackets of ``dataset[...]``: rows, and places inside them, with h5py's meaning.
+"""Indices of ``dataset[...]``: rows, and places within rows, with h5py's meaning.
 
-And the blocks that single rows of `H5Dataset` objects were taken from last: one bounded cache for all of them.
+Also the cache of blocks from which single rows were read last, with one bound for all `H5Dataset` objects.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from h5stream.errors import OptionError
 from h5stream.order.blocks import numbers
 
 LIMIT_NBYTES = 64 * 1024 * 1024
-"""Of all datasets of a process together: what 80 of them kept for themselves was 400 MB."""
+"""The bound for all datasets of a process together: caches of their own took 400 MB in 80 of them."""
 
 _ENTRY_NBYTES = 1024
-"""What an entry takes besides its values, about."""
+"""Approximate bytes of an entry besides its values."""
 
 
 def split(index: Any, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any, ...]]:
-    """Tell the rows of an index from what is wanted of each."""
+    """Split an index into rows and the indices within rows."""
     entries = list(index) if isinstance(index, tuple) else [index]
     dots = [k for k, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:
@@ -53,7 +53,7 @@ def split(index: Any, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any, ..
 
 
 def is_one(index: Any) -> bool:
-    """Tell whether an index is a single integer, of Python, NumPy or torch."""
+    """Return whether an index is a single integer, of Python, NumPy or torch."""
     if isinstance(index, (bool, np.bool_)):
         return False
     if isinstance(index, (int, np.integer)):
@@ -66,7 +66,7 @@ def is_one(index: Any) -> bool:
 
 
 def inside(value: torch.Tensor, indices: Sequence[Any], *, taken: bool) -> torch.Tensor:
-    """Take places inside rows, axis by axis; `taken` says whether the axis of rows is still there."""
+    """Index within rows, axis by axis; `taken` says whether `value` still has the axis of rows."""
     # From the last axis on, so that those before keep their places.
     for place, index in reversed(list(enumerate(indices))):
         value = _along(value, place + taken, place + 1, index)
@@ -91,10 +91,10 @@ def _within(chosen: NDArray[np.int64], count: int, axis: int) -> NDArray[np.int6
 
 
 class BlockCache:
-    """The blocks of one dataset; what all caches of the process hold is bounded, and the oldest goes first.
+    """The cached blocks of one dataset; the caches of the process share a bound, and the oldest block is evicted first.
 
     # Guarantees: any thread may call, and so may a forked child; blocks are never changed, and callers copy what they
-    hand out. The blocks of a dataset that is gone are gone with it.
+    hand out. The blocks of a dataset are released with it.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class BlockCache:
         return BlockCache, ()
 
     def get(self, key: Hashable) -> Any:
-        """Return the block of a key, such as its first row; None where it is not held."""
+        """Return the block of a key, such as its first row; None if it is not cached."""
         with SHARED.lock:
             entry = self._blocks.pop(key, None)
             if entry is None:
@@ -115,26 +115,26 @@ class BlockCache:
             return entry[2]
 
     def put(self, key: Hashable, block: Any) -> None:
-        """Hold a block, and let go of the oldest ones of all caches until they fit."""
+        """Cache a block, and evict the oldest ones of all caches until they fit."""
         nbytes = _ENTRY_NBYTES + _nbytes(block)
         with SHARED.lock:
             self._blocks[key] = (next(SHARED.clock), nbytes, block)
             caches = [cache for cache in SHARED.caches if cache._blocks]
-            held = sum(cache.nbytes for cache in caches)
-            while held > LIMIT_NBYTES:
+            total = sum(cache.nbytes for cache in caches)
+            while total > LIMIT_NBYTES:
                 of_oldest = min((one._blocks for one in caches if one._blocks), key=lambda b: next(iter(b.values()))[0])
-                held -= of_oldest.popitem(last=False)[1][1]
+                total -= of_oldest.popitem(last=False)[1][1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held for this dataset."""
+        """Bytes that are cached for this dataset."""
         return sum(nbytes for _, nbytes, _ in self._blocks.values())
 
 
 SHARED: Any = SimpleNamespace(clock=itertools.count(), caches=Living(), lock=threading.RLock())
-"""What the caches of a process share. The lock is reentrant: the garbage collector may come while it is held."""
+"""The state that the caches of a process share. The lock is reentrant: garbage collection may run while it is held."""
 
-# In a forked child the thread that held it is gone.
+# In a forked child the thread that held the lock does not exist.
 os.register_at_fork(after_in_child=lambda: vars(SHARED).update(lock=threading.RLock()))
 
 

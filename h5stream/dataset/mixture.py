@@ -1,4 +1,4 @@
-"""`Mixture`: several datasets of like fields in stated shares, read as one."""
+"""`Mixture`: several datasets with the same fields in stated shares, read as one."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ class Mixture(H5Dataset):
         names, shares = tuple(sources), _shares(tuple(sources), weights)
         kind = {"samples": samples, "allow_external": allow_external}
         datasets = [_opened(name, source, fields, **kind) for name, source in sources.items()]
-        known = joined(datasets)
+        whole = joined(datasets)
         starts = tuple(np.cumsum([0] + [one.layout.samples for one in datasets[:-1]]).tolist())
         columns = tuple(
             (number, replace(column, starts=starts) if column.starts and not column.by_rows else column)
-            for number, column in known.layout.columns
+            for number, column in whole.layout.columns
         )
         shared = SourceShares(names=names, starts=starts, shares=shares, stop=stop)
-        layout = replace(known.layout, columns=columns)
-        self._become(known, layout=layout, shares=shared)
+        layout = replace(whole.layout, columns=columns)
+        self._become(whole, layout=layout, shares=shared)
 
     def __repr__(self) -> str:
         assert self.shares is not None
@@ -106,35 +106,35 @@ def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
                 f"Mixture: source {name!r} is a loader whose draw= says what weights= do; give its dataset"
             )
         source = dataset
-    known = opened(source, None)
-    if known is None:
-        known = H5Dataset(source, fields, **kind)
+    opened_source = opened(source, None)
+    if opened_source is None:
+        opened_source = H5Dataset(source, fields, **kind)
     elif fields is not None or kind["samples"] is not None:
         raise OptionError(f"Mixture: source {name!r} is a dataset, which says its own fields= and samples=")
-    if known.shares is not None:
+    if opened_source.shares is not None:
         raise OptionError(f"Mixture: source {name!r} is a Mixture; name the sources of both in one, with shares of all")
-    if known.layout.draws is not None:
+    if opened_source.layout.draws is not None:
         raise OptionError(f"Mixture: source {name!r} has samples= with random starts, which draws its own samples")
-    return known
+    return opened_source
 
 
 def _shares(names: tuple[str, ...], weights: Any) -> tuple[float, ...]:
-    """Read the shares of sources; together 1."""
+    """Validate the weights of sources and scale them to a sum of 1."""
     if isinstance(weights, Mapping):
-        unlike = sorted(set(names) ^ set(weights))
-        if unlike:
+        unmatched = sorted(set(names) ^ set(weights))
+        if unmatched:
             raise OptionError(
-                f"Mixture: weights= and sources have the same names; {unlike[0]!r} is in one of them only"
+                f"Mixture: weights= and sources have the same names; {unmatched[0]!r} is in one of them only"
             )
         weights = [weights[name] for name in names]
     try:
         is_complex = np.iscomplexobj(weights)  # whose imaginary parts NumPy would drop
-        given: NDArray[np.float64] = np.zeros(0) if is_complex else np.asarray(weights, dtype=np.float64)
+        numbers: NDArray[np.float64] = np.zeros(0) if is_complex else np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        given = np.zeros(0)
-    if given.shape != (len(names),) or not (np.isfinite(given) & (given >= 0)).all() or not given.any():
+        numbers = np.zeros(0)
+    if numbers.shape != (len(names),) or not (np.isfinite(numbers) & (numbers >= 0)).all() or not numbers.any():
         raise OptionError(
             f"Mixture: weights= takes a number of 0 or more for each of {len(names)} sources, not all 0, such as "
             f"{{{names[0]!r}: 0.7, ...}}, not {weights!r:.80}"
         )
-    return tuple((given / given.sum()).tolist())
+    return tuple((numbers / numbers.sum()).tolist())

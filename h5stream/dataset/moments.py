@@ -1,4 +1,4 @@
-"""What is known of many numbers once each of them was seen: how many, their mean, spread, extremes, and which.
+"""Moments and value counts: one-pass statistics of many numbers.
 
 Floats are summed as float64 distances from their mean so far, batch by batch, and batches are merged as Chan, Golub and
 LeVeque do (1979, "Updating formulae and a pairwise algorithm for computing sample variances"), so that a large offset
@@ -17,43 +17,43 @@ from numpy.typing import NDArray
 from h5stream.compiled._native import add_integers, add_moments, add_short_integers, count_bytes
 
 LANES = 1024
-"""Columns of numbers that are summed side by side, about: as many as keep vector units busy."""
+"""Columns of numbers that are summed side by side, about: enough to keep vector units busy."""
 
 PIECE = 1 << 18
-"""Numbers that are summed together: a megabyte or two, which stays in a core's cache for several looks at it."""
+"""Numbers that are summed together: a megabyte or two, which stays in a core's cache for several passes."""
 
 MOST_VALUES = 100
-"""Distinct values of a field, at most, that are counted one by one."""
+"""The most distinct values of a field that are counted one by one."""
 
 PROBED = 4096
-"""Numbers of a piece that are looked at before all of them are counted."""
+"""Numbers of a piece that are sampled before all of them are counted."""
 
 _BITS = 22
 
 _PLAIN_EXPONENT = 400
-"""Numbers from 2**-400 to 2**400 are summed as they are: the squares of their distances are float64 numbers too."""
+"""Numbers from 2**-400 to 2**400 are summed unscaled: the squares of their distances fit into float64."""
 
 _NO_EXPONENT = -2000
-"""The power of two of numbers that all are 0: below that of any other."""
+"""The exponent of numbers that are all 0: below that of any other."""
 
 
 class Moments:
-    """Counts, sums and extremes of numbers, one for each channel."""
+    """Counts, sums and extremes of numbers, for each channel."""
 
     def __init__(self, dtype: np.dtype[Any], channels: int) -> None:
         self.is_whole = dtype.kind in "biu"
         self.channels = channels
         self.count, self.nan, self.inf = (np.zeros(channels, dtype=np.int64) for _ in range(3))
-        # The mean counts from one of the numbers, so that it has digits where all of them are large.
+        # The mean is relative to one of the numbers, which keeps its precision if all of them are large.
         self._base, self._mean, self._spread = (np.zeros(channels) for _ in range(3))
-        # The power of two by which the numbers are divided for these three.
+        # The three above are of numbers divided by this power of two.
         self._exponent = np.full(channels, _NO_EXPONENT)
-        self._sum = self._squares = np.zeros(channels, dtype=object)  # of Python's own whole numbers
+        self._sum = self._squares = np.zeros(channels, dtype=object)  # of Python integers
         self.least: NDArray[Any] | None = None
         self.most: NDArray[Any] | None = None
 
     def add(self, values: NDArray[Any]) -> None:
-        """Add numbers, an array whose last axis are the channels."""
+        """Add numbers; the last axis of the array is the channels."""
         if values.dtype == bool:
             values = values.view(np.uint8)
         if values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8):
@@ -68,7 +68,7 @@ class Moments:
                 self._add(rows[first : first + step])
 
     def _add(self, rows: NDArray[Any]) -> None:
-        rows = np.require(rows, requirements=["C", "A"])  # as the kernels take them
+        rows = np.require(rows, requirements=["C", "A"])  # required by the kernels
         if self.is_whole:
             self._add_whole(rows)
             self._see(rows.min(axis=0), rows.max(axis=0))
@@ -76,7 +76,9 @@ class Moments:
         shift, lanes = self._shift(rows[0, : self.channels], rows), rows.shape[1] // self.channels
         sums, squares, least, most = _moments(rows, shift)
         exponent = self._exponents(least, most)
-        are_plain = all(((each == 0) | (each == _NO_EXPONENT)).all() for each in (exponent, self._exponent))
+        are_plain = all(
+            ((exponents == 0) | (exponents == _NO_EXPONENT)).all() for exponents in (exponent, self._exponent)
+        )
         if not (are_plain and np.isfinite(sums).all() and np.isfinite(squares).all()):
             self._add_scaled(rows, lanes)
             return
@@ -84,7 +86,7 @@ class Moments:
         self._see(least, most)
 
     def _add_scaled(self, rows: NDArray[Any], lanes: int) -> None:
-        """Add numbers that are not all finite, or too large or too small for their squares."""
+        """Add numbers that are not all finite, or whose squares leave the range of float64."""
         finite = np.isfinite(rows)
         self.nan += self._of_channels(np.isnan(rows).sum(axis=0))
         self.inf += self._of_channels(np.isinf(rows).sum(axis=0))
@@ -92,14 +94,14 @@ class Moments:
         exponent = self._exponents(least, most)
         down = -np.tile(np.where(exponent == _NO_EXPONENT, 0, exponent), lanes)
         first = np.tile(self._first_finite(rows, finite), lanes).astype(np.float64)
-        goes_on = np.tile((self.count > 0) & (exponent == self._exponent), lanes)
-        shift = np.where(goes_on, np.tile(self._base + self._mean, lanes), np.ldexp(first, down))
+        continues = np.tile((self.count > 0) & (exponent == self._exponent), lanes)
+        shift = np.where(continues, np.tile(self._base + self._mean, lanes), np.ldexp(first, down))
         sums, squares, *_ = _moments(np.where(finite, np.ldexp(rows.astype(np.float64), down), shift), shift)
         self._join_sums(self._of_channels(finite.sum(axis=0)), shift, sums, squares, exponent)
         self._see(least, most)
 
     def _exponents(self, least: NDArray[Any], most: NDArray[Any]) -> NDArray[Any]:
-        """Return the power of two by which the numbers of each channel are divided, by the extremes of some lanes."""
+        """Return the power of two by which each channel's numbers are divided, from the extremes of its lanes."""
         if least.dtype.itemsize < 8:
             return np.zeros(self.channels, dtype=np.int64)  # no square leaves the range
         largest = np.maximum(np.abs(least), np.abs(most)).reshape(-1, self.channels).astype(np.float64)
@@ -110,14 +112,14 @@ class Moments:
     def _join_sums(
         self, count: Any, shift: NDArray[Any], sums: NDArray[Any], squares: NDArray[Any], exponent: NDArray[Any]
     ) -> None:
-        """Join numbers by the sums of their distances from a shift, and of the squares of these, lane by lane."""
+        """Merge numbers given by lane sums of their distances from a shift, and of the squares of these."""
         sums, squares = self._of_channels(sums), self._of_channels(squares)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             mean, spread = sums / count, np.maximum(squares - sums * sums / count, 0)
         self._join(count, shift[: self.channels], mean, spread, exponent)
 
     def merge(self, other: Moments) -> None:
-        """Add the numbers that another one saw, of as many channels."""
+        """Add the numbers of another instance with the same channels."""
         if other.least is None or other.most is None:
             return
         self.nan, self.inf = self.nan + other.nan, self.inf + other.inf
@@ -129,7 +131,7 @@ class Moments:
         self._see(other.least, other.most)
 
     def _join(self, count: Any, base: Any, mean: Any, spread: Any, exponent: NDArray[Any]) -> None:
-        """Join numbers whose mean is given by its distance from a base, all divided by a power of two."""
+        """Merge numbers given by their mean relative to a base and their spread, divided by a power of two."""
         exponent = np.where(count > 0, exponent, _NO_EXPONENT)
         common = np.maximum(self._exponent, exponent)
         if (common != exponent).any() or (common != self._exponent).any():
@@ -139,13 +141,13 @@ class Moments:
             )
             self._exponent = common
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            some, total = count > 0, self.count + count
+            is_new, total = count > 0, self.count + count
             self._base = np.where(self.count > 0, self._base, base)
             mean = (base - self._base) + mean
             apart, share = mean - self._mean, count / total
             merged = np.where(self.count > 0, self._mean + apart * share, mean)
-            self._spread = np.where(some, self._spread + spread + apart**2 * (self.count * share), self._spread)
-            self._mean, self.count = np.where(some, merged, self._mean), total
+            self._spread = np.where(is_new, self._spread + spread + apart**2 * (self.count * share), self._spread)
+            self._mean, self.count = np.where(is_new, merged, self._mean), total
 
     def _add_whole(self, rows: NDArray[Any]) -> None:
         lanes = rows.shape[1]
@@ -162,7 +164,7 @@ class Moments:
         self.count += len(rows) * (lanes // self.channels)
 
     def _see(self, least: NDArray[Any], most: NDArray[Any]) -> None:
-        """Look at the extremes of some lanes."""
+        """Update the extremes from those of some lanes."""
         least, most = least.reshape(-1, self.channels), most.reshape(-1, self.channels)
         low, high = least.min(axis=0), most.max(axis=0)
         self.least = low if self.least is None else np.minimum(self.least, low)
@@ -173,19 +175,19 @@ class Moments:
         return summed
 
     def _shift(self, first: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
-        """Return for each lane the mean so far of its channel; at first one of the numbers."""
+        """Return for each lane the current mean of its channel; the first number if there is none."""
         of_channels = np.where(self.count > 0, self._base + self._mean, first.astype(np.float64))
         return np.tile(of_channels, rows.shape[1] // self.channels)
 
     def _first_finite(self, rows: NDArray[Any], finite: NDArray[np.bool_]) -> NDArray[Any]:
         """Return a finite number of each channel, or 0."""
         rows, finite = rows.reshape(-1, self.channels), finite.reshape(-1, self.channels)
-        found = rows[finite.argmax(axis=0), np.arange(self.channels)]
-        return np.where(finite.any(axis=0), found, 0)
+        numbers = rows[finite.argmax(axis=0), np.arange(self.channels)]
+        return np.where(finite.any(axis=0), numbers, 0)
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """The mean of each channel; NaN where it has no number."""
+        """The mean of each channel; NaN if it has no numbers."""
         if self.is_whole:
             return np.array([s / n if n else np.nan for s, n in zip(self._sum, self.count.tolist(), strict=True)])
         return np.where(self.count > 0, np.ldexp(self._base + self._mean, self._exponent), np.nan)
@@ -202,19 +204,19 @@ class Moments:
 
 
 def _divided(base: Any, mean: Any, spread: Any, exponent: NDArray[Any]) -> tuple[Any, Any, Any]:
-    """Divide numbers by a power of two: their base, the distance of their mean from that, and the squares' sum."""
+    """Divide a base, a mean relative to it, and a sum of squares by a power of two."""
     return np.ldexp(base, -exponent), np.ldexp(mean, -exponent), np.ldexp(spread, -2 * exponent)
 
 
 def _moments(rows: NDArray[Any], shift: NDArray[np.float64]) -> tuple[NDArray[Any], ...]:
-    """Give sums of distances and of their squares for each lane, and its extremes."""
+    """Return the sums of distances from `shift` and of their squares for each lane, and its extremes."""
     sums, squares, least, most = np.zeros(rows.shape[1]), np.zeros(rows.shape[1]), rows[0].copy(), rows[0].copy()
     add_moments(rows, shift, sums, squares, least, most)
     return sums, squares, least, most
 
 
 class ValueCounts:
-    """How often each value comes, as long as there are few."""
+    """Counts of each distinct value, while there are few."""
 
     def __init__(self) -> None:
         self.counts: Counter[Any] | None = Counter()  # by value; None once there were too many
@@ -232,7 +234,7 @@ class ValueCounts:
         self._stop_at_many()
 
     def merge(self, other: ValueCounts) -> None:
-        """Add what another one counted."""
+        """Add the counts of another instance."""
         if self.counts is None or other.counts is None:
             self.counts = None
             return
@@ -245,14 +247,14 @@ class ValueCounts:
 
 
 def _counted(flat: NDArray[Any]) -> dict[Any, int] | None:
-    """Return how often each number comes; None where many do."""
+    """Return the counts of distinct numbers; None if there are many."""
     if flat.dtype.kind in "biu" and flat.dtype.itemsize == 1:
         counts = np.zeros(256, np.int64)
         count_bytes(np.ascontiguousarray(flat).view(np.uint8), counts)
         values = np.arange(256) > 0 if flat.dtype == bool else np.arange(256, dtype=np.uint8).view(flat.dtype)
         return dict(zip(values[counts > 0].tolist(), counts[counts > 0].tolist(), strict=True))
     low, high = (int(flat.min()), int(flat.max())) if flat.dtype.kind in "iu" else (0, PROBED)
-    if high - low < PROBED:  # a sixth of the time of finding which there are
+    if high - low < PROBED:  # takes a sixth of the time of numpy.unique
         counts = np.bincount((flat - flat.dtype.type(low)).astype(np.intp))
         return {low + k: int(counts[k]) for k in np.flatnonzero(counts).tolist()}
     if len(np.unique(flat[:: max(1, len(flat) // PROBED)][:PROBED])) > MOST_VALUES:

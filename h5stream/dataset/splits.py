@@ -1,7 +1,7 @@
-"""Splits: what belongs together when a data set is split, and which part each sample goes to.
+"""Splits: grouping of samples that stay together, and assignment of samples to parts.
 
-A function of the seed and of what is known of the samples, the same on every machine: permutations are
-`h5stream.order.permutation`'s, sizes are whole numbers and ratios of them, and sums of floats are made in one order.
+Results depend only on the seed and the samples, not on the machine: permutations are `h5stream.order.permutation`'s,
+sizes are integers and ratios of integers, and floats are summed in a fixed order.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.source.local import FilesIdentity
 
 BY = ("segment", "file", "block")
-"""What groups may be by, besides values."""
+"""Ways to group samples, besides values."""
 
 LARGE_SHARE = 10
-"""A group of more than one part in so many of the smallest part is large: such groups are dealt out first."""
+"""A group is large if it has more than 1 / LARGE_SHARE of the smallest part's samples; these are assigned first."""
 
 
 def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
-    """Return the samples of each part; those of fractions end where their sum falls, rounded to the nearest sample."""
+    """Return the number of samples of each part; fractions are rounded at their cumulative sum."""
     for share in shares:
         check_ordered("split", share)
     kinds = {np.asarray(share).dtype.kind if np.ndim(share) == 0 else "O" for share in shares}
@@ -47,11 +47,11 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
     if len(wanted) == 1:
         wanted.append(every - wanted[0])
     if min(wanted) < 0 or abs(sum(wanted) - every) > (Fraction(1, 1_000_000) if are_parts else 0):
-        given = sum(wanted[: len(shares)])
-        is_more = given > every
+        total_share = sum(wanted[: len(shares)])
+        is_more = total_share > every
         way = "Make them smaller" if is_more else "Name what is left as a part too, or take subset() first"
         raise OptionError(
-            f"split({', '.join(map(str, shares))}): the parts add up to {float(given):g}, and must add up to "
+            f"split({', '.join(map(str, shares))}): the parts add up to {float(total_share):g}, and must add up to "
             f"{float(every):g}. {way}"
         )
     ends = [int(sum(wanted[: k + 1]) / every * total + Fraction(1, 2)) for k in range(len(wanted))]
@@ -65,34 +65,34 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
 
 
 def split_plainly(sizes: Sequence[int], seed: int) -> list[Ints]:
-    """Deal out samples by chance."""
+    """Assign samples to parts at random."""
     chances = permutation(sum(sizes), seed, SPLITS)
     ends = np.cumsum([0, *sizes])
     return [np.sort(chances[first:stop]).astype(np.int64) for first, stop in itertools.pairwise(ends)]
 
 
 def split_by_strata(sizes: Sequence[int], strata: Ints, seed: int) -> list[Ints]:
-    """Deal out the samples of each stratum by chance, so that every part has its share of each, to within a sample.
+    """Assign the samples of each stratum at random; every part gets its share of each stratum to within a sample.
 
-    What is left over goes to the parts that still lack most, one sample each. Source: Gale (1957) and Ryser (1957).
+    Remainders go to the parts that still lack most, one sample each. Source: Gale (1957) and Ryser (1957).
     """
     total, counts = len(strata), np.bincount(strata)
-    given = counts[:, None] * np.array(sizes, dtype=object) // total
-    lacking = np.array(sizes, dtype=object) - given.sum(axis=0)
-    for stratum, left in enumerate((counts - given.sum(axis=1)).tolist()):
-        most = np.argsort(-lacking, kind="stable")[:left]
-        given[stratum, most] += 1
+    assigned = counts[:, None] * np.array(sizes, dtype=object) // total
+    lacking = np.array(sizes, dtype=object) - assigned.sum(axis=0)
+    for stratum, remainder in enumerate((counts - assigned.sum(axis=1)).tolist()):
+        most = np.argsort(-lacking, kind="stable")[:remainder]
+        assigned[stratum, most] += 1
         lacking[most] -= 1
     chances = permutation(total, seed, SPLITS)
-    by_stratum = chances[np.argsort(strata[chances], kind="stable")]  # stratum by stratum, each in an order by chance
-    part = np.repeat(np.tile(np.arange(len(sizes)), len(counts)), given.reshape(-1).astype(np.int64))
+    by_stratum = chances[np.argsort(strata[chances], kind="stable")]  # stratum by stratum, each in random order
+    part = np.repeat(np.tile(np.arange(len(sizes)), len(counts)), assigned.reshape(-1).astype(np.int64))
     return [np.sort(by_stratum[part == number]).astype(np.int64) for number in range(len(sizes))]
 
 
 def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, seed: int) -> list[Ints]:
-    """Deal out whole groups, large ones first, the others by chance: each to the part that lacks most of what it has.
+    """Assign whole groups, large ones first, the rest in random order: each to the part that lacks most of its samples.
 
-    A part that is empty takes one of the last groups. What a part lacks of a stratum counts by the stratum's size.
+    An empty part gets one of the last groups. Lacking samples are weighted by the inverse size of their stratum.
     """
     count, parts = int(groups.max()) + 1, len(sizes)
     if count < parts:
@@ -106,8 +106,8 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
     edges, of_group = np.searchsorted(group_of, np.arange(count + 1)), np.bincount(groups)
     chances = permutation(count, seed, SPLITS)
     large = np.where(of_group[chances] * LARGE_SHARE > min(sizes), -of_group[chances], 0)
-    # What each part lacks of each stratum, times all samples: whole numbers, which add up to the same anywhere, and fit
-    # as long as there are less than three thousand million samples.
+    # Lacking samples of each part and stratum, times all samples: integers, which sum to the same on any machine, and
+    # fit into 64 bits for up to three thousand million samples.
     lacks = totals[:, None] * np.array(sizes, dtype=np.int64)
     weights = np.divide(len(groups), totals, out=np.zeros(len(totals)), where=totals > 0)
     order = chances[np.argsort(large, kind="stable")].astype(np.int64)
@@ -130,15 +130,15 @@ def parts_of(shares: Sequence[Any], total: int, *, seed: int, groups: Ints | Non
 
 
 def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Blocks, *, are_objects: bool) -> Ints:
-    """Return a number for the segment (of its own if samples are objects), file or block of each of some samples."""
+    """Return for each sample the number of its segment (its own if samples are objects), file or block."""
     if by == "block":
         block = np.repeat(np.arange(blocks.count), np.diff(blocks.edges))
         if blocks.rows is None:
             return block
         numbers = np.arange(len(block)) if rows is None else rows
-        found = np.empty_like(block)
-        found[np.argsort(numbers, kind="stable")] = block[np.argsort(blocks.rows, kind="stable")]
-        return found
+        blocks_of_rows = np.empty_like(block)
+        blocks_of_rows[np.argsort(numbers, kind="stable")] = block[np.argsort(blocks.rows, kind="stable")]
+        return blocks_of_rows
     numbers = np.arange(layout.samples) if rows is None else rows
     if by == "segment":
         if are_objects:
@@ -154,40 +154,40 @@ def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Bloc
         return part
     file = np.array([one.file for one in layout.leading])[part]
     several = np.array([isinstance(layout.files[one.file], FilesIdentity) for one in layout.leading])[part]
-    # There each sample is a file, in the files' order.
+    # In a set of files each sample is a file, in order.
     place: Ints = np.where(several, numbers - np.array(layout.file_starts)[part], 0)
     place += file * layout.samples
     return place
 
 
 def codes_of(values: Any, total: int, what: str) -> Ints:
-    """Give whole numbers from 0 for values, one a sample: equal ones for equal values, in the values' order."""
-    found = as_array(values)
-    if found.dtype.kind == "O":
-        lists = [k for k, value in enumerate(found.reshape(-1).tolist()) if np.ndim(value)]
+    """Return the rank of each value among the distinct values, one per sample."""
+    array = as_array(values)
+    if array.dtype.kind == "O":
+        lists = [k for k, value in enumerate(array.reshape(-1).tolist()) if np.ndim(value)]
         if lists:
             raise OptionError(f"split: {what} takes one value a sample, and sample {lists[0]:,} has several")
-        found = np.array([str(value) if isinstance(value, str) else value for value in found.tolist()], dtype=object)
-    if found.shape != (total,):
+        array = np.array([str(value) if isinstance(value, str) else value for value in array.tolist()], dtype=object)
+    if array.shape != (total,):
         raise OptionError(
-            f"split: {what} takes one value for each of {total:,} samples, not an array of shape {found.shape}"
+            f"split: {what} takes one value for each of {total:,} samples, not an array of shape {array.shape}"
         )
     try:
-        return np.unique(found, return_inverse=True)[1].reshape(-1)
+        return np.unique(array, return_inverse=True)[1].reshape(-1)
     except TypeError:
         raise OptionError(f"split: {what} has values of several types, which cannot be compared") from None
 
 
 def repeated(numbers: Ints | None) -> Ints | None:
-    """Give groups of samples that are the same one, where a `Subset` lists some several times; None for none."""
+    """Return groups of repeated samples, as a `Subset` may list them; None if no sample is repeated."""
     if numbers is None:
         return None
-    found = np.unique(numbers, return_inverse=True)
-    return found[1].reshape(-1) if len(found[0]) < len(numbers) else None
+    distinct, groups = np.unique(numbers, return_inverse=True)
+    return groups.reshape(-1) if len(distinct) < len(numbers) else None
 
 
 def warn_of_leaks(layout: SampleLayout, rows: Ints | None, stacklevel: int) -> None:
-    """Warn where samples of one segment share rows, so that a split by samples puts equal rows into several parts."""
+    """Warn if samples of one segment share rows, so that a split by samples puts equal rows into several parts."""
     if layout.draws is None and _share_rows(layout, rows):
         warnings.warn(
             "samples of this data overlap: they share rows with their neighbours, so a split by samples has the same "

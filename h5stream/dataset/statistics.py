@@ -44,34 +44,34 @@ from h5stream.storage.source.remote import ObjectIdentity
 from h5stream.structure import numbers_in
 
 BATCH_NBYTES = 8 << 20
-"""Bytes of a batch: the fewer batches, the less Python between them."""
+"""Bytes of a batch: large ones need less Python."""
 
 BATCHES = 4
-"""Batches of a window: few, so that the same memory is used again and again."""
+"""Batches of a window: few, so that memory is reused."""
 
 PARTS = 4
-"""Sums that batches are added to in turn, by threads, and merged: as many everywhere, so that they are the same."""
+"""Partial sums, filled in turn by threads and then merged: the same number everywhere, for the same result."""
 
 JOB_NBYTES = 1 << 29
-"""Bytes of samples that one pass goes over, at least: they take a hundred times as long as to begin it."""
+"""Minimum bytes of samples per pass: reading them takes a hundred times as long as starting the pass."""
 
 MOST_JOBS = 64
-"""Passes, at most; as many with an executor as without, so that the sums are the same."""
+"""Maximum number of passes, with or without an executor, for the same sums."""
 
 STATISTICS = "statistics"
-"""What catalogues of statistics are of."""
+"""The kind of catalogues that hold statistics."""
 
 KeptAxes = Sequence[tuple[int, tuple[int, ...]]]
-"""Numbers of fields, each with the axes along which results are apart."""
+"""Field numbers, each with the axes along which results are separate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldStatistics:
-    """What is known of all values of a field: as the file has them, before ``dtype=`` and normalization.
+    """Statistics of all values of a field: as stored, before ``dtype=`` and normalization.
 
-    With ``missing=`` they are the numbers that come of it: what is missing counts as NaN.
+    With ``missing=`` they are of the resulting numbers, and missing values count as NaN.
 
-    With `axis` given, numbers are arrays with a value for each index of these axes; else they are single numbers.
+    With `axis`, numbers are arrays with a value for each index of these axes; otherwise they are single numbers.
 
     Attributes
     ----------
@@ -80,15 +80,15 @@ class FieldStatistics:
     samples : int
         Samples that were read.
     count, nan, inf : int or ndarray of int64
-        Finite values, and those that are not; NaN and infinity have no share in what follows.
+        Numbers of finite values, of NaN and of infinite values; the statistics below are of finite values only.
     mean, std : float or ndarray of float64
-        Their mean, and the root of their mean squared distance from it, divided by `count`; NaN where there are none.
+        The mean and the standard deviation, with `count` as divisor; NaN if there are no values.
     min, max : int, float or ndarray
-        The least and the largest; NaN where there are none.
+        The least and the largest value; NaN if there are none.
     counts : dict or None
-        How often each value comes, where there are up to 100 of them; of all samples together.
+        The number of occurrences of each value, in all samples, if there are up to 100 distinct values.
     shape : tuple of int
-        That of `mean` with the axes of a sample kept, so that it fits one: (3, 1, 1) for ``axis=0`` of (3, 64, 64).
+        The shape of `mean` that broadcasts with a sample: (3, 1, 1) for ``axis=0`` of (3, 64, 64).
 
     Examples
     --------
@@ -118,60 +118,59 @@ class FieldStatistics:
     shape: tuple[int, ...]
 
     def normalize(self) -> dict[str, Any]:
-        """Return what `Field` takes to bring this field to a mean of 0 and a standard deviation of 1.
+        """Return ``normalize=`` of a `Field` that brings this field to a mean of 0 and a standard deviation of 1.
 
         Returns
         -------
         dict
-            ``mean`` and ``std``; where nothing varies, or nothing is known, the deviation is 1, and the mean as it is,
-            or 0.
+            ``mean`` and ``std``; without variation, or without values, the deviation is 1, and the mean as it is, or 0.
 
         Raises
         ------
         OptionError
-            Of text.
+            If the field is text.
         """
         if self.counts and isinstance(next(iter(self.counts)), str | bytes):
             raise OptionError(f"{self.name!r} is text, which has no mean; normalize() is for numbers")
-        mean, std = (np.array(each, dtype=np.float64) for each in (self.mean, self.std))
+        mean, std = (np.array(value, dtype=np.float64) for value in (self.mean, self.std))
         mean, std = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(std) & (std > 0), std, 1.0)
         return {"mean": mean.reshape(self.shape), "std": std.reshape(self.shape)}
 
     def normalise(self) -> dict[str, Any]:
-        """Return what `normalize` does, under its name of 0.3.
+        """Return the same as `normalize`, its name up to 0.3.
 
         Returns
         -------
         dict
             ``mean`` and ``std``.
         """
-        said = "FieldStatistics.normalise() will be removed in 0.4: write normalize()"
-        warnings.warn(said, DeprecationWarning, stacklevel=2)
+        message = "FieldStatistics.normalise() will be removed in 0.4: write normalize()"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.normalize()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, lists and texts.
+        """Return the attributes as plain numbers, lists and texts.
 
         Returns
         -------
         dict
-            By attribute; None for what is not known, and `counts` as pairs of a value and how often it comes.
+            By attribute name; None for unknown values, and `counts` as pairs of a value and its count.
         """
         counts = None if self.counts is None else [[_plain(value), often] for value, often in self.counts.items()]
-        found = {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
-        return found | {"counts": counts, "shape": list(self.shape)}
+        entries = {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
+        return entries | {"counts": counts, "shape": list(self.shape)}
 
 
 def statistics_of(
     layout: SampleLayout, rows: NDArray[np.int64] | None, names: Any, axis: Any, executor: Executor | None
 ) -> dict[str, FieldStatistics]:
-    """Return the statistics of some fields, kept ones or of a pass over the files; see `H5Dataset.statistics`."""
+    """Return the statistics of some fields, from the cache or a pass over the files; see `H5Dataset.statistics`."""
     check_executor(executor)
     chosen = _chosen(layout, names)
     axes = _axes(layout, chosen, axis)
-    numbers = [number for some in chosen.values() for number in some]
+    numbers = [number for of_field in chosen.values() for number in of_field]
     layout = _as_stored(layout.only(numbers))
-    file = layout.files[0]  # beside whose catalogues they are kept; the others are part of what they are known by
+    file = layout.files[0]  # whose catalogue keeps them; all other files are part of the key
     is_watched = all(one.is_watched for one in layout.files)
     beside = file if is_watched and isinstance(file, (FileIdentity, ObjectIdentity)) else None
     kept = Catalogue(beside, STATISTICS, f"{', '.join(chosen)[:80]}, {_digest((layout, rows, axes))}")
@@ -182,18 +181,18 @@ def statistics_of(
             kept.forget()
     blocks = shuffled_blocks(layout, rows)
     kept_axes = [(numbers.index(first), axes[name]) for name, (first, *_) in chosen.items()]
-    watched = _merged(run_jobs(_jobs(layout, rows, blocks, kept_axes), executor))
-    found = {name: each.found(name, blocks.total_rows) for name, each in zip(chosen, watched, strict=True)}
-    kept.put(STATISTICS, [_to_text(one) for one in found.values()])
+    all_sums = _merged(run_jobs(_jobs(layout, rows, blocks, kept_axes), executor))
+    results = {name: sums.result(name, blocks.total_rows) for name, sums in zip(chosen, all_sums, strict=True)}
+    kept.put(STATISTICS, [_to_text(one) for one in results.values()])
     kept.save(blocks.total_rows, 0)
-    return found
+    return results
 
 
 # --- which fields ---------------------------------------------------------------------------------------------
 
 
 def _chosen(layout: SampleLayout, names: Any) -> dict[str, list[int]]:
-    """Return the numbers of the fields that are meant, by name; by default those of which anything can be said."""
+    """Return the numbers of the chosen fields by name; by default of all fields that have statistics."""
     every = {name: [*numbers_of(leaf)] for name, leaf in layout.leaves}
     unfit = {}
     for name, (number, *_) in every.items():
@@ -216,21 +215,23 @@ def _chosen(layout: SampleLayout, names: Any) -> dict[str, list[int]]:
 
 
 def _axes(layout: SampleLayout, chosen: Mapping[str, list[int]], axis: Any) -> dict[str, tuple[int, ...]]:
-    """Return the axes of a sample that are kept, for each field; refuse those that it has not."""
-    given = axis if isinstance(axis, Mapping) else dict.fromkeys(chosen, axis)
-    if unknown := set(given) - set(chosen):
+    """Return the axes of a sample that are kept for each field; raise for axes that do not exist."""
+    requested = axis if isinstance(axis, Mapping) else dict.fromkeys(chosen, axis)
+    if unknown := set(requested) - set(chosen):
         raise OptionError(f"statistics: axis= names {min(unknown)!r}, and fields are {', '.join(chosen)}")
-    found = {name: _checked_axes(name, layout.fields[some[0]], given.get(name)) for name, some in chosen.items()}
-    if axis is not None and np.size(axis) and given is not axis and len(chosen) == 1 and not any(found.values()):
-        raise OptionError(f"statistics: samples of field {min(found)!r} are single values and have no axis {axis!r}")
-    return found
+    axes = {
+        name: _checked_axes(name, layout.fields[of_field[0]], requested.get(name)) for name, of_field in chosen.items()
+    }
+    if axis is not None and np.size(axis) and requested is not axis and len(chosen) == 1 and not any(axes.values()):
+        raise OptionError(f"statistics: samples of field {min(axes)!r} are single values and have no axis {axis!r}")
+    return axes
 
 
-def _checked_axes(name: str, field: FieldLayout, given: Any) -> tuple[int, ...]:
-    check_ordered("statistics: axis=", given)
-    axes = () if given is None else tuple(given) if isinstance(given, Sequence) else (given,)
-    if not all(isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in axes):
-        raise OptionError(f"statistics: axis= is a number, several, or a dict of them by field, not {given!r}")
+def _checked_axes(name: str, field: FieldLayout, requested: Any) -> tuple[int, ...]:
+    check_ordered("statistics: axis=", requested)
+    axes = () if requested is None else tuple(requested) if isinstance(requested, Sequence) else (requested,)
+    if not all(isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) for entry in axes):
+        raise OptionError(f"statistics: axis= is a number, several, or a dict of them by field, not {requested!r}")
     if field.is_listed:
         return axes if field.images is not None else ()
     dense = field.ragged is not None and field.ragged.form == DENSE
@@ -239,15 +240,15 @@ def _checked_axes(name: str, field: FieldLayout, given: Any) -> tuple[int, ...]:
     dims = len(shape) + many
     if dims == 0 or not axes:
         return ()  # labels, beside the field that is meant
-    kept = sorted({int(each) + dims * (each < 0) for each in axes})
+    kept = sorted({int(entry) + dims * (entry < 0) for entry in axes})
     if kept[0] < 0 or kept[-1] >= dims or (many and kept[0] == 0):
         has = f"{dims} axes{', of which the first has another length in each' if many else f', of {shape}'}"
-        raise OptionError(f"statistics: axis={given!r}, and a sample of field {name!r} has {has}")
-    return tuple(each - dims for each in kept)
+        raise OptionError(f"statistics: axis={requested!r}, and a sample of field {name!r} has {has}")
+    return tuple(entry - dims for entry in kept)
 
 
 def _as_stored(layout: SampleLayout) -> SampleLayout:
-    """Return the same fields without what is done to them, and ragged ones without padding."""
+    """Return the same fields without cast and normalization, and ragged ones without padding."""
     fields = []
     for field in layout.fields:
         form = field.ragged.form if field.ragged and field.ragged.form in (DENSE, ARRAYS) else "packed"
@@ -261,50 +262,50 @@ def _as_stored(layout: SampleLayout) -> SampleLayout:
 
 
 def _jobs(layout: SampleLayout, rows: Places | None, blocks: Blocks, axes: KeptAxes) -> list[Job]:
-    """Cut the blocks of all files into passes over about as many samples each."""
+    """Cut the blocks of all files into passes over about equal numbers of samples."""
     parts = stretches(blocks, max(1, min(MOST_JOBS, blocks.total_rows * layout.row_nbytes // JOB_NBYTES)))
     jobs = []
     for edges, chosen in parts:
         file = layout.files[layout.files_of(edges[:1] if chosen is None else chosen[:1])[0]].each()[0]
-        jobs.append((file.path, _watched, (layout, rows if len(parts) == 1 else chosen, (edges, chosen), axes)))
+        jobs.append((file.path, _summed, (layout, rows if len(parts) == 1 else chosen, (edges, chosen), axes)))
     return jobs
 
 
-def _merged(passes: Iterable[list[_Watched]]) -> list[_Watched]:
-    """Add up what several passes saw, in their order."""
-    found, *others = passes
+def _merged(passes: Iterable[list[_FieldSums]]) -> list[_FieldSums]:
+    """Add up the sums of several passes, in their order."""
+    total, *others = passes
     for other in others:
-        for each, more in zip(found, other, strict=True):
-            each.merge(more)
-    return found
+        for sums, addition in zip(total, other, strict=True):
+            sums.merge(addition)
+    return total
 
 
-def _watched(layout: SampleLayout, rows: Places | None, stretch: Stretch, axes: KeptAxes) -> list[_Watched]:
-    """Let all values of fields, given by number, go by: each batch in the next of a few threads; sums are merged."""
-    parts = [[(n, _Watched(layout.fields[n], kept)) for n, kept in axes] for _ in range(PARTS)]
+def _summed(layout: SampleLayout, rows: Places | None, stretch: Stretch, axes: KeptAxes) -> list[_FieldSums]:
+    """Add up all values of the fields in one pass: batches go to a few threads in turn, whose sums are merged."""
+    parts = [[(n, _FieldSums(layout.fields[n], kept)) for n, kept in axes] for _ in range(PARTS)]
     unpackings = {n: unpacking_of(layout.fields[n]) for n, _ in axes}
-    looking: collections.deque[Future[None]] = collections.deque()
+    pending: collections.deque[Future[None]] = collections.deque()
 
-    def look(part: list[tuple[int, _Watched]], batch: ReadyBatch, slot_format: SlotFormat) -> None:
-        for number, each in part:
+    def look(part: list[tuple[int, _FieldSums]], batch: ReadyBatch, slot_format: SlotFormat) -> None:
+        for number, sums in part:
             values = _values_of(batch, slot_format, number, layout.fields[number])
-            each.add(_unpacked(values, unpackings[number], batch, slot_format, number, layout.fields))
+            sums.add(_unpacked(values, unpackings[number], batch, slot_format, number, layout.fields))
         batch.slot.give_back()
 
     with ThreadPoolExecutor(min(PARTS, limits.cpus()), "h5stream-statistics") as threads:
         for k, (batch, slot_format) in enumerate(read_through(layout, rows, stretch)):
-            if len(looking) == PARTS:
-                looking.popleft().result()  # the one that the same part had
-            looking.append(threads.submit(look, parts[k % PARTS], batch, slot_format))
-        for one in looking:
+            if len(pending) == PARTS:
+                pending.popleft().result()  # the one that the same part had
+            pending.append(threads.submit(look, parts[k % PARTS], batch, slot_format))
+        for one in pending:
             one.result()
-    return _merged([each for _, each in part] for part in parts)
+    return _merged([sums for _, sums in part] for part in parts)
 
 
 def read_through(
     layout: SampleLayout, rows: Places | None, stretch: Stretch, threads: int | None = None
 ) -> Iterator[tuple[ReadyBatch, SlotFormat]]:
-    """Read samples, block by block, in the order in which they lie; whoever gets a batch gives its slot back."""
+    """Yield samples, block by block, in file order; the consumer gives the slot of each batch back."""
     blocks = blocks_in(stretch)
     budget = check_budget(default_budget(limits.memory_total_bytes()))
     batch_rows = max(1, min(blocks.total_rows, BATCH_NBYTES // max(1, layout.row_nbytes)))
@@ -335,7 +336,7 @@ def read_through(
 
 
 def _values_of(batch: ReadyBatch, slot_format: SlotFormat, number: int, field: FieldLayout) -> Any:
-    """Return a field's values in a batch: an array, or a list of what is no number or of unlike shape."""
+    """Return a field's values in a batch: an array, or a list if they are not numbers or differ in shape."""
     if field.kind == "object" and not (field.ragged and field.is_of_values and field.ragged.form != ARRAYS):
         return objects_of(batch.objects[number], field)
     if field.kind in ("object", "ragged"):
@@ -361,7 +362,7 @@ def _unpacked(
     number: int,
     fields: Sequence[FieldLayout],
 ) -> Any:
-    """Return the floats that stored numbers of a field mean, where it has missing=; else its values as they are."""
+    """Return the decoded floats of a field with ``missing=``, or else its values."""
     if unpacking is None:
         return widened(values)
     which, by = None, fields[number].packed_by
@@ -375,13 +376,13 @@ def _unpacked(
     return out.numpy()
 
 
-class _Watched:
-    """A field whose values go by."""
+class _FieldSums:
+    """The running statistics of a field."""
 
     def __init__(self, field: FieldLayout, axes: tuple[int, ...]) -> None:
         self._name, self._axes = field.name, axes
-        self._moments: Moments | None = None  # once there was a value
-        self._kept: tuple[int, ...] = ()  # how long the axes are
+        self._moments: Moments | None = None  # None until there is a value
+        self._kept: tuple[int, ...] = ()  # the lengths of the axes
         is_few = (
             field.kind in ("bytes", "object")
             or field.is_listed
@@ -391,7 +392,7 @@ class _Watched:
         self._counts = ValueCounts() if is_few and (field.kind != "ragged" or field.is_listed) else None
 
     def add(self, values: Any) -> None:
-        """Look at an array, or at a list of what is no number or of unlike shape."""
+        """Add values: an array, or a list if they are not numbers or differ in shape."""
         if not isinstance(values, list):
             self._add_array(values)
             return
@@ -407,14 +408,14 @@ class _Watched:
             return
         if self._counts is not None:
             self._counts.add(values)
-        # Of pictures the axes are as the user counts them: their number is known only here.
+        # Axes of pictures are as the user counts them: their number is only known here.
         self._axes = tuple(axis - (values.ndim - 1) * (axis >= 0) for axis in self._axes)
         moved = np.moveaxis(values, self._axes, range(-len(self._axes), 0)) if self._axes else values
         kept = moved.shape[moved.ndim - len(self._axes) :]
         self._moments_of(values.dtype, kept).add(moved.reshape(-1, math.prod(kept)))
 
     def _moments_of(self, dtype: np.dtype[Any], kept: tuple[int, ...]) -> Moments:
-        """Return the moments that values of this shape are added to; of another shape than before they are refused."""
+        """Return the moments for values of this shape; raise if an earlier shape differs."""
         if self._moments is None:
             self._moments, self._kept = Moments(dtype, math.prod(kept)), kept
         if kept != self._kept:
@@ -424,8 +425,8 @@ class _Watched:
             )
         return self._moments
 
-    def merge(self, other: _Watched) -> None:
-        """Add what another one saw."""
+    def merge(self, other: _FieldSums) -> None:
+        """Add the values of another instance."""
         if self._counts is not None and other._counts is not None:
             self._counts.merge(other._counts)
         if self._moments is None:
@@ -433,15 +434,17 @@ class _Watched:
         elif other._moments is not None:
             self._moments_of(np.dtype(bool), other._kept).merge(other._moments)
 
-    def found(self, name: str, samples: int) -> FieldStatistics:
-        """Return what was seen."""
+    def result(self, name: str, samples: int) -> FieldStatistics:
+        """Return the final statistics."""
         counts = None if self._counts is None else self._counts.counts
         few = None if counts is None else dict(sorted(counts.items(), key=_by_value))
-        known = self._moments or Moments(np.dtype(np.float64), 1)
-        every = {name: getattr(known, name) for name in ("count", "nan", "inf", "mean", "std")}
-        for extreme, value in (("min", known.least), ("max", known.most)):
-            seen = np.full(1, np.nan) if value is None else value
-            every[extreme] = seen if known.is_whole else np.where(known.count > 0, seen.astype(np.float64), np.nan)
+        moments = self._moments or Moments(np.dtype(np.float64), 1)
+        every = {name: getattr(moments, name) for name in ("count", "nan", "inf", "mean", "std")}
+        for extreme, value in (("min", moments.least), ("max", moments.most)):
+            extremes = np.full(1, np.nan) if value is None else value
+            every[extreme] = (
+                extremes if moments.is_whole else np.where(moments.count > 0, extremes.astype(np.float64), np.nan)
+            )
         shaped = {key: value.reshape(self._kept) if self._kept else value[0].item() for key, value in every.items()}
         lengths = dict(zip(self._axes, self._kept, strict=False))
         shape = tuple(lengths.get(axis, 1) for axis in range(min(lengths, default=0), 0))
@@ -449,7 +452,7 @@ class _Watched:
 
 
 def _flat(values: list[Any]) -> Iterator[Any]:
-    """Yield what lists hold, however deep."""
+    """Yield the items of nested lists."""
     for value in values:
         if isinstance(value, list):
             yield from _flat(value)
@@ -465,9 +468,9 @@ def _by_value(item: tuple[Any, int]) -> Any:
 # --- what is kept ---------------------------------------------------------------------------------------------
 
 
-def _to_text(found: FieldStatistics) -> str:
-    counts = None if found.counts is None else [*found.counts.items()]
-    return json.dumps(dataclasses.asdict(found) | {"counts": counts}, default=_coded)
+def _to_text(statistics: FieldStatistics) -> str:
+    counts = None if statistics.counts is None else [*statistics.counts.items()]
+    return json.dumps(dataclasses.asdict(statistics) | {"counts": counts}, default=_coded)
 
 
 def _from_text(text: str) -> FieldStatistics:
@@ -491,19 +494,19 @@ def _decoded(value: dict[str, Any]) -> Any:
 def _plain(value: Any) -> Any:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _digest(value: Any) -> str:
-    """Return a digest of a value of ours: of all that it is made of."""
-    return hashlib.sha256(json.dumps(value, default=_told).encode()).hexdigest()[:24]
+    """Return a digest of a layout, arrays and options."""
+    return hashlib.sha256(json.dumps(value, default=_jsonable).encode()).hexdigest()[:24]
 
 
-def _told(value: Any) -> Any:
-    """Return what JSON can write of a value that it cannot: of a dataclass, but for what is worked out on the way."""
+def _jsonable(value: Any) -> Any:
+    """Return a value that JSON can encode: a dataclass by its fields without derived ones, an array by a digest."""
     if dataclasses.is_dataclass(value):
         shown = (field.name for field in dataclasses.fields(value) if field.repr)
         return [type(value).__qualname__, *(getattr(value, name) for name in shown)]

@@ -1,4 +1,4 @@
-"""A CUDA device and the host's memory beside it: memory, copies that run by themselves, and events that order them.
+"""A CUDA device and its pinned host memory: allocation, asynchronous copies, and the events that order them.
 
 The protocol in five lines, for one batch::
 
@@ -30,27 +30,27 @@ from h5stream.errors import OptionError
 
 
 class PinningWarning(UserWarning):
-    """Host memory could not be pinned; copies to the device take the slower way, and are correct."""
+    """Host memory could not be pinned; copies to the device are slower, but correct."""
 
 
 def is_cuda_available() -> bool:
-    """Tell whether there is a CUDA device that torch can use; starts no context."""
+    """Return whether there is a CUDA device that torch can use; starts no context."""
     return bool(cuda.is_available())
 
 
 def release_cached_memory() -> None:
-    """Return the GPU memory that torch keeps for reuse back to the driver; nothing where CUDA is unused."""
+    """Release the GPU memory that torch caches for reuse to the driver; does nothing if CUDA is unused."""
     if cuda.is_available() and cuda.is_initialized():  # type: ignore[no-untyped-call]
         cuda.empty_cache()
 
 
 def pinned_copy(batch: Any) -> Any:
-    """Return a batch, whatever its structure, in torch's own pinned memory, as a stock DataLoader does."""
+    """Return a copy of a batch in torch's own pinned memory, as a stock DataLoader does."""
     return pin_memory(batch)  # type: ignore[no-untyped-call]
 
 
 class CudaBackend:
-    """One CUDA device, and no other: every call that could create a context runs with this device made current.
+    """A single CUDA device: every call that could create a context runs with this device current.
 
     (``cudaHostAlloc`` is such a call: pinning makes a context on the current device,
     https://github.com/pytorch/pytorch/issues/58626.) A *stream* is a queue of work that the device does in order; two
@@ -99,49 +99,49 @@ class CudaBackend:
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def current_stream(self) -> cuda.Stream:
-        """Return the stream on which the calling thread's own work goes: the consumer's."""
+        """Return the current stream of the calling thread, the consumer's."""
         return cuda.current_stream(self.device)
 
     def side_stream(self) -> cuda.Stream:
-        """Return the stream beside the consumer's; the same at every call."""
+        """Return the stream beside the consumer's; always the same one."""
         with self._lock:
             if self._side is None:
                 self._side = cuda.Stream(device=self.device)  # type: ignore[no-untyped-call]
             return self._side
 
     def copy_async(self, destination: torch.Tensor, source: torch.Tensor, stream: cuda.Stream) -> None:
-        """Queue a copy of bytes; from pageable memory the driver may hold the thread up."""
+        """Queue a copy of bytes; from pageable memory the driver may block the thread."""
         with self._on(stream):
             destination.copy_(source, non_blocking=True)
 
     def launch(self, stream: cuda.Stream, kernel: Callable[..., Any], *tensors: torch.Tensor) -> None:
-        """Queue what writes in place into the tensors that it gets; what it returns is dropped."""
+        """Queue a kernel that writes into the given tensors in place; its result is dropped."""
         with self._on(stream):
             kernel(*tensors)
 
     def call(self, stream: cuda.Stream, function: Callable[[Any], Any], argument: Any) -> Any:
-        """Call a user's function now, with what it launches queued on the stream, and return what it returns."""
+        """Call a user's function now, queueing on the stream all that it launches; return its result."""
         with self._on(stream):
             return function(argument)
 
     def record_event(self, stream: cuda.Stream, *, timed: bool = False) -> cuda.Event:
-        """Mark the place behind all that is queued; a thread that waits for it sleeps, rather than spins."""
+        """Record an event after all queued work; a thread that waits for it sleeps instead of spinning."""
         with cuda.device(self.device):
             event = cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
         return event
 
     def elapsed_ns(self, began: cuda.Event, ended: cuda.Event) -> int:
-        """Return the time between two timed events that are done; CUDA knows half microseconds."""
+        """Return the time between two completed timed events; CUDA's resolution is half a microsecond."""
         with cuda.device(self.device):
             return round(1e6 * float(began.elapsed_time(ended)))
 
     def wait(self, stream: cuda.Stream, event: cuda.Event) -> None:
-        """Let what is queued on a stream from now on start only after an event; the thread does not wait."""
+        """Make later work of a stream wait for an event; the thread does not wait."""
         stream.wait_event(event)
 
     def done(self, event: cuda.Event) -> bool:
-        """Tell whether all before an event has run, without waiting."""
+        """Return whether all work before an event has completed, without waiting."""
         return bool(event.query())  # type: ignore[no-untyped-call]
 
     def synchronize(self, event: cuda.Event) -> None:
@@ -149,12 +149,12 @@ class CudaBackend:
         event.synchronize()
 
     def hold(self, tensor: torch.Tensor, stream: cuda.Stream) -> None:
-        """Keep device memory from reuse, once it is dropped, until what another stream has queued by then has run."""
+        """Keep device memory from reuse after it is dropped until the work queued on another stream by then is done."""
         tensor.record_stream(stream)
 
 
 def backend_for(device: str | torch.device) -> CudaBackend | None:
-    """Return the backend of a device that batches are wanted on; None for the host."""
+    """Return the backend of a device for batches; None for the host."""
     with contextlib.suppress(RuntimeError):
         wanted = torch.device(device)
         if wanted.type in ("cpu", "cuda"):
@@ -174,7 +174,7 @@ def _checked(device: torch.device) -> torch.device:
 
 
 def _warn_not_pinned(nbytes: int, reason: BaseException) -> None:
-    """Say that pinning failed, why, and what would help."""
+    """Warn that pinning failed, with the reason and the remedy."""
     soft, hard = (
         "unlimited" if limit == resource.RLIM_INFINITY else f"{limit} bytes"
         for limit in resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -193,9 +193,9 @@ def _warn_not_pinned(nbytes: int, reason: BaseException) -> None:
 class PinnedSlots(SlotRing):
     """Pinned slots for batches that the user copies to a GPU himself (``pin_memory=True`` without ``device``).
 
-    The user's copy may still be running when he drops the batch, and only torch's own allocator knows: it notes every
-    non_blocking copy from its memory and reuses it when they are done. So each slot is a tensor of that allocator, and
-    is dropped rather than kept. It rounds each slot up to a power of two.
+    The user's copy may still be running when the batch is dropped, which only torch's own allocator knows: it records
+    every non_blocking copy from its memory and reuses the memory once they are done. So each slot is a tensor of that
+    allocator, and is dropped instead of kept. The allocator rounds each slot up to a power of two.
 
     # Guarantees: any thread may call; the allocator has its own lock.
     """
@@ -205,6 +205,6 @@ class PinnedSlots(SlotRing):
         self._backend = backend
 
     def take(self) -> Slot:
-        """Take memory from the allocator, which has kept what was dropped."""
+        """Take memory from the allocator, which keeps dropped memory for reuse."""
         tensor = self._backend.allocate_pinned(self.slot_nbytes)
         return Slot(tensor.numpy(), tensor=tensor)

@@ -1,4 +1,4 @@
-"""What torch says about CUDA here. Nothing is probed before it is asked for."""
+"""Properties of CUDA as torch reports them. Nothing is queried before a function is called."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class CudaFacts:
     torch_version: str  # version of torch
     built_for: str | None  # CUDA version that torch was built for, None in a CPU build
     available: bool  # whether torch can use a GPU here and now
-    # whether CUDA had started in this process before the question was asked: after that, forked children cannot use it
+    # whether CUDA had been started in this process before this query: if so, forked children cannot use it
     initialized: bool
     devices: tuple[str, ...] = ()  # names of the devices in CUDA's order
 
 
 def cuda_facts() -> CudaFacts:
-    """Return torch's view of CUDA. It may start CUDA, so it is for checks, not for libraries at work."""
+    """Return torch's view of CUDA. It may start CUDA, so it is for diagnostics only."""
     import torch
 
     initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -36,16 +36,16 @@ def cuda_facts() -> CudaFacts:
 
 
 def started_cuda_uuids() -> tuple[str, ...]:
-    """Return the UUIDs of the devices in CUDA's order, without prefix; none where CUDA was not started here.
+    """Return the UUIDs of the devices in CUDA's order, without prefix; none if CUDA was not started here.
 
-    It is not started for the answer: a process that has started CUDA can no longer fork workers that use it.
+    This does not start CUDA, after which a process can no longer fork workers that use it.
     """
     cuda = _started_cuda()
     return () if cuda is None else tuple(str(cuda.get_device_properties(k).uuid) for k in range(cuda.device_count()))
 
 
 def pin_error(size_bytes: int) -> str | None:
-    """Allocate pinned memory once and give it back: what went wrong, or None if it works."""
+    """Allocate pinned memory once and free it; return the error message, or None if it works."""
     import torch
 
     try:
@@ -55,7 +55,7 @@ def pin_error(size_bytes: int) -> str | None:
     return None
 
 
-# --- What torch holds on the device, and waiting for it; CUDA is never started to answer ----------
+# --- memory of the device, and waiting for it; CUDA is never started for these --------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +63,12 @@ class DeviceMemory:
     """Memory of the current CUDA device, as torch's allocator counts it."""
 
     device: int  # number of the device in CUDA's order
-    allocated_bytes: int  # bytes in tensors now. Low beside the device's memory: room for a larger batch
+    allocated_bytes: int  # bytes in tensors now. Low compared to the device's memory: room for a larger batch
     peak_bytes: int  # the most bytes in tensors since the process began, or since somebody reset torch's peak
 
 
 def device_memory() -> DeviceMemory | None:
-    """Return the memory of the current device; None where this process has not started CUDA."""
+    """Return the memory of the current device; None if this process has not started CUDA."""
     cuda = _started_cuda()
     if cuda is None:
         return None
@@ -81,9 +81,9 @@ def device_memory() -> DeviceMemory | None:
 
 
 def synchronize() -> bool:
-    """Wait for all work that was queued on the current device; tell whether there is a device.
+    """Wait for all work queued on the current device; return whether there is a device.
 
-    A step that ends in Python has only been queued on a GPU: whoever measures it waits here first.
+    A step that has returned in Python is only queued on a GPU, so wait here before measuring its duration.
     """
     cuda = _started_cuda()
     if cuda is None:
@@ -94,7 +94,7 @@ def synchronize() -> bool:
 
 def _started_cuda() -> Any:
     torch = sys.modules.get("torch")
-    # Another thread may be importing torch just now: it is there, but not all of it.
+    # Another thread may be importing torch right now, so the module may be incomplete.
     cuda = getattr(torch, "cuda", None)
     is_initialized = getattr(cuda, "is_initialized", None)
     return cuda if is_initialized is not None and is_initialized() else None

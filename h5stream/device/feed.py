@@ -1,4 +1,4 @@
-"""Host slots to the device: one copy a batch beside the consumer's work, a few batches ahead.
+"""Copies of host slots to the device: one copy per batch, beside the consumer's work, a few batches ahead.
 
 For each batch, in order::
 
@@ -27,12 +27,12 @@ from h5stream.engine.statistics import Tally
 from h5stream.errors import DeviceMemoryError
 
 PINNED_ARENA_NBYTES = 128 * 1024 * 1024
-"""Bytes that are pinned together. torch's pinned allocator rounds up to a power of two; in a large arena the
-slots fill it better."""
+"""Bytes that are pinned together. torch's pinned allocator rounds up to a power of two, which slots fill better in a
+large arena."""
 
 
 def pinned_ring(backend: CudaBackend, slot_nbytes: int, most_slots: int | None = None) -> SlotRing:
-    """Return a ring of slots that are pinned once, for what only the feed copies from."""
+    """Return a ring of slots that are pinned once, for memory that only the feed copies from."""
 
     def allocate(nbytes: int) -> Any:
         return backend.allocate_pinned(nbytes).numpy()
@@ -41,14 +41,14 @@ def pinned_ring(backend: CudaBackend, slot_nbytes: int, most_slots: int | None =
 
 
 Copying = collections.deque[tuple[Slot, Any, Any]]
-"""Slots whose copies are under way, each between two timed events."""
+"""Slots with copies in progress, each between two timed events."""
 
 
 class DeviceFeed:
-    """Yields batches on a device, each in one copy: their `value` is ready for the consumer's current stream.
+    """Yields batches on a device, each copied in one piece; `value` is ready for the consumer's current stream.
 
-    # Guarantees: used by one thread, the consumer's. `close` waits for copies that are under way, no longer. A slot
-    goes back only after the event behind its copy is done, so that nobody fills it while the device still reads it.
+    # Guarantees: used by one thread, the consumer's. `close` only waits for copies in progress. A slot is released
+    only after the event that follows its copy, so that nobody fills it while the device still reads it.
     """
 
     def __init__(
@@ -66,42 +66,42 @@ class DeviceFeed:
         self._format, self._depth = slot_format, depth
         self._side, self._tally = backend.side_stream(), tally or Tally()
         self._copying: Copying = collections.deque()
-        # Batches on their way, the event behind each, and the device memory that it stands on.
-        self._flights: collections.deque[tuple[ReadyBatch, Any, list[torch.Tensor]]] = collections.deque()
+        # Batches in transfer, the event after each, and its device memory.
+        self._transfers: collections.deque[tuple[ReadyBatch, Any, list[torch.Tensor]]] = collections.deque()
         self._exhausted = False
-        # Dropping the feed must not let a slot be filled again that is still being read.
+        # Dropping the feed must not release a slot that is still being read.
         self._drain = weakref.finalize(self, _give_back_done, backend, self._tally, self._copying, 0)
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
         """Return the next batch; None at the end."""
-        if not self._flights and not self._exhausted:
+        if not self._transfers and not self._exhausted:
             self._send(self._source.next_batch(timeout_s))
-        while len(self._flights) < self._depth and not self._exhausted:
+        while len(self._transfers) < self._depth and not self._exhausted:
             try:
                 ready = self._source.next_if_ready()
             except Exception:
-                break  # it waits there until its own batch is asked for
+                break  # the source raises it again when this batch is requested
             if ready is None:
                 break
             self._send(ready)
         _give_back_done(self._backend, self._tally, self._copying, self._depth + 1)
-        if not self._flights:
+        if not self._transfers:
             return None
-        batch, is_ready, held = self._flights.popleft()
+        batch, is_ready, tensors = self._transfers.popleft()
         consumer = self._backend.current_stream()
         self._backend.wait(consumer, is_ready)
-        for tensor in held:  # its memory is not used again until the consumer's work is done
+        for tensor in tensors:  # its memory is not reused until the consumer's work is done
             self._backend.hold(tensor, consumer)
         return batch
 
     def _send(self, ready: ReadyBatch | None) -> None:
-        """Start a slot on its way."""
+        """Start the transfer of a slot."""
         if ready is None:
             self._exhausted = True
             return
         packed = packed_closer(ready.slot.memory, self._assembler.layout.fields, self._format, ready.rows)
         view = self._allocate(packed.nbytes)
-        held = [view]
+        tensors = [view]
         host = torch.from_numpy(ready.slot.memory[: packed.nbytes])
         began = self._backend.record_event(self._side, timed=True)
         self._backend.copy_async(view, host, self._side)
@@ -109,20 +109,20 @@ class DeviceFeed:
         self._copying.append((ready.slot, began, copied))
 
         def changed(change: Change, raw: torch.Tensor, which: torch.Tensor | None) -> torch.Tensor:
-            """Unpack, normalize and cast on the device, after the raw bytes have crossed: they are fewer, as a rule."""
+            """Unpack, normalize and cast on the device, after the copy of the raw bytes, which usually are fewer."""
             nbytes = raw.numel() * change.dtype.itemsize
-            held.append(self._allocate(nbytes).view(change.dtype).view(raw.shape))
-            self._backend.launch(self._side, change.into, held[-1], raw, *([] if which is None else [which]))
-            return held[-1]
+            tensors.append(self._allocate(nbytes).view(change.dtype).view(raw.shape))
+            self._backend.launch(self._side, change.into, tensors[-1], raw, *([] if which is None else [which]))
+            return tensors[-1]
 
         value = self._assembler.batch(
             ready.slot.memory, packed, ready.rows, ready.objects, within=view, changed=changed
         )
         if self._transform is not None:
             value = self._backend.call(self._side, self._transform, value)
-            held += device_tensors(value, self._backend.device)
+            tensors += device_tensors(value, self._backend.device)
         ready.value = value
-        self._flights.append((ready, self._backend.record_event(self._side), held))
+        self._transfers.append((ready, self._backend.record_event(self._side), tensors))
 
     def _allocate(self, nbytes: int) -> torch.Tensor:
         try:
@@ -135,14 +135,14 @@ class DeviceFeed:
             ) from error
 
     def close(self) -> None:
-        """Wait for the copies under way and give their slots back."""
+        """Wait for copies in progress and release their slots."""
         self._exhausted = True
-        self._flights.clear()
+        self._transfers.clear()
         self._drain()
 
 
 def _give_back_done(backend: CudaBackend, tally: Tally, copying: Copying, keep_at_most: int) -> None:
-    """Give back the slots whose copies are done; wait for the oldest while there are too many."""
+    """Release the slots whose copies are done; wait for the oldest while more than `keep_at_most` are left."""
     while copying:
         slot, began, copied = copying[0]
         if not backend.done(copied):
@@ -155,21 +155,21 @@ def _give_back_done(backend: CudaBackend, tally: Tally, copying: Copying, keep_a
 
 
 def device_tensors(batch: Any, device: torch.device) -> list[torch.Tensor]:
-    """List the tensors of a batch that live on the device, in mappings, sequences and attributes of its parts."""
-    found: list[torch.Tensor] = []
+    """Return the tensors of a batch that are on the device, in mappings, sequences and attributes of its parts."""
+    tensors: list[torch.Tensor] = []
     seen: set[int] = set()
-    left = [batch]
-    while left:
-        value = left.pop()
+    pending = [batch]
+    while pending:
+        value = pending.pop()
         if isinstance(value, torch.Tensor):
-            found += [value] if value.device == device else []
+            tensors += [value] if value.device == device else []
         elif id(value) not in seen and not isinstance(value, (str, bytes, type, ModuleType)):
             seen.add(id(value))
             if isinstance(value, Mapping):
-                left += value.values()
+                pending += value.values()
             elif isinstance(value, (list, tuple, set, frozenset)):
-                left += value
+                pending += value
             else:  # a batch class of the user's
-                left += getattr(value, "__dict__", {}).values()
-                left += [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
-    return found
+                pending += getattr(value, "__dict__", {}).values()
+                pending += [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
+    return tensors

@@ -1,4 +1,4 @@
-"""`H5StreamLoader`, and all that only it needs: settings, draws, position, epochs, routes.
+"""`H5StreamLoader` and its own parts: settings, draws, position, epochs, routes.
 
 Imports everything above it. Start with `loader`, then `epoch`.
 """

@@ -1,4 +1,4 @@
-"""Arguments under an old name, functions given to the wrong one, and seed and ranks where none were given."""
+"""Checks of the loader's arguments: old names, functions passed to the wrong argument, and default seed and ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from h5stream.workers.samples import parts_of_library
 
 
 class OldNames(TypedDict, total=False):
-    """Each argument of an old name, the one that took its place, and what to write."""
+    """Old argument names: the type of each, its new name, and what to write instead."""
 
     transform: Annotated[
         Callable[[Any], Any] | None,
@@ -47,42 +47,42 @@ OLD = {name: hint.__metadata__ for name, hint in get_type_hints(OldNames, includ
 _OF_DATASETS = ("cache", "cache_size", "rows")
 _OF_SAMPLES = ("torchvision.transforms", "albumentations")
 _OF_BATCHES = ("MixUp", "CutMix")
-"""What torchvision makes for batches."""
+"""Transforms of torchvision that are made for batches."""
 
 
-def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
+def with_new_names(arguments: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
     """Return arguments under their new names, with a warning for each old one that was used.
 
-    What a signature has no name for, ``**old``, may be among them as ``"old"``.
+    The entry ``"old"`` may hold a signature's ``**old``, the arguments without a parameter.
     """
-    others = given.get("old", {})
+    others = arguments.get("old", {})
     for name in others.keys() - OLD.keys():
         if name == "numpy":
             raise TypeError("numpy= belongs to H5Dataset; a loader gives tensors, and x.numpy() copies nothing")
         if name in _OF_DATASETS:
             raise TypeError(f"{name}= belongs to the dataset: H5StreamLoader(H5Dataset(..., {name}=...), ...)")
-        raise TypeError(f"there is no argument {name}=.{did_you_mean(name, given)}")
-    new_ones = {name: value for name, value in given.items() if name not in (*OLD, "old")}
-    used = {old: value for old, value in {**given, **others}.items() if old in OLD and value is not None}
-    found = dict(new_ones)
+        raise TypeError(f"there is no argument {name}=.{did_you_mean(name, arguments)}")
+    new_ones = {name: value for name, value in arguments.items() if name not in (*OLD, "old")}
+    used = {old: value for old, value in {**arguments, **others}.items() if old in OLD and value is not None}
+    renamed = dict(new_ones)
     for old, value in used.items():
         new, written = OLD[old]
         if new is not None and new_ones.get(new) is None:
-            found[new] = value
+            renamed[new] = value
         elif new not in (None, "device"):
             raise OptionError(f"{old}= is an old name of {new}=, and both were given; leave out {old}=")
         warnings.warn(f"{old}= will be removed in 0.4: {written}", DeprecationWarning, stacklevel=stacklevel + 1)
-    if found.get("draw") is not new_ones.get("draw"):
-        found["draw"] = _draw_of(used)
-    if found.get("keep") == "device":
+    if renamed.get("draw") is not new_ones.get("draw"):
+        renamed["draw"] = _draw_of(used)
+    if renamed.get("keep") == "device":
         text = "keep='device' will be removed in 0.4: write keep='auto', which keeps samples in this machine's memory"
         warnings.warn(text, DeprecationWarning, stacklevel=stacklevel + 1)
-        found["keep"] = "auto"
-    return found
+        renamed["keep"] = "auto"
+    return renamed
 
 
 def _draw_of(old: Mapping[str, Any]) -> Any:
-    """Return what ``draw=`` takes for its old names, one or several of them."""
+    """Return the ``draw=`` that its old names stand for, one or several of them."""
     order, weights, balance, rows = (old.get(name) for name in ("order", "weights", "balance", "max_batch_rows"))
     how = {"count": old.get("samples_per_epoch"), "replacement": old.get("replacement", True)}
     if weights is not None and balance is not None:
@@ -113,7 +113,7 @@ def _draw_of(old: Mapping[str, Any]) -> Any:
 
 
 def check_batch_transform(function: Any) -> None:
-    """Refuse what is made for one sample: torchvision and albumentations would draw once for a whole batch."""
+    """Raise for transforms of single samples: torchvision's and albumentations' would draw once per batch."""
     for part in _parts_of(function):
         bases = type(part).__mro__
         library = next((base.__module__.split(".")[0] for base in bases if base.__module__.startswith(_OF_SAMPLES)), "")
@@ -128,11 +128,11 @@ def check_batch_transform(function: Any) -> None:
 
 
 CHANNELS = (1, 3, 4)
-"""Entries of an axis that is one of colours."""
+"""Lengths of an axis that is taken for colours."""
 
 
 def hint_of_channels(function: Any, fields: Iterable[FieldLayout]) -> None:
-    """Hint at images whose channels come last, if torchvision, which takes them first, is to transform them."""
+    """Hint at images with channels last if a transform of torchvision, which needs them first, gets them."""
     for field in fields:
         height, *_, channels = field.row_shape[-3:] if len(field.row_shape) > 2 else (1, 1)
         is_last = channels in CHANNELS and height not in CHANNELS
@@ -151,7 +151,7 @@ def hint_of_channels(function: Any, fields: Iterable[FieldLayout]) -> None:
 
 
 def hint_of_types(fields: Iterable[FieldLayout]) -> None:
-    """Hint at fields of many numbers whose type is not that of a model's layers."""
+    """Hint at fields of many numbers whose type differs from that of a model's layers."""
     for field in fields:
         is_plain = field.kind == "array" and field.is_as_stored and field.images is None and field.categories is None
         if is_plain and math.prod(field.row_shape) > 1 and field.dtype.name in ("float64", "int16", "uint16"):
@@ -162,7 +162,7 @@ def hint_of_types(fields: Iterable[FieldLayout]) -> None:
 
 
 def _parts_of(function: Any) -> Iterator[Any]:
-    """Yield the transforms of a pipeline, or a function that is none."""
+    """Yield the transforms of a pipeline, or the function itself."""
     parts = list(function) if isinstance(function, nn.Sequential) else getattr(function, "transforms", None)
     if isinstance(parts, Iterable) and not isinstance(parts, (str, bytes)):
         for part in parts:
@@ -171,24 +171,24 @@ def _parts_of(function: Any) -> Iterator[Any]:
         yield function
 
 
-# --- which part of each epoch is ours, and which seed ranks share -----------------------------------------
+# --- the rank of this process, and the seed that ranks share -----------------------------------------------
 
 
 class DrawnSeed(int):
-    """A seed of chance: a state's goes before it, and several ranks, each of which would draw its own, take 0."""
+    """A seed drawn at random: a state's seed overrides it, and several ranks, which would draw several, use 0."""
 
 
 def drawn_seed(generator: torch.Generator | None = None, *, needed: bool = True) -> DrawnSeed:
-    """Return a seed from a generator, by default torch's own, as `DataLoader` draws one; 0 where none is needed."""
+    """Draw a seed from a generator, by default torch's own, as `DataLoader` does; 0 if none is needed."""
     if not needed:
         return DrawnSeed(0)
     return DrawnSeed(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
 
 
 def current_ranks() -> Ranks:
-    """Return the rank in the default process group; one rank alone where there is none.
+    """Return this process's rank in the default process group; a single rank if there is no group.
 
-    The environment that `torchrun` sets is not read: a group that was never made cannot train together.
+    The environment that `torchrun` sets is not read: without a process group, ranks do not train together.
     """
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return Ranks()
@@ -196,9 +196,9 @@ def current_ranks() -> Ranks:
 
 
 def checked_ranks(rank: int | None, world_size: int | None, *, listed: bool) -> Ranks | None:
-    """Give rank and world size as they were given; None leaves them to `torch.distributed`.
+    """Validate rank and world size; None leaves them to `torch.distributed`.
 
-    `listed` tells that a sampler decides the order, which nothing here cuts.
+    `listed` is whether a sampler decides the order, which is not divided here.
     """
     rank = None if rank is None else checked_number("rank=", rank, 0, "an integer of at least 0")
     if world_size is not None:

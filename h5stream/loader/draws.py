@@ -1,4 +1,4 @@
-"""Which samples an epoch takes and how batches of them are cut, from a user's `draw=` or samplers of torch."""
+"""The samples of an epoch and their batches, from a user's `draw=` or samplers of torch."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _CERTAINLY_CLASSES = 16
 
 
 def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws | None:
-    """Return what will draw the samples of an epoch; None where it takes each once.
+    """Plan the draws of an epoch's samples; None if it takes each sample once.
 
-    Nothing is made yet that grows with the samples, so that a budget which has no room for it is refused first.
+    Nothing that grows with the samples is allocated yet, so that a budget without room for it is refused first.
     """
     draw, shares = settings.drawn, dataset.shares
     if draw is None and shares is None:
@@ -69,17 +69,17 @@ def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> Plann
         at: Places | None = None if samples is None else np.argsort(samples).astype(place_dtype(len(samples)))
         return replace(planned.make(), at=at)
 
-    added = (24 + place_nbytes(len(dataset))) * len(dataset)  # what stays, and three numbers while it is found
+    added = (24 + place_nbytes(len(dataset))) * len(dataset)  # the result, and three numbers while it is computed
     return replace(planned, nbytes=planned.nbytes + added, make=made)
 
 
 def _weighted(draw: Weighted, dataset: H5Dataset) -> PlannedDraws:
-    """Draw by weights, or all alike."""
+    """Plan draws by weights, or with equal weights."""
     total = len(dataset)
     if draw.count is None and not draw.replacement and draw.weights is not None:
-        there = np.count_nonzero(_checked_weights(dataset, draw.weights, total))
+        usable = np.count_nonzero(_checked_weights(dataset, draw.weights, total))
         raise OptionError(
-            f"Weighted with replacement=False: count= must say how many of the {there:,} samples with a weight above 0"
+            f"Weighted with replacement=False: count= must say how many of the {usable:,} samples with a weight above 0"
         )
     count = total if draw.count is None else draw.count
     if draw.weights is None and not draw.replacement:
@@ -93,28 +93,28 @@ def _weighted(draw: Weighted, dataset: H5Dataset) -> PlannedDraws:
         _check_distinct(count, int(np.count_nonzero(weights)), total)
         return distinct_draws(weights, count)
 
-    # Weights until each, and as it draws 64 bits for each (and 4 bytes, as before, for windows to stay what they are);
-    # or weights, and as it draws keys and places.
+    # Cumulative weights, and while drawing 64 bits for each (and 4 bytes, as before, so that windows keep their size);
+    # or weights, and while drawing keys and places.
     nbytes = total * (8 + place_nbytes(total)) + 8 * max(total, count) if draw.replacement else 25 * total
     return PlannedDraws(count=count, nbytes=nbytes, make=made)
 
 
 def _of_classes(classes: Callable[[], NDArray[np.uint16]], counts: list[int], total: int) -> PlannedDraws:
-    nbytes = total * (3 + place_nbytes(total))  # classes, and as it draws a permutation and a flag
+    nbytes = total * (3 + place_nbytes(total))  # classes, and while drawing a permutation and a flag
     return PlannedDraws(count=sum(counts), nbytes=nbytes, make=lambda: class_draws(classes(), counts))
 
 
-def _check_distinct(count: int, there: int, total: int) -> None:
-    if count > there:
-        said = "" if there == total else f" that have a weight above 0 (of {total:,})"
+def _check_distinct(count: int, usable: int, total: int) -> None:
+    if count > usable:
+        condition = "" if usable == total else f" that have a weight above 0 (of {total:,})"
         raise OptionError(
-            f"Weighted: replacement=False takes no sample twice, so count={count:,} is too many: there are {there:,}"
-            f"{said}; ask for fewer, or pass replacement=True"
+            f"Weighted: replacement=False takes no sample twice, so count={count:,} is too many: there are {usable:,}"
+            f"{condition}; ask for fewer, or pass replacement=True"
         )
 
 
 def _source_counts(shares: SourceShares, blocks: Blocks, shuffle: bool, total: int | None) -> list[int]:
-    """Return how many samples an epoch has of each source of a mixture."""
+    """Return the number of samples in an epoch from each source of a mixture."""
     if not shuffle or blocks.strata is None:
         raise OptionError(
             "a Mixture mixes its sources by the shuffle: pass shuffle=True, not False; or a list, not a Mixture"
@@ -127,7 +127,7 @@ def _source_counts(shares: SourceShares, blocks: Blocks, shuffle: bool, total: i
 
 
 def _check_alone(settings: Settings, draw: Weighted | Balanced | int | None, dataset: H5Dataset) -> None:
-    """Refuse what decides twice which samples an epoch takes."""
+    """Raise if two arguments decide which samples an epoch takes."""
     name = "a Mixture" if draw is None else draw_name(draw)
     others = [f"{name}=" for name in ("sampler", "batch_sampler") if getattr(settings, name) is not None]
     others += ["a function as draw="] if settings.order is not None else []
@@ -144,20 +144,20 @@ def _check_alone(settings: Settings, draw: Weighted | Balanced | int | None, dat
 
 
 def draw_name(draw: Weighted | Balanced | int) -> str:
-    """Return how a message names what says which samples an epoch takes."""
+    """Return the ``draw=`` argument as messages show it."""
     return f"draw={draw}" if isinstance(draw, int) else f"draw={type(draw).__name__}(...)"
 
 
 # --- weights ------------------------------------------------------------------------------------------------
 
 
-def _checked_weights(dataset: H5Dataset, given: Any, total: int) -> NDArray[np.float64]:
-    if isinstance(given, str):
+def _checked_weights(dataset: H5Dataset, weights_or_name: Any, total: int) -> NDArray[np.float64]:
+    if isinstance(weights_or_name, str):
         weights: NDArray[np.float64] = new_array(total, np.float64)
-        for first, values in _field_and_values(dataset, "Weighted", given)[1]:
+        for first, values in _field_and_values(dataset, "Weighted", weights_or_name)[1]:
             weights[first : first + len(values)] = _as_floats(values)
     else:
-        weights = _as_floats(as_array(given))
+        weights = _as_floats(as_array(weights_or_name))
     if weights.shape != (total,):
         raise OptionError(
             f"Weighted: weights= takes one number a sample: {total:,} samples, weights of shape {weights.shape}"
@@ -175,14 +175,14 @@ def _checked_weights(dataset: H5Dataset, given: Any, total: int) -> NDArray[np.f
 
 def _as_floats(values: Any) -> NDArray[np.float64]:
     try:
-        if np.iscomplexobj(values):  # whose imaginary parts NumPy would drop
+        if np.iscomplexobj(values):  # NumPy would drop the imaginary parts
             raise TypeError
-        with np.errstate(invalid="ignore"):  # a NaN of any bits
+        with np.errstate(invalid="ignore"):  # a signalling NaN
             return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        said = reprlib.repr(values.tolist() if isinstance(values, np.ndarray) else values)
+        shown = reprlib.repr(values.tolist() if isinstance(values, np.ndarray) else values)
         raise OptionError(
-            f"Weighted: weights= takes numbers, one a sample, or a field of them, real ones, not {said}"
+            f"Weighted: weights= takes numbers, one a sample, or a field of them, real ones, not {shown}"
         ) from None
 
 
@@ -190,41 +190,41 @@ def _as_floats(values: Any) -> NDArray[np.float64]:
 
 
 def _balanced(draw: Balanced, dataset: H5Dataset) -> PlannedDraws:
-    """Draw as many of each class, or as the shares say."""
+    """Plan draws with the same number of samples of each class, or as the shares say."""
     if draw.shares is not None and not isinstance(draw.shares, Mapping):
         raise OptionError(
             f"Balanced: shares= takes the share of each of a field's values, such as {{0: 2}}, not {draw.shares!r:.80}"
         )
     name, total = repr(draw.by) if isinstance(draw.by, str) else "an array", len(dataset)
-    # Fields are read twice, the first time for the sizes alone: by them the samples of an epoch are known.
+    # Fields are read twice, first for the class sizes, which determine the number of samples in an epoch.
     distinct, sizes = _classes(_class_values(dataset, draw.by, name), name, total)
     classes = distinct.tolist()
     shares = np.ones(len(classes))
     if draw.shares is not None:
         field = _field_and_values(dataset, "Balanced", draw.by)[0] if isinstance(draw.by, str) else None
-        known = () if field is None else field.categories or ()
-        codes = {text: code for code, text in enumerate(known)}
+        names = () if field is None else field.categories or ()
+        codes = {text: code for code, text in enumerate(names)}
         ratio = {codes.get(one, one): share for one, share in draw.shares.items()}
-        shares = _shares(ratio, classes, sizes, name, known)
+        shares = _shares(ratio, classes, sizes, name, names)
 
     def numbers() -> NDArray[np.uint16]:
-        found = new_array(total, np.uint16)
+        codes_of_samples = new_array(total, np.uint16)
         for first, values in _class_values(dataset, draw.by, name):
-            found[first : first + len(values)] = np.searchsorted(distinct, values)
-        return found
+            codes_of_samples[first : first + len(values)] = np.searchsorted(distinct, values)
+        return codes_of_samples
 
     return _of_classes(numbers, _class_counts(classes, sizes, shares / shares.sum(), draw), total)
 
 
-def _class_values(dataset: H5Dataset, given: Any, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield what classes are made of, of some samples at a time, each with the number of its first sample."""
-    if isinstance(given, str):
-        for first, some in _field_and_values(dataset, "Balanced", given)[1]:
-            values = np.asarray(some)
-            _check_classes(values, len(some), name, first)
+def _class_values(dataset: H5Dataset, values_or_name: Any, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the class values of some samples at a time, with the number of the first sample."""
+    if isinstance(values_or_name, str):
+        for first, piece in _field_and_values(dataset, "Balanced", values_or_name)[1]:
+            values = np.asarray(piece)
+            _check_classes(values, len(piece), name, first)
             yield first, values
     else:
-        every = as_array(given)
+        every = as_array(values_or_name)
         _check_classes(every, len(dataset), name, 0)
         yield from ((first, every[first : first + _READ_ROWS]) for first in range(0, len(every), _READ_ROWS))
 
@@ -235,9 +235,9 @@ def _check_classes(values: NDArray[Any], samples: int, name: str, first: int) ->
             f"Balanced: by= takes the name of a field, or one number or text a sample: {samples:,} samples, values "
             f"of shape {values.shape} and type {values.dtype}"
         )
-    if values.dtype.kind in "fmM" and (unlike := values != values).any():
-        wrong, none = first + np.flatnonzero(unlike)[0], "NaN" if values.dtype.kind == "f" else "NaT"
-        raise OptionError(f"Balanced({name}): sample {wrong:,} is {none}, which is no class")
+    if values.dtype.kind in "fmM" and (not_equal := values != values).any():
+        wrong, missing = first + np.flatnonzero(not_equal)[0], "NaN" if values.dtype.kind == "f" else "NaT"
+        raise OptionError(f"Balanced({name}): sample {wrong:,} is {missing}, which is no class")
 
 
 def _classes(every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int) -> tuple[NDArray[Any], Ints]:
@@ -246,32 +246,32 @@ def _classes(every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int) -
     counted, kinds = collections.Counter[Any](), set[np.dtype[Any]]()
     for first, values in every:
         kinds.add(values.dtype)
-        found, often = np.unique(values, return_counts=True)
-        counted.update(dict(zip(found.tolist(), often.tolist(), strict=True)))
+        distinct, counts = np.unique(values, return_counts=True)
+        counted.update(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
         if len(counted) > most:
             raise OptionError(
                 f"Balanced({name}) has {len(counted):,} values in {first + len(values):,} samples, which are no "
                 "classes; name a field of few values, or draw=Weighted(...) with a number for each sample"
             )
     classes = sorted(counted)
-    # In their own type: NumPy takes numbers on both sides of 2**63 for floats, of which several are one.
+    # In their own type: NumPy would convert integers around 2**63 to floats, in which distinct ones are equal.
     return np.array(classes, np.result_type(*kinds)), np.array([counted[one] for one in classes])
 
 
 def _shares(
-    ratio: Mapping[Any, Any], classes: list[Any], sizes: Ints, name: str, known: tuple[str, ...]
+    ratio: Mapping[Any, Any], classes: list[Any], sizes: Ints, name: str, names: tuple[str, ...]
 ) -> NDArray[np.float64]:
-    """Return the share of each class as a user says it; where classes are codes it is known what they stand for."""
+    """Return the user's share of each class; `names` are the names that class codes stand for."""
 
     def shown(value: Any) -> str:
-        return repr(known[value] if known and value in range(len(known)) else value)
+        return repr(names[value] if names and value in range(len(names)) else value)
 
     numbered, shares = {value: number for number, value in enumerate(classes)}, np.full(len(classes), np.nan)
-    for given, share in ratio.items():
-        value = given.encode() if isinstance(given, str) and given not in numbered else given  # as HDF5 has texts
+    for key, share in ratio.items():
+        value = key.encode() if isinstance(key, str) and key not in numbered else key  # HDF5 stores texts as bytes
         if value not in numbered:
             raise OptionError(
-                f"Balanced: shares= gives {shown(given)} of {name} a share, but no sample has it; those that there "
+                f"Balanced: shares= gives {shown(key)} of {name} a share, but no sample has it; those that there "
                 f"are: {', '.join(map(shown, classes[:10]))}"
             )
         good = (
@@ -283,20 +283,20 @@ def _shares(
         if not good:
             raise OptionError(f"Balanced: the share of {shown(value)} is a number of 0 or more, not {share!r}")
         shares[numbered[value]] = share
-    left = np.flatnonzero(np.isnan(shares))
-    if len(left):
+    unset = np.flatnonzero(np.isnan(shares))
+    if len(unset):
         raise OptionError(
-            f"Balanced: shares= gives {shown(classes[left[0]])} of {name} no share, and {sizes[left[0]]:,} samples "
+            f"Balanced: shares= gives {shown(classes[unset[0]])} of {name} no share, and {sizes[unset[0]]:,} samples "
             "have it; 0 leaves them out"
         )
-    shares /= shares.max() if shares.max() > 1e300 else 1  # for their sum
+    shares /= shares.max() if shares.max() > 1e300 else 1  # so that their sum is finite
     if not shares.any():
         raise OptionError("Balanced: shares= gives all classes a share of 0, so that no sample could be drawn")
     return shares
 
 
 def _class_counts(classes: list[Any], sizes: Ints, shares: NDArray[np.float64], draw: Balanced) -> list[int]:
-    """Return how many samples of each class an epoch has."""
+    """Return the number of samples of each class in an epoch."""
     most = int((sizes[shares > 0] / shares[shares > 0]).min() + 1e-6)
     while (np.array(shared_out(most, shares)) > sizes).any():
         most -= 1
@@ -316,9 +316,9 @@ def _class_counts(classes: list[Any], sizes: Ints, shares: NDArray[np.float64], 
 # --- values of a field --------------------------------------------------------------------------------------
 
 
-def _field_and_values(dataset: H5Dataset, kind: str, given: str) -> tuple[FieldLayout, Iterable[tuple[int, Any]]]:
-    is_delivered = dataset.layout.field_named(given) is not None
-    return values_of(dataset, given if is_delivered else Field(given), f"{kind}({given!r})")
+def _field_and_values(dataset: H5Dataset, kind: str, name: str) -> tuple[FieldLayout, Iterable[tuple[int, Any]]]:
+    is_delivered = dataset.layout.field_named(name) is not None
+    return values_of(dataset, name if is_delivered else Field(name), f"{kind}({name!r})")
 
 
 # --- samplers of torch ----------------------------------------------------------------------------------------
@@ -328,33 +328,33 @@ _OF_TORCH = (WeightedRandomSampler, SubsetRandomSampler, RandomSampler, Distribu
 
 
 def recognised(settings: Settings) -> tuple[Settings, Any]:
-    """Give settings of which a random sampler of torch's own became what it means, and the one whose epoch is followed.
+    """Replace a random sampler of torch by equivalent settings; also return the sampler whose epoch is to be followed.
 
-    The same samples come as often, by the same chances, in the loader's own order: theirs too with ``window="all"``.
+    Samples have the same probabilities, in the loader's own order, which with ``window="all"`` is the sampler's too.
     """
     sampler: Any = settings.sampler
     dataset: H5Dataset = settings.dataset
     if dataset.shares is not None or dataset.layout.draws is not None:
-        return settings, None  # which refuse a sampler
-    found = _meaning(sampler, dataset) if type(sampler) in _OF_TORCH else None
-    if found is None:
+        return settings, None  # these refuse a sampler
+    changes = _meaning(sampler, dataset) if type(sampler) in _OF_TORCH else None
+    if changes is None:
         _warn_of_slow(settings, sampler if settings.batch_sampler is None else settings.batch_sampler)
         return settings, None
     if settings.drawn is not None and type(sampler) in (WeightedRandomSampler, RandomSampler):
         raise OptionError(
             f"{draw_name(settings.drawn)} and sampler={type(sampler).__name__}(...) both say how often samples come"
         )
-    # Each rank has a sampler of its own, which gives it all samples, but for the one that is for ranks.
-    found = {"sampler": None, "shuffle": True, "rank": 0, "world_size": 1} | found
+    # Each rank has its own sampler over all samples, except with `DistributedSampler`.
+    changes = {"sampler": None, "shuffle": True, "rank": 0, "world_size": 1} | changes
     if settings.seed is not None:
-        found["seed"] = settings.seed
-    elif "seed" not in found:
-        found["seed"] = drawn_seed(sampler.generator)
-    return settings.but(**found), sampler if type(sampler) is DistributedSampler else None
+        changes["seed"] = settings.seed
+    elif "seed" not in changes:
+        changes["seed"] = drawn_seed(sampler.generator)
+    return settings.but(**changes), sampler if type(sampler) is DistributedSampler else None
 
 
 def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
-    """Return the arguments that say what a sampler does; None where it is for other data."""
+    """Return the arguments equivalent to a sampler; None if it is for other data."""
     total = len(dataset)
     if type(sampler) is WeightedRandomSampler:
         weights: Any = sampler.weights
@@ -370,7 +370,7 @@ def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
             return None
         if not sampler.replacement and sampler.num_samples == total:
             return {}
-        # Without replacement it goes through all of them again, as often as they are needed.
+        # Without replacement it repeats the whole data as often as needed.
         even = Balanced(np.zeros(total, dtype=np.uint8), count=sampler.num_samples)
         return {"draw": Weighted(count=sampler.num_samples) if sampler.replacement else even}
     if len(sampler.dataset) != total:
@@ -379,9 +379,9 @@ def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
     return {"shuffle": sampler.shuffle, "seed": sampler.seed, **ranks}
 
 
-def _warn_of_slow(settings: Settings, given: Any) -> None:
-    """Say what it costs that a kind of torch's random samplers was changed, so that it is followed row by row."""
-    inner = getattr(given, "sampler", given)
+def _warn_of_slow(settings: Settings, sampler: Any) -> None:
+    """Warn of the cost of a modified random sampler of torch, which is followed row by row."""
+    inner = getattr(sampler, "sampler", sampler)
     layout = settings.dataset.layout
     if not isinstance(inner, _OF_TORCH) or all(part.access != DECODED for parts in layout.datasets for part in parts):
         return
@@ -402,14 +402,15 @@ def _warn_of_slow(settings: Settings, given: Any) -> None:
 class SizedBatches:
     """Batches that are cut by the rows of a ragged field."""
 
-    def __init__(self, dataset: H5Dataset, asked: Sized) -> None:
+    def __init__(self, dataset: H5Dataset, sized: Sized) -> None:
         layout, self._chosen = dataset.layout, dataset.chosen
-        self.field, self._is_drawn = _field(layout, asked.field), layout.draws is not None
-        counts, ragged = layout.ragged[self.field].lengths, layout.fields[self.field].ragged
+        self.field, self._is_drawn = _field(layout, sized.field), layout.draws is not None
+        counts, ragged = layout.ragged[self.field].counts, layout.fields[self.field].ragged
+        assert counts is not None
         padded = ragged is not None and ragged.form == "pad"
-        self.limit = BatchLimit(rows=asked.rows, padded=padded, bucketed=asked.bucket)
-        self.lengths = counts  # of all samples that there are
-        lengths, rows = self._chosen_lengths, asked.rows
+        self.limit = BatchLimit(rows=sized.rows, padded=padded, bucketed=sized.bucket)
+        self.lengths = counts  # of all samples, chosen or not
+        lengths, rows = self._chosen_lengths, sized.rows
         if rows is not None and len(over := np.flatnonzero(lengths > rows)):
             longest = int(np.argmax(lengths))
             sample = longest if self._chosen is None else int(self._chosen[longest])
@@ -429,7 +430,7 @@ class SizedBatches:
         return replace(blocks, lengths=self.lengths if blocks.rows is None else self.lengths[blocks.rows])
 
     def samples(self, batch_size: int, *, is_drawn: bool) -> tuple[int, int]:
-        """Return how many samples most batches have, about, and how many one may have."""
+        """Return the typical number of samples in a batch, and the maximum."""
         lengths = self._chosen_lengths
         in_turn = np.sort(lengths) if self.limit.bucketed else lengths[permutation(len(lengths))]
         usual = -(-len(lengths) // (len(cut_by_rows(in_turn, batch_size, self.limit)) - 1))
@@ -437,13 +438,13 @@ class SizedBatches:
 
     @property
     def fingerprint(self) -> dict[str, int | str]:
-        """What an order depends on, for a state."""
+        """The inputs of the order, for a state."""
         limit = f"{self.limit.rows}, padded={self.limit.padded}, bucket={self.limit.bucketed}"
         return {"batch_limit": limit, "lengths": digest(self.lengths.tobytes())}
 
 
 def _key_of(layout: SampleLayout, number: int) -> str:
-    """Return the name that a batch has for a field."""
+    """Return the key of a field in batches."""
     keys = (key for key, leaf in layout.leaves if number in numbers_of(leaf))
     return next(keys, layout.fields[number].name)
 
@@ -455,12 +456,12 @@ def _field(layout: SampleLayout, name: str | None) -> int:
             "draw=Sized(...) goes by a ragged field, and there is none: Field(name, lookup=Bounds(...)) makes one"
         )
     if name is None:
-        # The first of those that have most.
+        # The first of the fields with the most rows.
         return max(ragged, key=lambda number: int(np.asarray(ragged[number].counts).sum()))
     pairs = ((key, numbers_of(leaf)[0]) for key, leaf in layout.leaves)
-    known = {key: number for key, number in pairs if number in ragged}
-    number = known.get(name, layout.field_named(name))
+    number_of = {key: number for key, number in pairs if number in ragged}
+    number = number_of.get(name, layout.field_named(name))
     if number is None or number not in ragged:
-        names = ", ".join(map(repr, known))
+        names = ", ".join(map(repr, number_of))
         raise OptionError(f"Sized: field= names {name!r}, which is no ragged field; those are {names}")
     return number

@@ -1,4 +1,4 @@
-"""One epoch that is under way: begun, perhaps ahead of time, counted, and ended; and the user's iterator over it."""
+"""Epochs in progress: starting them, possibly ahead of time, counting and ending them, and the user's iterator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.run import STOP_S, Engine, Run, check_process
 from h5stream.engine.statistics import clock
 from h5stream.errors import LoaderClosedError
-from h5stream.loader.position import Cursor, Place, Progress
+from h5stream.loader.position import Cursor, EpochPosition, Progress
 from h5stream.loader.route import Route, route_for
 from h5stream.loader.settings import Settings
 from h5stream.order.epoch import EpochOrder, Order
@@ -24,11 +24,11 @@ from h5stream.storage.source.stores import NOTHING, StoreUsage
 from h5stream.workers.processes import checked_method
 
 HELD_BATCHES = 2
-"""Batches that a loop holds while it asks for the next: they need slots beside those that are open."""
+"""Batches that a loop holds while it requests the next; they need slots besides those of open batches."""
 
 
 class Iterations:
-    """The iterations of a loader: one after the other, perhaps one ahead, and afresh after a fork.
+    """The iterations of a loader: one after the other, possibly with the next one started ahead.
 
     # Guarantees: used by the thread that iterates, but for `drop_ahead`, `trim` and `close`, which any thread may
     call, even inside the garbage collector: they share `_ahead` alone, whose `pop` needs no lock. What was begun
@@ -41,20 +41,20 @@ class Iterations:
         self.engine = _engine_for(settings, layout, self.route, cursor)
         self._pid = os.getpid()
         self._ahead: dict[int, tuple[Run, Progress, Any]] = {}  # by epoch, with what ends it; at most one
-        self._expected: Place | None = None
+        self._expected: EpochPosition | None = None
         self._follows = True
-        # Stores charge for what they send, so that nothing is asked of them for an epoch that may never begin.
+        # Stores charge for requests, so there are none for an epoch that may never begin.
         self._may_be_last = layout.is_far and not settings.persistent_workers
-        # Python's objects are not in slots, and more of them than were counted on would be held.
+        # Python objects are not in slots, so reading ahead would hold more of them than the budget counts.
         has_objects = any(field.kind == "object" or field.is_listed or field.is_of_values for field in layout.fields)
         self._reads_windows_ahead = not layout.is_far and not has_objects
 
     def begin(self, loader: Any) -> LoaderIterator:
-        """Begin the next iteration of the loader: with what was begun ahead for it, or anew."""
+        """Begin the next iteration of the loader: the one that was started ahead for it, or a new one."""
         start = self.cursor.next_start()
-        # Where epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is work for nothing.
+        # If epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is wasted work.
         self._follows = self._expected in (None, start)
-        self._expected = Place(epoch=start.epoch + 1, ranks=start.ranks)
+        self._expected = EpochPosition(epoch=start.epoch + 1, ranks=start.ranks)
         most = self.cursor.footprint.max_open_batches
         with self._dropping_lost():
             ahead = self._ahead.pop(start.epoch, None) if self._follows else None
@@ -73,7 +73,7 @@ class Iterations:
 
     @contextlib.contextmanager
     def _dropping_lost(self) -> Iterator[None]:
-        """End what Ctrl-C, or an error, left begun, and nobody's."""
+        """End runs that Ctrl-C or an error left without an owner."""
         try:
             yield
         except BaseException:
@@ -81,9 +81,9 @@ class Iterations:
             self.engine.stop_lost()
             raise
 
-    def _begun(self, start: Place, max_open_batches: int) -> tuple[Run, Progress]:
+    def _begun(self, start: EpochPosition, max_open_batches: int) -> tuple[Run, Progress]:
         order, first_batch = self.cursor.order_of(start)
-        # What the user's code decides is read as it comes.
+        # Orders of the user's code are read as they come.
         filled: Order = (
             order.as_filled(self.cursor.footprint.batches_at_once) if isinstance(order, EpochOrder) else order
         )
@@ -93,13 +93,11 @@ class Iterations:
         return run, Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
 
     def read_ahead(self, epoch: int, taken: int | None) -> bool:
-        """Read the first windows of the epoch after `epoch` while `taken` batches of that are consumed.
+        """Read ahead in the next epoch while `taken` batches of `epoch` are consumed; return whether to call again.
 
-        Tells whether more may come of another call.
-
-        The first is planned before, as soon as nothing of `epoch` is left to be planned: None while some is being read.
-        Of Python's objects, and from a store, which charges for it, only one is read; from a store only if the user has
-        asked for a second epoch before, or says that more than one is coming.
+        The first window is planned as soon as all of `epoch` is planned; `taken` is None while some of it is read.
+        For Python objects, and from stores, which charge for requests, only one window is read; from stores only if the
+        user has begun a second epoch before, or says that more than one follows.
         """
         if (epoch == 0 and self._may_be_last) or not self._follows or not self.engine.reads_ahead:
             return False
@@ -111,7 +109,7 @@ class Iterations:
         if not self._ahead and (has_room or taken is None):
             if (start := self.cursor.start_after(epoch)) is None:
                 return False
-            # What is wrong is said when the iteration begins.
+            # Errors are raised when the iteration begins.
             with contextlib.suppress(Exception), self._dropping_lost():
                 run, progress = self._begun(start, needed if has_room else 0)
                 self._ahead[start.epoch] = run, progress, weakref.finalize(self, run.stop)
@@ -126,24 +124,24 @@ class Iterations:
         return True
 
     def asked_ahead(self) -> StoreUsage:
-        """Return what was asked of stores so far for what is read ahead."""
+        """Return the store requests that reading ahead has made so far."""
         runs = [run for run, _, _ in tuple(self._ahead.values())]
         return next((run.counters.of_stores[0] for run in runs), NOTHING)
 
     def drop_ahead(self, epoch: int | None = None) -> None:
-        """End what was begun ahead for an epoch, or for any."""
+        """End the run that was started ahead for an epoch, or for any epoch."""
         for number in list(self._ahead) if epoch is None else [epoch]:
             if (ahead := self._ahead.pop(number, None)) is not None:
                 ahead[-1]()
 
     def restore(self, state: Any) -> None:
-        """Go on where a state was saved, and read so much together as it says."""
+        """Continue from a saved state, with the window sizes of the state."""
         self.cursor.restore(state)
         self.drop_ahead()
         self._expected = None
 
     def renew_after_fork(self) -> bool:
-        """In a forked child, make anew what the parent's threads may have held locked or be writing to."""
+        """Replace the locks and runs of the parent if this is a forked child; return whether it is."""
         if self._pid == os.getpid():
             return False
         self._pid, self._ahead = os.getpid(), {}
@@ -151,12 +149,12 @@ class Iterations:
         return True
 
     def trim(self) -> None:
-        """End what was begun ahead, and let go of free slots: those that it filled are free then."""
+        """End the run that was started ahead, and release free slots, which then include those that it filled."""
         self.drop_ahead()
         self.engine.trim()
 
     def close(self) -> None:
-        """End what was begun ahead, and let go of slots, files and processes."""
+        """End the run that was started ahead, and release slots, files and processes."""
         self.drop_ahead()
         self.engine.close()
 
@@ -193,7 +191,7 @@ class LoaderIterator:
         return self
 
     def __len__(self) -> int:
-        """Return the batches from the first that it gives on: fewer than an epoch has, if it began with a resume."""
+        """Return the number of batches from its first one on; fewer than an epoch has if it began with a resume."""
         batches = self._progress.order.batches
         if batches is None:
             batches = self._iterations.cursor.batches(self._epoch)
@@ -201,7 +199,7 @@ class LoaderIterator:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more comes of it: it was closed, or has ended."""
+        """Whether it yields no further batches: it was closed, or has ended."""
         return self._closed or self._over
 
     def __next__(self) -> Any:
@@ -244,25 +242,25 @@ class LoaderIterator:
         return value
 
     def _closed_early(self) -> Exception:
-        """Say that the epoch was closed before its end; where every batch had been given, that was the end."""
-        given, batches = self._progress.batch, self._progress.order.batches
-        if given == batches:
+        """Return the error for an epoch that was closed early, or `StopIteration` if all batches had been given."""
+        taken, batches = self._progress.batch, self._progress.order.batches
+        if taken == batches:
             return StopIteration()
         return LoaderClosedError(
-            f"the loader was closed after {given:,} {'batches' if batches is None else f'of {batches:,} batches'} of "
+            f"the loader was closed after {taken:,} {'batches' if batches is None else f'of {batches:,} batches'} of "
             "this epoch. To end an epoch early leave the loop with break, and call close() behind it; "
             "iter(loader) begins another"
         )
 
     def close(self) -> None:
-        """End the epoch here; its threads are gone when this returns. Who asks for a batch then is told so."""
+        """End the epoch here; its threads are gone when this returns, and later requests for a batch raise."""
         self._closed = True
         self._finalizer()
-        if os.getpid() == self._pid and self._turns.acquire(timeout=STOP_S):  # one that waited was woken
+        if os.getpid() == self._pid and self._turns.acquire(timeout=STOP_S):  # a waiting thread was woken
             try:
                 self._cut_short()  # it may have begun to read ahead meanwhile
                 if self._feed is not None:
-                    self._feed.close()  # waits for the copies that are under way
+                    self._feed.close()  # waits for the copies in progress
             finally:
                 self._turns.release()
 
@@ -273,14 +271,14 @@ def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
 
 
 def _engine_for(settings: Settings, layout: SampleLayout, route: Route, cursor: Cursor) -> Engine:
-    """Make what fills a loader's slots, threads of this process; and workers behind it, if asked for."""
+    """Make the engine that fills a loader's slots: threads of this process, and workers if requested."""
     footprint = cursor.footprint
     kept_rows = None if settings.keep == "never" else dict(footprint.kept_rows)
     reader, slot_format = RowReader(layout, kept_rows, footprint.kept), route.slot_format
     options: dict[str, Any] = {"threads": footprint.threads, "skip_corrupt": settings.on_error == "skip"}
     if not settings.workers:
         return Engine(reader, slot_format, route.new_slots, on_thread_start=settings.worker_init_fn, **options)
-    from h5stream.workers.sample_engine import SampleEngine  # most loaders have none
+    from h5stream.workers.sample_engine import SampleEngine  # imported here since most loaders have none
 
     assert route.functions is not None
     return SampleEngine(
@@ -292,7 +290,7 @@ def _engine_for(settings: Settings, layout: SampleLayout, route: Route, cursor: 
         prefetch_factor=settings.prefetch_factor,
         on_start=settings.worker_init_fn,
         seed=cursor.seed,
-        whose=f"{'transform' if settings.sample_workers is None else 'sample'}_workers={settings.workers}",
+        option=f"{'transform' if settings.sample_workers is None else 'sample'}_workers={settings.workers}",
         spare_nbytes=max(0, footprint.memory_budget - footprint.needed_nbytes),
         **options,
     )

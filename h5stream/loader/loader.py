@@ -1,4 +1,4 @@
-"""`H5StreamLoader`: takes the place of ``torch.utils.data.DataLoader``. Puts the rooms together."""
+"""`H5StreamLoader`: a replacement for ``torch.utils.data.DataLoader``, made of the package's parts."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class H5StreamLoader:
     in_order: bool
     batch_transform: Callable[[Any], Any] | None
 
-    _made = False
+    _is_made = False
 
     def __init__(
         self,
@@ -229,9 +229,9 @@ class H5StreamLoader:
         del arguments["self"]
         self._make(Settings.of(arguments))
 
-    def _make(self, asked: Settings) -> None:
-        """Put the rooms together."""
-        settings, followed = recognised(asked.opened())
+    def _make(self, requested: Settings) -> None:
+        """Make the parts of the loader from its settings."""
+        settings, followed = recognised(requested.opened())
         settings = settings.with_seed()
         self.dataset, self._give_back = settings.staged(self)
         layout = settings.seeded(self.dataset.layout)
@@ -241,18 +241,18 @@ class H5StreamLoader:
         self._iterations = Iterations(settings, layout, self._cursor, backend)
         self._iterators: Living[LoaderIterator] = Living()
         self._counters: RunCounters | None = None
-        self._settings, self.batch_size, self._unnamed = settings, settings.batch_rows, asked.names_fields(layout)
+        self._settings, self.batch_size, self._unnamed = settings, settings.batch_rows, requested.names_fields(layout)
         vars(self).update({name: getattr(settings, name) for name in _AS_GIVEN})
         self.num_workers, self.memory_budget = self.window_size.threads, self.window_size.memory_budget
         self.device = None if backend is None else backend.device
         if settings.memory_budget is None:
             _without_budget.add(self)
-        self._cursor.check()  # complains now, not in the first epoch
-        self._made = True
+        self._cursor.check()  # raises now, not in the first epoch
+        self._is_made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # DataLoader refuses some; here all is worked out once, so that nothing else would be heard of again.
-        if self._made and name in _FIXED:
+        # DataLoader refuses some; here all settings are applied once, so later changes would have no effect.
+        if self._is_made and name in _FIXED:
             raise ValueError(
                 f"{name} attribute should not be set after {type(self).__name__} is initialized; make another loader"
             )
@@ -266,14 +266,14 @@ class H5StreamLoader:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the arguments: the copy opens the files itself, and begins with the epoch that is next here.
+        """Pickle as the arguments: the copy opens the files itself, and begins with the next epoch of this loader.
 
-        An iterator that is under way stays behind, and so does what a state brought back within an epoch.
+        An iterator in progress is not copied, and neither is a position within an epoch that a state restored.
         """
         return remade, (type(self), self._settings.travelling(self._cursor.seed), self._cursor.position[0].epoch)
 
     def __len__(self) -> int:
-        """Batches of a whole epoch; the same on every rank. ``len(iter(loader))`` is what a resume left of it."""
+        """Return the batches of a whole epoch, the same on every rank; after a resume ``len(iter(loader))`` is less."""
         return self._cursor.batches()
 
     @property
@@ -283,11 +283,11 @@ class H5StreamLoader:
 
     @property
     def window_size(self) -> Footprint:
-        """How much is read together, and how much memory that takes.
+        """The size of windows, and the memory that they need.
 
         Its `window_rows` and `first_window_rows` are the rows of a window, and of an epoch's first; `batch_nbytes` the
-        bytes of a batch, `max_open_batches` how many are filled or ready at a time, `needed_nbytes` the bytes of all,
-        and `memory_budget` the bytes that they may take.
+        bytes of a batch, `max_open_batches` the number of batches that are filled or ready at a time, `needed_nbytes`
+        the memory in total, and `memory_budget` its limit.
         """
         return self._cursor.footprint
 
@@ -308,9 +308,9 @@ class H5StreamLoader:
 
     @property
     def batch_sampler(self) -> Any:
-        """What gives the indices of each batch; None if samples come singly, as in DataLoader."""
-        # Accelerate would make a stock DataLoader of our dataset and order, without `batch_transform`, and none would
-        # tell. That it is the one who asks shows in its frame alone.
+        """The iterable of each batch's indices; None if samples come singly, as in DataLoader."""
+        # Accelerate would silently make a stock DataLoader of the dataset and order, without `batch_transform`. It can
+        # only be recognized by its frame.
         if sys._getframe(1).f_code.co_name == "skip_first_batches":
             raise OptionError(
                 "skip_first_batches would read the rest of this epoch through a stock DataLoader, without reader "
@@ -338,7 +338,7 @@ class H5StreamLoader:
         self._cursor.set_epoch(checked_number("set_epoch", epoch, 0, "a non-negative integer"))
 
     def state_dict(self) -> dict[str, Any]:
-        """Say where the newest iteration is: a few numbers and a fingerprint of the data and settings.
+        """Return the position of the newest iteration: a few numbers, and a fingerprint of the data and settings.
 
         It counts the batches that you got, not those that are held ready. A state at the end of an epoch is the
         beginning of the next. The states of all ranks are the same, so one of them is enough.
@@ -352,10 +352,10 @@ class H5StreamLoader:
         return self._cursor.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume where a state was saved: the next iteration begins with the next batch, without reading earlier ones.
+        """Resume from a saved state: the next iteration begins with the next batch, without reading earlier ones.
 
-        With another number of ranks, what is left of the epoch is divided anew, and each row still comes once. The data
-        may have another path; other data or settings are refused.
+        With another number of ranks, the rest of the epoch is divided anew, and each row still comes once. The data may
+        have another path; other data or settings are refused.
 
         Parameters
         ----------
@@ -409,18 +409,18 @@ class H5StreamLoader:
         return iterator
 
     def __next__(self) -> Any:
-        """Refuse ``next(loader)``: a loader has epochs, and an iterator is of one of them."""
+        """Raise for ``next(loader)``: only iterators, which belong to one epoch, yield batches."""
         raise OptionError("next(loader) is of no epoch; write iterator = iter(loader), and next(iterator)")
 
     def __getitem__(self, index: Any) -> Any:
-        """Refuse ``loader[index]``, which a stock DataLoader over a loader asks for."""
+        """Raise for ``loader[index]``, as a stock DataLoader over a loader would call it."""
         raise OptionError(
             f"an H5StreamLoader has no sample {index!r}: it gives batches itself, in place of a DataLoader; "
             "loader.dataset, an H5Dataset, has samples by number, also for a DataLoader"
         )
 
     def copy_into(self, static: Any) -> Iterator[int]:
-        """Stream an epoch into tensors that stay where they are, as a captured CUDA graph needs them.
+        """Stream an epoch into fixed tensors, as a captured CUDA graph needs them.
 
         Each batch is copied on the current stream, so a graph that is replayed next on this stream sees the batch.
 
@@ -438,7 +438,7 @@ class H5StreamLoader:
             yield copy_batch(batch, static)
 
     def stats(self) -> LoaderStatistics:
-        """Say what was done since the newest iteration began.
+        """Return the statistics of the newest iteration.
 
         Returns
         -------
@@ -476,19 +476,19 @@ class H5StreamLoader:
         """
         from h5stream.profiles import arguments_from
 
-        found = arguments_from(profile, dataset, with_new_names(arguments, stacklevel=2))
-        with warnings.catch_warnings():  # which were given right now
+        loader_arguments = arguments_from(profile, dataset, with_new_names(arguments, stacklevel=2))
+        with warnings.catch_warnings():  # warned of above
             warnings.filterwarnings("ignore", "allow_external= will be removed", DeprecationWarning)
-            return cls(**found)
+            return cls(**loader_arguments)
 
     @property
     def is_drawn(self) -> bool:
-        """Whether its arguments, or a `Mixture`, say how often each sample comes in an epoch."""
+        """Whether `draw=` or a `Mixture` decides how often each sample comes in an epoch."""
         return self._settings.is_drawn
 
     @property
     def is_idle(self) -> bool:
-        """Whether no epoch is under way."""
+        """Whether no epoch is in progress."""
         return all(iterator.is_closed for iterator in self._iterators)
 
     @property
@@ -497,25 +497,25 @@ class H5StreamLoader:
         return self._iterations.engine.held_nbytes
 
     def trim(self) -> None:
-        """Free the memory of batch buffers that are not in use; the next epoch allocates what it needs.
+        """Free the memory of unused batch buffers; the next epoch allocates buffers as needed.
 
-        What was read ahead for the next epoch is freed, too.
+        Data read ahead for the next epoch is freed, too.
         """
         self._iterations.trim()
 
     def _make_room(self) -> None:
-        """Let idle loaders without a budget let go of their slots, the largest first, until what this one needs fits.
+        """Trim idle loaders without a budget, the largest first, until this loader fits into the default budget.
 
-        Only memory is shared, never the size of a window: that is part of the order, which must not depend on what else
-        is open. So loaders that take turns, as training and validation do, hold one default budget together; those that
-        run at the same time hold what each of them needs.
+        Only memory is shared, never the size of a window, which is part of the order and must not depend on other
+        loaders. So loaders that take turns, as for training and validation, hold one default budget together; loaders
+        that run at the same time each hold what they need.
         """
-        held = {other: other.held_nbytes for other in _without_budget if other is not self}
-        for other in sorted((one for one in held if one.is_idle), key=lambda one: -held[one]):
-            if sum(held.values()) + self.window_size.needed_nbytes <= self.memory_budget:
+        nbytes = {other: other.held_nbytes for other in _without_budget if other is not self}
+        for other in sorted((one for one in nbytes if one.is_idle), key=lambda one: -nbytes[one]):
+            if sum(nbytes.values()) + self.window_size.needed_nbytes <= self.memory_budget:
                 return
             other.trim()
-            held[other] = 0
+            nbytes[other] = 0
 
     def close(self) -> None:
         """End all iterators and their threads, free their memory and close the files."""
@@ -547,4 +547,4 @@ _AS_GIVEN = tuple(H5StreamLoader.__annotations__)
 """Arguments that are attributes as they were given."""
 
 _FIXED = (frozenset(inspect.signature(H5StreamLoader.__init__).parameters) | OLD.keys()) - {"self", "timeout", "old"}
-"""What cannot be changed once a loader is made: all arguments but `timeout`, which is looked at for each batch."""
+"""Attributes that cannot be changed after initialization: all arguments but `timeout`, which is read for each batch."""

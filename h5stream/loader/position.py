@@ -1,10 +1,11 @@
-"""Where a loader is: which order each epoch has, which comes next, how far the newest iteration got; and its state.
+"""The position of a loader: the order of each epoch, the next epoch, and the newest iteration; and its state.
 
-A state is plain numbers and texts: a place, and a fingerprint of what that means.
+A state is plain numbers and texts: a position, and a fingerprint of the data and settings that define its meaning.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
@@ -19,9 +20,9 @@ from h5stream.loader.sampler import OrderSampler, check_same, places_of, warn_of
 from h5stream.loader.settings import DEFAULT_BATCH_ROWS, Settings
 from h5stream.order.blocks import Blocks, block_rows
 from h5stream.order.epoch import EpochOrder, Order
-from h5stream.order.line import OrderSettings, Taken
+from h5stream.order.line import OrderSettings, TakenBatches
 from h5stream.order.users import CheckedOrder, ListedOrder, Ranks
-from h5stream.order.weights import DrawnBlocks, PlannedDraws, digest, drawn_blocks
+from h5stream.order.weights import DrawnBlocks, EpochDraws, PlannedDraws, digest, drawn_blocks
 from h5stream.samples.space import Space
 from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.layout.layout import SampleLayout
@@ -34,36 +35,36 @@ _LISTED_AT_ONCE = 4
 """Batches of a sampler that are read as one window; chunks that they share are decoded once."""
 
 FORMAT = 4
-"""Of the state dict; a later one that cannot be read is refused by name. In 1 the blocks of the shuffle were whole
-chunks always; since 2 large chunks that nothing has to be decoded of are cut, in 3 permutations are others, and since 4
-what a pattern matches comes as h5py lists it: each gives another order."""
+"""Format of the state dict; later ones are refused. In 1 the blocks of the shuffle were always whole chunks; since 2
+large chunks that need no decoding are cut; in 3 permutations differ; since 4 the matches of a pattern come in h5py's
+order. Each gives another order."""
 _SHUFFLED_SO = 3
-"""The format since which rows that lie as they did are shuffled as they are now."""
+"""The format since which rows in the same place are shuffled as now."""
 
 _WAY = "Give the loader what it had then, or begin an epoch with set_epoch() instead of load_state_dict()"
 
 _MOST_RANKS = 1 << 20
-"""Nobody trains on more, and a damaged state must not cost memory."""
+"""Limit on ranks, so that a damaged state costs no memory; nobody trains on more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a loader is, or where an iteration begins; equal places give equal batches."""
+class EpochPosition:
+    """A position in an epoch, at which an iteration begins or has arrived; equal positions give equal batches."""
 
     epoch: int
-    taken: Taken = ()  # what was taken of it; empty at its beginning
-    checksum: int = 0  # checksum of the indices that a sampler gave for the batches taken; 0 where no sampler decides
-    ranks: Ranks = _ALONE  # which part is ours, once an iteration begins there
+    taken: TakenBatches = ()  # batches taken of the epoch; empty at its beginning
+    checksum: int = 0  # of the sampler's indices for the batches taken; 0 without a sampler
+    ranks: Ranks = _ALONE  # this process's rank, once an iteration begins here
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far an iteration is.
+    """The progress of an iteration.
 
-    # Guarantees: written by the thread that iterates; any may read, and sees one batch more or less.
+    # Guarantees: written by the thread that iterates; any may read, and may be one batch off.
     """
 
-    start: Place
+    start: EpochPosition
     order: Order
     first_batch: int
     batch: int
@@ -71,7 +72,7 @@ class Progress:
     ended: bool = False
 
     def advance(self, left_out: Container[int]) -> None:
-        """Count a batch that is given to the user, and those before it that were left out."""
+        """Count a batch that is given to the user, and the skipped batches before it."""
         passed = False
         while not passed:
             passed = self.batch not in left_out
@@ -85,42 +86,42 @@ class Progress:
         return self.batch == self.first_batch and not self.ended
 
     @property
-    def place(self) -> Place:
-        """The place behind the last batch that was given; the end of an epoch is the beginning of the next."""
+    def place(self) -> EpochPosition:
+        """The position after the last batch that was given; the end of an epoch is the beginning of the next."""
         start = self.start
         if self.ended or self.batch == self.order.batches:
-            return Place(epoch=start.epoch + 1)
+            return EpochPosition(epoch=start.epoch + 1)
         if self.untouched:
             return start
         before = start.taken[:-1] if self.first_batch else start.taken
         taken = (*before, (start.ranks.world_size, self.batch))
-        return Place(epoch=start.epoch, taken=taken, checksum=self.checksum)
+        return EpochPosition(epoch=start.epoch, taken=taken, checksum=self.checksum)
 
 
-def _kept(known: dict[Any, Any], key: Any, make: Callable[[], _Made]) -> _Made:
-    """Return what was made for the same before, this epoch and the next, or make it."""
-    if key not in known:
-        made = make()
-        for old in list(known)[:-1]:
-            del known[old]
-        known[key] = made
-    found: _Made = known[key]
-    return found
+def _kept(cache: dict[Any, Any], key: Any, make: Callable[[], _Made]) -> _Made:
+    """Look up a value, creating it if needed; the cache keeps the two newest."""
+    if key not in cache:
+        value = make()
+        for old in list(cache)[:-1]:
+            del cache[old]
+        cache[key] = value
+    cached: _Made = cache[key]
+    return cached
 
 
 class Cursor:
-    """The place of a loader in its orders. # Guarantees: used by the thread that iterates."""
+    """The position of a loader in its orders. # Guarantees: used by the thread that iterates."""
 
     def __init__(self, settings: Settings, dataset: H5Dataset, followed: Any) -> None:
-        self._asked, self._dataset = settings, dataset
+        self._requested, self._dataset = settings, dataset
         self._followed, self._followed_epoch = followed, getattr(followed, "epoch", 0)
         blocks = dataset.blocks_for(settings.shuffle)
         draws = epoch_draws(settings, dataset, blocks)
         self._sized = None if settings.sized is None else SizedBatches(dataset, settings.sized)
-        self._given = settings.given_order(dataset)
+        self._sampler_order = settings.sampler_order(dataset)
         self.sizing = self._sizing_for(draws)
         self.footprint = self.sizing.choose(settings.window)
-        self._draws = None if draws is None else draws.make()  # not before there is known to be room for it
+        self._draws = None if draws is None else draws.make()  # only after the sizing has found room for it
         self._blocks = self._measured(blocks)
         self._settings = OrderSettings(
             batch_size=settings.batch_rows or 1,
@@ -131,18 +132,18 @@ class Cursor:
             seed=settings.seed,
             limit=None if self._sized is None else self._sized.limit,
         )
-        self._orders: dict[tuple[OrderSettings, Taken], EpochOrder | CheckedOrder] = {}
+        self._orders: dict[tuple[OrderSettings, TakenBatches], EpochOrder | CheckedOrder] = {}
         self._drawn: dict[tuple[int, int, int], Any] = {}
-        self.position: tuple[Place, Progress | None] = Place(epoch=0), None
-        """Where the next iteration begins and the newest one is; set to put back what a trial moved."""
+        self.position: tuple[EpochPosition, Progress | None] = EpochPosition(epoch=0), None
+        """The start of the next iteration, and the progress of the newest; assigned to undo a trial iteration."""
         self._iterator: Callable[[], object] = lambda: None
         self._data: dict[str, int | str] | None = None
 
     def _sizing_for(self, draws: PlannedDraws | None) -> Sizing:
-        """Return what the size of windows depends on; batches have all the room there is if a sampler says nothing."""
-        settings, dataset, given = self._asked, self._dataset, self._given
+        """Return the inputs for sizing windows; without a known batch size, batches may use all of the budget."""
+        settings, dataset, sampler_order = self._requested, self._dataset, self._sampler_order
         total = len(dataset) if draws is None else draws.count
-        rows = given.said_rows if given is not None else min(settings.batch_rows or 1, total)
+        rows = sampler_order.batch_rows if sampler_order is not None else min(settings.batch_rows or 1, total)
         (budget, most_budget), limited = settings.budget(), None
         if self._sized is not None and rows is not None:
             rows, most = self._sized.samples(rows, is_drawn=draws is not None)
@@ -156,64 +157,70 @@ class Cursor:
             most_budget=most_budget,
             threads=settings.threads,
             threads_asked=settings.num_workers is not None,
-            # Rows that lie scattered want a large window.
+            # Scattered rows need a large window.
             shuffle=settings.shuffle or settings.order is not None or not dataset.is_in_file_order,
             whole_windows=settings.order is not None,
             limited=limited,
             keep=settings.keep == "auto",
             plain=settings.dataset.layout,
         )
-        return sizing if given is None or rows is not None else sizing.with_room(settings.window)
+        return sizing if sampler_order is None or rows is not None else sizing.with_room(settings.window)
 
     @property
     def ranks(self) -> Ranks:
-        """Which part is ours; unless it was given, `torch.distributed` is asked each time: its group may come later."""
-        return self._asked.ranks or current_ranks()
+        """The rank whose part is read; by default that of `torch.distributed`, whose group may be created later."""
+        return self._requested.ranks or current_ranks()
 
     @property
     def seed(self) -> int:
-        """The seed of all that is drawn; a `DrawnSeed` where chance chose it here, and no state did."""
-        return self._ours.seed
+        """The seed of all draws; a `DrawnSeed` if it was drawn here and no state set it."""
+        return self._order_settings.seed
 
     @property
-    def _ours(self) -> OrderSettings:
-        """What orders depend on. Of ranks that drew a seed each, rows would be lost and repeated."""
+    def _order_settings(self) -> OrderSettings:
+        """The inputs of orders. Several ranks use seed 0: seeds drawn on each would lose and repeat rows."""
         if not isinstance(self._settings.seed, DrawnSeed) or self.ranks.world_size == 1:
             return self._settings
         return replace(self._settings, seed=DrawnSeed(0))
 
     def batches(self, epoch: int | None = None) -> int:
         """Return the batches of a whole epoch, by default of the next one."""
-        if self._given is not None:
-            return len(self._given.batched)
+        if self._sampler_order is not None:
+            return len(self._sampler_order.batched)
         return self.order(self.position[0].epoch if epoch is None else epoch).batches
 
     def check(self) -> None:
-        """Refuse what gives no order, and warn the caller's caller of one that mixes too little."""
-        if self._given is not None:
+        """Raise if the settings give no order, and warn the caller's caller of one that mixes too little."""
+        if self._sampler_order is not None:
             return
         order = self.order(0)
-        if isinstance(order, EpochOrder) and self._settings.batch_size < len(self._dataset):  # else one has all of them
+        # A batch of all rows needs no mixing.
+        if isinstance(order, EpochOrder) and self._settings.batch_size < len(self._dataset):
             warn_of_weak_shuffle(self._dataset.layout, order, self.sizing.budget_for, stacklevel=5)
 
     def _blocks_of(self, epoch: int) -> Blocks:
-        """Return the blocks of an epoch: all alike, but where it draws its samples."""
-        ours, draws, blocks = self._ours, self._draws, self._blocks
-        window_rows = min(ours.first_window_rows, ours.window_rows)
+        """Return the blocks of an epoch: the same for all epochs, unless samples are drawn."""
+        settings, draws, blocks = self._order_settings, self._draws, self._blocks
+        window_rows = min(settings.first_window_rows, settings.window_rows)
 
-        def draw() -> Blocks:  # refers to nothing that keeps it
-            assert draws is not None
-            return drawn_blocks(blocks, draws.places(ours.seed, epoch), shuffle=ours.shuffle, window_rows=window_rows)
+        def draw(draws: EpochDraws) -> Blocks:  # has no reference to the cursor
+            return drawn_blocks(
+                blocks,
+                draws.places(settings.seed, epoch),
+                shuffle=settings.shuffle,
+                window_rows=window_rows,
+            )
 
         def made() -> Any:
             if draws is not None:
-                return DrawnBlocks(draws.count, draw) if self._sized is None else self._measured(draw())
+                lazy = DrawnBlocks(draws.count, functools.partial(draw, draws))
+                return lazy if self._sized is None else self._measured(draw(draws))
             if self._dataset.layout.draws is None:
                 return blocks
-            return self._measured(self._dataset.blocks_for(ours.shuffle, seed=ours.seed, epoch=epoch))
+            return self._measured(self._dataset.blocks_for(settings.shuffle, seed=settings.seed, epoch=epoch))
 
-        found: Blocks = _kept(self._drawn, (ours.seed, epoch, window_rows), made)
-        return found
+        epoch_blocks: Blocks = _kept(self._drawn, (settings.seed, epoch, window_rows), made)
+        return epoch_blocks
 
     def _measured(self, blocks: Blocks) -> Blocks:
         return blocks if self._sized is None else self._sized.measured(blocks)
@@ -222,22 +229,22 @@ class Cursor:
 
     def order(self, epoch: int) -> EpochOrder | CheckedOrder:
         """Return the order of a whole epoch that no sampler decides."""
-        order, _ = self.order_of(Place(epoch=epoch, ranks=self.ranks))
+        order, _ = self.order_of(EpochPosition(epoch=epoch, ranks=self.ranks))
         assert not isinstance(order, ListedOrder)
         return order
 
-    def order_of(self, place: Place) -> tuple[EpochOrder | CheckedOrder | ListedOrder, int]:
-        """Return the order of an iteration that begins at a place, and the batch to begin with."""
+    def order_of(self, place: EpochPosition) -> tuple[EpochOrder | CheckedOrder | ListedOrder, int]:
+        """Return the order of an iteration that begins at a position, and its first batch."""
         settings = self._settings_of(place.epoch, place.ranks)
         before, first_batch = self._taken_before(place)
-        if self._given is not None:
+        if self._sampler_order is not None:
             order = ListedOrder(
-                listed=self._given.batches(),
+                listed=self._sampler_order.batches(),
                 together=min(_LISTED_AT_ONCE, max(1, self.footprint.max_open_batches // 2)),
                 total_rows=self._dataset.layout.samples,
-                batches=self._given.count,
-                most_rows=self._given.said_rows or self.sizing.batch_rows,
-                rows=self._given.rows,
+                batches=self._sampler_order.count,
+                most_rows=self._sampler_order.batch_rows or self.sizing.batch_rows,
+                rows=self._sampler_order.rows,
                 checksum=place.checksum,
                 drawn=(self.seed, place.epoch),
             )
@@ -245,24 +252,24 @@ class Cursor:
 
         def made() -> EpochOrder | CheckedOrder:
             blocks = self._blocks_of(place.epoch)
-            if self._asked.order is None:
+            if self._requested.order is None:
                 return EpochOrder(blocks, settings, before)
-            order, drawn = self._asked.order(blocks, place.epoch, place.ranks), (settings.seed, place.epoch)
+            order, drawn = self._requested.order(blocks, place.epoch, place.ranks), (settings.seed, place.epoch)
             return CheckedOrder(order, blocks, settings.batch_size, self.footprint.window_rows, drawn)
 
-        # Those that a user's function makes, or that have to be cut, are asked for their length as well.
-        is_kept = self._asked.order is not None or self._sized is not None
-        found = _kept(self._orders, (settings, before), made) if is_kept else made()
-        if first_batch > found.batches:
-            raise OptionError(f"{first_batch:,} batches were taken, but there are {found.batches:,}")
-        return found, first_batch
+        # Orders of a user's function, and orders to be cut, are also needed for their length.
+        is_kept = self._requested.order is not None or self._sized is not None
+        epoch_order = _kept(self._orders, (settings, before), made) if is_kept else made()
+        if first_batch > epoch_order.batches:
+            raise OptionError(f"{first_batch:,} batches were taken, but there are {epoch_order.batches:,}")
+        return epoch_order, first_batch
 
-    def _taken_before(self, place: Place) -> tuple[Taken, int]:
-        """Return what other numbers of ranks took of an epoch, and how many batches as many as now."""
+    def _taken_before(self, place: EpochPosition) -> tuple[TakenBatches, int]:
+        """Split the batches taken of an epoch into those of other numbers of ranks, and the current one's count."""
         before, first_batch = place.taken, 0
         if before and before[-1][0] == place.ranks.world_size:
             before, first_batch = before[:-1], before[-1][1]
-        if before and (self._given is not None or self._asked.order is not None):
+        if before and (self._sampler_order is not None or self._requested.order is not None):
             raise StateError(
                 f"the state is of {before[0][0]} ranks and there are now {place.ranks.world_size}: the rest of an "
                 "epoch of a sampler, or of a function as draw=, cannot be divided anew. Resume with as many as before"
@@ -271,33 +278,33 @@ class Cursor:
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
         is_drawn = isinstance(self._settings.seed, DrawnSeed)
-        draws_own = self._settings.shuffle and is_drawn and self._asked.generator is not None
+        draws_own = self._settings.shuffle and is_drawn and self._requested.generator is not None
         if draws_own and ranks.world_size > 1:
             raise OptionError(
                 f"generator= draws another seed on each of {ranks.world_size} ranks; pass the same seed= on all of them"
             )
-        return replace(self._ours, epoch=epoch, rank=ranks.rank, world_size=ranks.world_size)
+        return replace(self._order_settings, epoch=epoch, rank=ranks.rank, world_size=ranks.world_size)
 
     # --- as samplers of torch -----------------------------------------------------------------------------
 
     @property
     def sampler(self) -> Any:
-        """The sampler that was given, or the loader's own."""
-        return self._own_sampler() if self._given is None else self._given.source
+        """The user's sampler, or the loader's own."""
+        return self._own_sampler() if self._sampler_order is None else self._sampler_order.source
 
     @property
     def batch_sampler(self) -> Any:
-        """What gives the indices of each batch; None where samples come singly."""
-        if self._asked.batch_rows is None and self._asked.batch_sampler is None:
+        """The iterable of each batch's indices; None if samples come singly."""
+        if self._requested.batch_rows is None and self._requested.batch_sampler is None:
             return None
-        return self._own_sampler() if self._given is None else self._given.batched
+        return self._own_sampler() if self._sampler_order is None else self._sampler_order.batched
 
     def _own_sampler(self) -> OrderSampler:
         places = places_of(self._blocks, self._dataset)
         return OrderSampler(self.position[0].epoch, self._settings.batch_size, places, self._order_of_places)
 
     def _order_of_places(self, epoch: int) -> Order:
-        """Return the order of an epoch, of places in the dataset instead of the files' rows."""
+        """Return the order of an epoch in places of the dataset instead of rows of the files."""
         order = self.order(epoch)
         if isinstance(order, CheckedOrder):
             return order.of_places()
@@ -305,24 +312,24 @@ class Cursor:
         rows = None if self._draws is None else self._draws.places(order.settings.seed, epoch)
         return EpochOrder(replace(blocks, rows=rows), order.settings)
 
-    # --- going on -----------------------------------------------------------------------------------------
+    # --- moving through epochs -----------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; one that goes on in that very epoch still does."""
+        """Choose the epoch of the next iteration; a position within this epoch is kept."""
         place, newest = self.position
         if newest is not None or epoch != place.epoch:
-            self.position = Place(epoch=epoch), None
-        if self._given is not None:
-            self._given.set_epoch(epoch)
+            self.position = EpochPosition(epoch=epoch), None
+        if self._sampler_order is not None:
+            self._sampler_order.set_epoch(epoch)
         if self._followed is not None:
             self._followed.set_epoch(epoch)
             self._followed_epoch = epoch
 
-    def next_start(self) -> Place:
-        """Return where the next iteration begins.
+    def next_start(self) -> EpochPosition:
+        """Return the position at which the next iteration begins.
 
-        Trainers make an iterator only to see whether that can be done. One that is gone before it gave a batch
-        did not use its epoch up, nor the place of a state.
+        Trainers make an iterator only to see whether that works. One that was dropped before it gave a batch uses up
+        neither its epoch nor the position of a state.
         """
         if self._followed is not None and self._followed.epoch != self._followed_epoch:
             self._followed_epoch = self._followed.epoch
@@ -334,19 +341,19 @@ class Cursor:
         return replace(place, ranks=self.ranks)
 
     def move_to(self, progress: Progress, iterator: object) -> None:
-        """Note that an iteration begins, and which object it is; the next one is of the next epoch."""
-        self.position = Place(epoch=progress.start.epoch + 1), progress
+        """Record that an iteration begins, and its iterator; the next iteration is of the next epoch."""
+        self.position = EpochPosition(epoch=progress.start.epoch + 1), progress
         self._iterator = weakref.ref(iterator)
 
-    def start_after(self, epoch: int) -> Place | None:
-        """Return where the epoch after `epoch` begins; None where something else comes next, or it cannot be known."""
-        is_next = self._given is None and self.position[0] == Place(epoch=epoch + 1)
-        return Place(epoch=epoch + 1, ranks=self.ranks) if is_next else None
+    def start_after(self, epoch: int) -> EpochPosition | None:
+        """Return the start of the epoch after `epoch`; None if another position comes next, or it is unknown."""
+        is_next = self._sampler_order is None and self.position[0] == EpochPosition(epoch=epoch + 1)
+        return EpochPosition(epoch=epoch + 1, ranks=self.ranks) if is_next else None
 
     # --- state --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return where the newest iteration is, or where the next will begin."""
+        """Return the position of the newest iteration, or the start of the next, as a state dict."""
         place, newest = self.position
         place = place if newest is None else newest.place
         return {
@@ -359,7 +366,7 @@ class Cursor:
         }
 
     def restore(self, state: Any) -> None:
-        """Go on where a state was saved; where anything is refused, all stays as it was."""
+        """Continue from a saved state; if it is refused, nothing changes."""
         place, rank, fingerprint = place_of(state)
         fingerprint = brought_up_to_date(state, place, fingerprint, self._fingerprint(), self._dataset.is_of_pattern)
         before = self._settings
@@ -367,42 +374,45 @@ class Cursor:
             self._settings = self._taken_over(fingerprint)
             now = self._fingerprint()
             if fingerprint.get("order") != "shuffled" and not ("seed" in fingerprint and "seed" in now):
-                # An older version said the seed of a shuffle alone, or one of both draws nothing.
+                # An older version saved the seed for a shuffle only, or one of the two draws nothing.
                 fingerprint, now = ({n: one[n] for n in one if n != "seed"} for one in (fingerprint, now))
             check_same(fingerprint, now, "data or settings", _WAY)
             begun = replace(place, ranks=self.ranks)
-            if self._given is None and self._asked.order is None:
+            if self._sampler_order is None and self._requested.order is None:
                 self.order_of(begun)
             self._taken_before(begun)
             self.footprint = self.sizing.taken_over(self.footprint, self._settings)
         except BaseException:
             self._settings = before
             raise
-        # Another rank's sampler gives other indices, so its checksum says nothing here.
+        # Another rank's sampler gives other indices, so its checksum is meaningless here.
         self.position = place if rank == begun.ranks.rank else replace(place, checksum=0), None
-        if self._given is not None:
-            self._given.set_epoch(place.epoch)
+        if self._sampler_order is not None:
+            self._sampler_order.set_epoch(place.epoch)
 
     def _fingerprint(self) -> dict[str, int | str]:
         if self._data is None:
             self._data = data_fingerprint(self._dataset, self._blocks)
-        ours = self._ours
-        settings: dict[str, int | str] = {"batch_size": ours.batch_size, "drop_last": int(ours.drop_last)}
-        settings["order"] = self._asked.order_text
-        if ours.shuffle:
-            settings |= {"window": ours.window_rows, "first_window": ours.first_window_rows}
-        if self._asked.draws_by_seed:
-            settings["seed"] = int(ours.seed)
+        order = self._order_settings
+        settings: dict[str, int | str] = {
+            "batch_size": order.batch_size,
+            "drop_last": int(order.drop_last),
+        }
+        settings["order"] = self._requested.order_text
+        if order.shuffle:
+            settings |= {"window": order.window_rows, "first_window": order.first_window_rows}
+        if self._requested.draws_by_seed:
+            settings["seed"] = int(order.seed)
         sized = {} if self._sized is None else self._sized.fingerprint
         drawn: dict[str, int | str] = {} if self._draws is None else {"samples_drawn": self._draws.fingerprint}
         return {**self._data, **settings, **sized, **drawn}
 
     def _taken_over(self, saved: dict[str, int | str]) -> OrderSettings:
-        """Return the settings with those of a state that the user did not choose: free memory did, or chance."""
+        """Adopt from a state the settings that the user did not choose: those that memory or chance determined."""
         chosen = {"first_window_rows": saved.get("first_window")}
-        if self._asked.window == "auto":
+        if self._requested.window == "auto":
             chosen["window_rows"] = saved.get("window")
-        if isinstance(self._asked.seed, DrawnSeed):
+        if isinstance(self._requested.seed, DrawnSeed):
             chosen["seed"] = saved.get("seed", 0)
         valid: dict[str, Any] = {name: value for name, value in chosen.items() if isinstance(value, int)}
         return replace(self._settings, **valid)
@@ -411,8 +421,8 @@ class Cursor:
 # --- states, and the fingerprint in them ----------------------------------------------------------------
 
 
-def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
-    """Read a state dict: the place, the rank that wrote it, and the fingerprint; see `brought_up_to_date`."""
+def place_of(state: Any) -> tuple[EpochPosition, int, dict[str, int | str]]:
+    """Parse a state dict: the position, the rank that wrote it, and the fingerprint; see `brought_up_to_date`."""
     if not isinstance(state, dict) or "format" not in state:
         raise StateError(f"load_state_dict takes what state_dict() gave, not {state!r:.200}")
     if state["format"] not in range(1, FORMAT + 1):
@@ -426,11 +436,15 @@ def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
     wrong = [n for n in (*numbers, *(n for pair in taken for n in pair)) if type(n) is not int or not 0 <= n < 1 << 63]
     if wrong or any(not 1 <= ranks <= _MOST_RANKS for ranks, _ in taken):
         raise StateError(f"the state is damaged: {wrong or state['taken']!r:.200} are no counts")
-    return Place(epoch=numbers[0], taken=taken, checksum=numbers[1]), numbers[2], fingerprint
+    return EpochPosition(epoch=numbers[0], taken=taken, checksum=numbers[1]), numbers[2], fingerprint
 
 
 def brought_up_to_date(
-    state: dict[str, Any], place: Place, saved: dict[str, int | str], now: dict[str, int | str], by_pattern: bool
+    state: dict[str, Any],
+    place: EpochPosition,
+    saved: dict[str, int | str],
+    now: dict[str, int | str],
+    by_pattern: bool,
 ) -> dict[str, int | str]:
     """Return the fingerprint of an older state as it would be written now, if it names the same rows."""
     if state["format"] == FORMAT:
@@ -439,9 +453,9 @@ def brought_up_to_date(
     is_reordered = saved != now == saved | listed
     if not place.taken:
         saved = saved | listed
-    if str(now.get("samples")).startswith(f"{saved.get('samples')}, from "):  # which an older state does not say
+    if str(now.get("samples")).startswith(f"{saved.get('samples')}, from "):  # an older state lacks this part
         saved = saved | {"samples": now["samples"]}
-    cut = ("block_rows", "chunks")  # the same chunks, cut otherwise
+    cut = ("block_rows", "chunks")  # the same chunks, cut differently
     if [saved.get(n) == now[n] for n in cut] == [False, True]:
         windows = ("window", "first_window") if saved.get("order") == "shuffled" else ()
         saved = saved | {name: now[name] for name in ("block_rows", *windows)}
@@ -459,9 +473,9 @@ def brought_up_to_date(
 
 
 def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]:
-    """Describe the data that an order is over, wherever the files lie: a staged or moved copy is the same.
+    """Return a description of the data that an order is over, independent of paths: a staged or moved copy is equal.
 
-    By the files' sizes, and the place and stored size of every chunk; bytes changed in place are not noticed.
+    It covers the sizes of files, and the place and stored size of every chunk, but not bytes changed in place.
     """
     layout, rows = dataset.layout, blocks.rows if dataset.layout.draws is None else dataset.chosen
     return {
@@ -482,20 +496,20 @@ def _fields_text(layout: SampleLayout) -> str:
 
 
 def _samples_text(layout: SampleLayout, space: Space) -> str:
-    said = f", from {digest(space.starts.said)}" if space.starts.said else ""
+    origins = f", from {digest(space.starts.fingerprint)}" if space.starts.fingerprint else ""
     if space.edges is None:
         pads = [field.pad for field in layout.fields]
         along = repr(([parts[0].along for parts in layout.datasets], space.draws, pads)).encode()
-        found = digest(along, space.volumes.tobytes(), *(each.tobytes() for each in space.starts.arrays))
-        return f"{space.samples} boxes, pad={space.pad}, {found}{said}"
+        hashed = digest(along, space.volumes.tobytes(), *(array.tobytes() for array in space.starts.arrays))
+        return f"{space.samples} boxes, pad={space.pad}, {hashed}{origins}"
     steps = [(field.steps, field.at, field.pad) for field in layout.fields]
     listed = [] if space.columns == ("",) else [rows.tobytes() for rows in space.rows]
-    found = digest(repr((steps, space.draws)).encode(), space.edges.tobytes(), *listed)
-    return f"{space.samples} sequences, pad={space.pad}, {found}{said}"
+    hashed = digest(repr((steps, space.draws)).encode(), space.edges.tobytes(), *listed)
+    return f"{space.samples} sequences, pad={space.pad}, {hashed}{origins}"
 
 
 def _each(numbers: Any) -> int | str:
-    """Return the one number that all are, or a digest of them."""
+    """Return the common value of all numbers, or a digest of them."""
     distinct = list(numbers)
     return distinct[0] if len(set(distinct)) == 1 else digest(repr(distinct).encode())
 

@@ -1,4 +1,4 @@
-"""`ChunkBatchSampler`: the chunk-aware order, for a stock DataLoader over an `H5Dataset`."""
+"""`ChunkBatchSampler`: the chunk-aware order for a stock DataLoader over an `H5Dataset`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from h5stream.storage.layout.layout import SampleLayout
 
 
 class OrderSampler(Sampler[list[int]]):
-    """Lists the rows of the batches of one epoch after the other, as a batch sampler of torch."""
+    """A batch sampler of torch that yields the rows of each batch, epoch after epoch."""
 
     def __init__(self, epoch: int, batch_size: int, places: NDArray[np.int64] | None, order_of: Any = None) -> None:
         self.epoch, self.batch_size, self._places, self._order_of = epoch, batch_size, places, order_of
         self._first_batch = 0
-        self._given: tuple[int, int] | None = None  # epoch, and batches of it, of the newest iteration
+        self._newest: tuple[int, int] | None = None  # epoch and batches given of the newest iteration
 
     def _order(self, epoch: int) -> Order:
         order: Order = self._order_of(epoch)
@@ -46,7 +46,7 @@ class OrderSampler(Sampler[list[int]]):
         order = self._order(epoch)
         self.epoch, self._first_batch = epoch + 1, 0
         for number, rows in enumerate(_listed(order, first_batch, self._places), first_batch + 1):
-            self._given = (epoch, number)
+            self._newest = (epoch, number)
             yield rows
 
 
@@ -112,7 +112,7 @@ class ChunkBatchSampler(OrderSampler):
         blocks = dataset.blocks_for(shuffle)
         super().__init__(0, batch_size, places_of(blocks, dataset))
         self.dataset, self.drop_last = dataset, drop_last
-        self._blocks = replace(blocks, rows=None)  # an order of places in the dataset, whatever rows they are
+        self._blocks = replace(blocks, rows=None)  # an order of places in the dataset instead of rows
         shape = replace(shape_of(dataset.layout), rows=len(dataset))
         scattered = shuffle or not dataset.is_in_file_order
         window_rows, first_rows = size_order(shape, batch_size=batch_size, window=window, shuffle=scattered)
@@ -129,17 +129,17 @@ class ChunkBatchSampler(OrderSampler):
             rank=rank,
             world_size=world_size,
         )
-        warn_of_weak_shuffle(dataset.layout, self._order(0))  # which complains now, not in the first epoch
+        warn_of_weak_shuffle(dataset.layout, self._order(0))  # raises now, not in the first epoch
 
     def _order(self, epoch: int) -> EpochOrder:
-        blocks, settings = self._blocks, replace(self._ours, epoch=epoch)
+        blocks, settings = self._blocks, replace(self._order_settings, epoch=epoch)
         if self.dataset.layout.draws is not None:
             blocks = replace(self.dataset.blocks_for(settings.shuffle, seed=0, epoch=epoch), rows=None)
         return EpochOrder(blocks, settings)
 
     @property
-    def _ours(self) -> OrderSettings:
-        # Of several ranks each would draw another seed; trainers that shard batches give each a sampler.
+    def _order_settings(self) -> OrderSettings:
+        # Several ranks would draw different seeds; trainers that shard batches give each rank a sampler.
         is_alone = max(self._settings.world_size, current_ranks().world_size) == 1
         is_drawn = isinstance(self._settings.seed, DrawnSeed)
         return replace(self._settings, seed=DrawnSeed(0)) if is_drawn and not is_alone else self._settings
@@ -147,19 +147,19 @@ class ChunkBatchSampler(OrderSampler):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; without it the first is 0, and each adds one.
 
-        An iteration that is to go on in that very epoch, after `load_state_dict`, still does.
+        A position within this epoch, set by `load_state_dict`, is kept.
 
         Parameters
         ----------
         epoch : int
-            Its number; another number is another order.
+            Its number; another number gives another order.
         """
         self._first_batch = self._first_batch if epoch == self.epoch else 0
         self.epoch = epoch
-        self._given = None
+        self._newest = None
 
     def mixing(self) -> Quality:
-        """Tell how well this order mixes neighbouring rows, against a full shuffle; reads nothing.
+        """Estimate how well this order mixes neighbouring rows, compared to a full shuffle; reads nothing.
 
         Returns
         -------
@@ -178,7 +178,7 @@ class ChunkBatchSampler(OrderSampler):
         return forecast(self._order(self.epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """Say where the newest iteration is, or where the next will begin; torchdata's StatefulDataLoader asks.
+        """Return the position of the newest iteration, or the start of the next; for torchdata's StatefulDataLoader.
 
         It counts the batches that were taken from the sampler. A stock DataLoader with workers takes them ahead of
         you, ``num_workers * prefetch_factor`` of them, and keeps no account: save the state of torchdata's
@@ -204,13 +204,13 @@ class ChunkBatchSampler(OrderSampler):
         >>> list(sampler)
         [[4, 5, 6, 7], [8, 9]]
         """
-        epoch, batch = (self.epoch, self._first_batch) if self._given is None else self._given
+        epoch, batch = (self.epoch, self._first_batch) if self._newest is None else self._newest
         if batch == self._order(epoch).batches:
             epoch, batch = epoch + 1, 0
         return {"epoch": epoch, "batch": batch, "order": self._description()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a state was saved, without replay.
+        """Resume from a saved state, without replay.
 
         Parameters
         ----------
@@ -222,43 +222,45 @@ class ChunkBatchSampler(OrderSampler):
         StateError
             If the state is none, or of other rows or settings.
         """
-        ours = self._description()
-        given = state_dict if isinstance(state_dict, dict) else {}
-        epoch, batch, saved = (given.get(name) for name in ("epoch", "batch", "order"))
+        description = self._description()
+        state = state_dict if isinstance(state_dict, dict) else {}
+        epoch, batch, saved = (state.get(name) for name in ("epoch", "batch", "order"))
         if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0 or not isinstance(saved, dict):
             raise StateError(f"load_state_dict takes what state_dict() gave, not {state_dict!r:.200}")
-        adopted = [] if self._chose_window else ["window_rows", "first_window_rows"]  # as the state had it
+        adopted = [] if self._chose_window else ["window_rows", "first_window_rows"]  # from the state
         adopted += ["seed"] * isinstance(self._settings.seed, DrawnSeed)
         taken = {
             name: saved[name] for name in adopted if type(saved.get(name)) is int and saved[name] >= (name != "seed")
         }
-        if batch == 0:  # nothing was taken: no row is lost or repeated by another permutation
-            saved = saved | {"permutation": ours["permutation"]}
+        if batch == 0:  # nothing was taken, so another permutation loses and repeats no row
+            saved = saved | {"permutation": description["permutation"]}
         way = "An older h5stream may have shuffled otherwise: finish the epoch with it, or begin one with set_epoch()"
-        check_same({name: saved.get(name) for name in ours}, ours | taken, "rows or settings", way)
+        check_same({name: saved.get(name) for name in description}, description | taken, "rows or settings", way)
         self._settings = replace(self._settings, **taken)
-        self.epoch, self._first_batch, self._given = epoch, batch, None
+        self.epoch, self._first_batch, self._newest = epoch, batch, None
 
     def _description(self) -> dict[str, Any]:
-        settings = {name: value for name, value in asdict(self._ours).items() if name not in ("rank", "epoch")}
+        settings = {
+            name: value for name, value in asdict(self._order_settings).items() if name not in ("rank", "epoch")
+        }
         permutation = VERSION if self._settings.shuffle else 0
-        known = {"rows": self._blocks.total_rows, "blocks": self._blocks.count, "permutation": permutation}
-        return known | settings | {"seed": int(settings["seed"])}
+        blocks = {"rows": self._blocks.total_rows, "blocks": self._blocks.count, "permutation": permutation}
+        return blocks | settings | {"seed": int(settings["seed"])}
 
 
 def check_same(saved: Mapping[str, Any], now: Mapping[str, Any], of: str, way: str) -> None:
-    """Refuse a state of something else, and say what changed."""
+    """Raise `StateError` if a state is of other data or settings, naming the changes."""
     changed = tuple(name for name in {**now, **saved} if saved.get(name) != now.get(name))
     if changed:
-        # What follows from the order goes without saying where the order is another.
-        told = [name for name in changed if "order" not in changed or name not in _OF_ORDER] or changed
-        said = ", ".join(_told(name, saved.get(name), now.get(name)) for name in told)
-        raise StateError(f"the state is of other {of}: {said}. {way}", changed=changed)
+        # If the order differs, the settings that follow from it are not reported.
+        reported = [name for name in changed if "order" not in changed or name not in _OF_ORDER] or changed
+        changes = ", ".join(_change_text(name, saved.get(name), now.get(name)) for name in reported)
+        raise StateError(f"the state is of other {of}: {changes}. {way}", changed=changed)
 
 
 _OF_ORDER = {"window", "first_window", "seed"}
 _DIGEST = r"(, )?(from )?\b[0-9a-f]{16}\b"
-# What differs, where the numbers of it are a digest, or were not given.
+# Descriptions of entries whose values are digests, or missing.
 _MEANT = {
     "chunks": "the stored chunks of the fields",
     "selection": "the chosen rows",
@@ -268,8 +270,8 @@ _MEANT = {
 }
 
 
-def _told(name: str, before: Any, now: Any) -> str:
-    """Say what changed as a user names it, without digests."""
+def _change_text(name: str, before: Any, now: Any) -> str:
+    """Return a description of a change in the user's terms, without digests."""
     if name == "order" and {before, now} == {"shuffled", "file"}:
         return f"shuffle was {before == 'shuffled'} and is now {now == 'shuffled'}"
     if name == "drop_last":
@@ -282,7 +284,7 @@ def _told(name: str, before: Any, now: Any) -> str:
 
 
 def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
-    """Return the place in a dataset of each of its samples as blocks have them; None if they are in its own order."""
+    """Return the place in the dataset of each sample of `blocks`; None if they are in the dataset's order."""
     own = dataset.rows
     if blocks.rows is own or dataset.layout.draws is not None:
         return None
@@ -294,7 +296,7 @@ def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
 
 
 def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) -> Iterator[list[int]]:
-    """List the rows of batch after batch; with `places`, those that the rows have there."""
+    """Yield the rows of batch after batch; with `places`, the places of these rows."""
     pending: dict[int, list[Any]] = {}
     for window in order.windows(first_batch):
         rows = window.rows if places is None else places[window.rows]
@@ -303,31 +305,31 @@ def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) ->
         for part in np.split(by_batch, edges) if len(by_batch) else []:
             pending.setdefault(int(window.batch[part[0]]), []).append((window.within[part], rows[part]))
         for number in sorted(pending):
-            within, listed = (np.concatenate(each) for each in zip(*pending[number], strict=True))
+            within, listed = (np.concatenate(arrays) for arrays in zip(*pending[number], strict=True))
             if len(within) < order.batch_size_of(number):
                 break
             del pending[number]
             yield listed[np.argsort(within)].tolist()
 
 
-# --- where windows mix too little of the data; what is too little, `order.epoch` knows ------------------
+# --- warnings of weak shuffles; see `order.epoch.is_weak` ------------------------------------------------
 
 
 _LARGE_CHUNK_NBYTES = 4 * 1024 * 1024
-"""From here on smaller chunks give blocks enough; repack writes them of 1 MiB."""
+"""From this size on, smaller chunks would give enough blocks; repack writes chunks of 1 MiB."""
 
 
 def warn_of_weak_shuffle(
     layout: SampleLayout, order: EpochOrder, budget_for: Callable[[int], int] | None = None, stacklevel: int = 3
 ) -> None:
-    """Warn where a window of a shuffle holds too few blocks; `budget_for` a window is what it needs, 0 if it fits."""
+    """Warn if windows of a shuffle hold too few blocks; `budget_for` returns the budget of a window, or 0."""
     settings = order.settings
     if not settings.shuffle:
         return
     total, total_rows = order.blocks.count, order.blocks.total_rows
     window_rows, drawn = (settings.world_size * rows for rows in (settings.window_rows, settings.batch_size))
-    held = min(total, max(1, round(window_rows * total / total_rows)))
-    if window_rows >= total_rows or not is_weak(held, total):
+    window_blocks = min(total, max(1, round(window_rows * total / total_rows)))
+    if window_rows >= total_rows or not is_weak(window_blocks, total):
         return
     block_rows = int(np.diff(order.blocks.edges).max())
     lead, rows = layout.leading[0], min(FEW_BLOCKS * block_rows, total_rows)
@@ -341,10 +343,11 @@ def warn_of_weak_shuffle(
         copy = f"a copy with smaller chunks (h5stream repack {shlex.quote(old)} {shlex.quote(new)} --chunk-bytes 1MiB)"
         way = f"{way.replace('The way', 'Ways', 1)}, or {copy}"
     warnings.warn(
-        f"the shuffle is weak: a window holds {held:,} of the {total:,} blocks of this data (a block is {block_rows:,} "
-        f"rows that lie together, by the chunks of {lead.path!r}), so the {drawn:,} rows of a batch come from about "
-        f"{distinct(held, drawn):,.0f} of them, where a full shuffle has {distinct(total, drawn):,.0f}. In a file that "
-        "is sorted, by class or by recording, a batch then sees few kinds of rows, and training suffers. "
+        f"the shuffle is weak: a window holds {window_blocks:,} of the {total:,} blocks of this data "
+        f"(a block is {block_rows:,} rows that lie together, by the chunks of {lead.path!r}), "
+        f"so the {drawn:,} rows of a batch come from about {distinct(window_blocks, drawn):,.0f} of them, "
+        f"where a full shuffle has {distinct(total, drawn):,.0f}. In a file that is sorted, by class or by recording, "
+        "a batch then sees few kinds of rows, and training suffers. "
         f"{way}. If the file's rows are in random order already, nothing is wrong: "
         'import warnings, h5stream; warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)',
         WeakShuffleWarning,

@@ -1,4 +1,4 @@
-"""Every argument of `H5StreamLoader`, checked once; a refusal names argument, rule, value and way out."""
+"""The arguments of `H5StreamLoader`, each checked once; errors name the argument, the rule, the value and a way out."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from h5stream.engine.footprint import check_budget, check_window, default_budget
 from h5stream.engine.reader import default_threads
 from h5stream.errors import OptionError
 from h5stream.loader.arguments import check_batch_transform, checked_ranks, current_ranks, drawn_seed, with_new_names
-from h5stream.order.users import Balanced, GivenOrder, OrderFactory, Ranks, Sized, Weighted, checked_drawn
-from h5stream.samples.columns import Column
+from h5stream.order.users import Balanced, OrderFactory, Ranks, SamplerOrder, Sized, Weighted, checked_drawn
+from h5stream.samples.columns import SampleColumn
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.workers.processes import checked_method
 
 DEFAULT_BATCH_ROWS = 8192
-"""Large enough that nothing is done per row that could be done per batch."""
+"""Large enough to amortize the work per batch."""
 
 
 _Number = int | float | np.integer | np.floating
@@ -50,7 +50,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Any], object], str], ...] = (
     ),
     (("sampler", "batch_sampler"), lambda v: v is None or hasattr(v, "__iter__") or hasattr(v, "__getitem__"), _LISTED),
 )
-"""Arguments, what holds of each, and that in words."""
+"""Arguments, a predicate for each, and its rule in words."""
 
 _COUNTS = {
     "batch_size": (1, "a positive whole number of rows"),
@@ -60,29 +60,29 @@ _COUNTS = {
     "prefetch_factor": (1, "a positive number of batches"),
     "seed": (0, "a non-negative integer"),
 }
-"""The least that each number may be, and that in words."""
+"""The minimum of each number, and its rule in words."""
 
 
 class Settings(SimpleNamespace):
-    """The arguments of a loader by name, as given, but for numbers, which are plain, and `shuffle`, never None."""
+    """The arguments of a loader by name, with numbers as plain int or float, and `shuffle` never None."""
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Settings:
-        """Check all arguments; ``old`` has those of old names."""
-        settings = cls(**{"allow_external": None, **with_new_names(given, stacklevel=3)})
-        given = vars(settings)
+    def of(cls, arguments: Mapping[str, Any]) -> Settings:
+        """Check all arguments; ``old`` has those with old names."""
+        settings = cls(**{"allow_external": None, **with_new_names(arguments, stacklevel=3)})
+        arguments = vars(settings)
         for names, is_fit, rule in _RULES:
             for name in names:
-                if not is_fit(given[name]):
-                    raise OptionError(f"{name}= takes {rule}, not {given[name]!r}")
+                if not is_fit(arguments[name]):
+                    raise OptionError(f"{name}= takes {rule}, not {arguments[name]!r}")
         check_batch_transform(settings.batch_transform)
         check_window(settings.window)
         checked_ranks(settings.rank, settings.world_size, listed=settings.is_listed)
-        if (said := settings._contradiction()) is not None:
-            raise OptionError(said)
+        if (contradiction := settings._contradiction()) is not None:
+            raise OptionError(contradiction)
         if settings.workers:
             checked_method(settings.multiprocessing_context)
-        counts = {name: given[name] for name in _COUNTS if given[name] is not None}
+        counts = {name: arguments[name] for name in _COUNTS if arguments[name] is not None}
         return settings.but(
             **{name: _count(name, value) for name, value in counts.items()},
             memory_budget=None if settings.memory_budget is None else check_budget(settings.memory_budget),
@@ -93,11 +93,11 @@ class Settings(SimpleNamespace):
         )
 
     def but(self, **changes: Any) -> Settings:
-        """Return the same settings but for some."""
+        """Return the same settings with some changes."""
         return Settings(**vars(self) | changes)
 
     def _contradiction(self) -> str | None:
-        """Say what contradicts itself, by the same rules as DataLoader, cuts batches twice, or has nothing to do."""
+        """Return the message for contradictory arguments, by DataLoader's rules and others; None if there are none."""
         others = self.shuffle or self.sampler is not None or self.drop_last
         shuffles = self.is_drawn if self.shuffle is None else self.shuffle
         if self.order is not None and (others or self.batch_sampler is not None):
@@ -123,27 +123,27 @@ class Settings(SimpleNamespace):
             return "sample_workers= and transform_workers= need memfd_create, which only Linux has"
         return None
 
-    # --- what follows from them -------------------------------------------------------------------------
+    # --- derived settings -------------------------------------------------------------------------------
 
     @property
     def order(self) -> OrderFactory | None:
-        """What makes the orders of epochs, where that is a function of the user's."""
+        """The user's function that makes the orders of epochs, or None."""
         return self.draw if callable(self.draw) else None
 
     @property
     def sized(self) -> Sized | None:
-        """How batches are cut by the lengths of samples, if they are."""
+        """How batches are cut by the lengths of samples, or None."""
         return self.draw if isinstance(self.draw, Sized) else None
 
     @property
     def drawn(self) -> Weighted | Balanced | int | None:
-        """Which samples an epoch takes; None where it takes each once, or in an order of the user's."""
+        """Which samples an epoch takes; None if each once, or if the user's function decides."""
         draw = self.draw.draw if isinstance(self.draw, Sized) else self.draw
         return None if callable(draw) else draw
 
     @property
     def is_drawn(self) -> bool:
-        """Whether samples come as often as they are drawn: shuffled, unless that is refused."""
+        """Whether samples are drawn, and so shuffled unless the user refuses."""
         sources = (self.dataset, getattr(self.dataset, "dataset", None))  # a Mixture, or a Subset of one
         return self.drawn is not None or any(getattr(source, "shares", None) is not None for source in sources)
 
@@ -154,9 +154,9 @@ class Settings(SimpleNamespace):
 
     @property
     def applies_functions(self) -> bool:
-        """Whether functions of the user are applied with random numbers that samples decide, wherever that is."""
-        given = (self.sample_transform, self.sample_workers, self.transform_workers)
-        return any(one is not None for one in given)
+        """Whether the user's functions are applied with random numbers that depend on the sample, in any process."""
+        options = (self.sample_transform, self.sample_workers, self.transform_workers)
+        return any(one is not None for one in options)
 
     @property
     def may_repeat(self) -> bool:
@@ -166,12 +166,12 @@ class Settings(SimpleNamespace):
 
     @property
     def workers(self) -> int:
-        """Processes that apply them."""
+        """The number of processes that apply the functions."""
         return self.sample_workers or self.transform_workers or 0
 
     @property
     def batch_rows(self) -> int | None:
-        """Rows of a batch; None where samples come singly, or a `batch_sampler` says."""
+        """Rows of a batch; None if samples come singly, or a `batch_sampler` decides."""
         return None if self.batch_sampler is not None else self.batch_size
 
     @property
@@ -187,17 +187,17 @@ class Settings(SimpleNamespace):
 
     @property
     def threads(self) -> int:
-        """Reader threads, as far as they fit."""
+        """The number of reader threads, before memory limits it."""
         return default_threads(self.dataset.layout) if self.num_workers is None else self.num_workers
 
     @property
     def ranks(self) -> Ranks | None:
-        """Which part of each epoch was asked for; None leaves it to `torch.distributed`."""
+        """The rank that the user set; None leaves it to `torch.distributed`."""
         return checked_ranks(self.rank, self.world_size, listed=self.is_listed)
 
     @property
     def order_text(self) -> str:
-        """Which kind of order it is, as a state tells it."""
+        """The kind of order, for a state."""
         if self.is_listed:
             return "sampler"
         if self.order is not None:
@@ -205,34 +205,34 @@ class Settings(SimpleNamespace):
         return "shuffled" if self.shuffle else "file"
 
     def budget(self) -> tuple[int, int]:
-        """Return the bytes that a loader may take, and those that it may take where an automatic window needs more."""
+        """Return the memory budget, and the limit up to which an automatic window may raise it."""
         if self.memory_budget is not None:
             return self.memory_budget, self.memory_budget
         total = limits.memory_total_bytes()
         return default_budget(total), max(default_budget(total), total // 2)
 
     def names_fields(self, layout: SampleLayout) -> str:
-        """Return the fields to name, as code, where files were given and no fields; nothing where there is but one."""
-        given = self.dataset if isinstance(self.dataset, list | tuple) else [self.dataset]
-        named = self.fields is not None or any(isinstance(one, torch.utils.data.Dataset) for one in given)
+        """Return the fields to name, as code, if files were given without fields; empty if there is only one."""
+        sources = self.dataset if isinstance(self.dataset, list | tuple) else [self.dataset]
+        named = self.fields is not None or any(isinstance(one, torch.utils.data.Dataset) for one in sources)
         return "" if named or len(layout.shape.keys) < 2 else json.dumps(layout.shape.keys, ensure_ascii=False)
 
     @property
     def draws_by_seed(self) -> bool:
-        """Whether anything depends on the seed; of settings that are `opened`."""
+        """Whether anything depends on the seed; for settings that are `opened`."""
         layout = self.dataset.layout
         drawn = any(one.spare is not None or one.draw is not None for one in layout.lookups)
         return self.shuffle or self.is_drawn or self.applies_functions or layout.draws is not None or drawn
 
     def with_seed(self) -> Settings:
-        """Return the settings with a seed: as given, or drawn here, once, where one rank alone needs one; else 0."""
+        """Return the settings with a seed: the user's, or one drawn here if a single rank needs one, or 0."""
         if self.seed is not None:
             return self
         alone = (self.ranks or current_ranks()).world_size == 1
         return self.but(seed=drawn_seed(self.generator, needed=alone and self.draws_by_seed))
 
-    def given_order(self, dataset: H5Dataset) -> GivenOrder | None:
-        """Return the order that a sampler decides, by places in the dataset; None where there is none."""
+    def sampler_order(self, dataset: H5Dataset) -> SamplerOrder | None:
+        """Return the order that a sampler decides, in places of the dataset; None without a sampler."""
         if not self.is_listed:
             return None
         if dataset.layout.draws is not None:
@@ -244,44 +244,44 @@ class Settings(SimpleNamespace):
         if self.batch_rows is not None:
             batched = BatchSampler(source, self.batch_rows, bool(self.drop_last))
         is_single = self.batch_rows is None and self.batch_sampler is None
-        return GivenOrder(source=source, batched=batched, is_single=is_single, rows=dataset.rows)
+        return SamplerOrder(source=source, batched=batched, is_single=is_single, rows=dataset.rows)
 
     def seeded(self, layout: SampleLayout) -> SampleLayout:
-        """Return a layout with a seed for each sample behind its fields, where functions need one."""
+        """Return a layout with an additional field of a seed per sample, if functions need one."""
         if not self.applies_functions:
             return layout
         seeds = FieldLayout(name="seeds", kind="array", dtype=np.dtype(np.int64), row_shape=(2,))
-        columns = (*layout.columns, (len(layout.fields), Column(has_seeds=True)))
+        columns = (*layout.columns, (len(layout.fields), SampleColumn(has_seeds=True)))
         return replace(layout, fields=(*layout.fields, seeds), columns=columns)
 
     # --- the data, and other processes ------------------------------------------------------------------
 
     def opened(self) -> Settings:
-        """Return the settings with the dataset open: of files, or `H5Dataset`, chosen from and joined as torch does."""
+        """Return the settings with an open dataset, made from files or from datasets of torch."""
         of_files = {"samples": self.samples, "storage_options": self.storage_options}
-        known = opened(self.dataset, self.fields, **of_files)
-        if known is None:
-            known = H5Dataset(self.dataset, self.fields, allow_external=bool(self.allow_external), **of_files)
-        return self.but(dataset=known, fields=None, samples=None, storage_options=None, allow_external=None)
+        dataset = opened(self.dataset, self.fields, **of_files)
+        if dataset is None:
+            dataset = H5Dataset(self.dataset, self.fields, allow_external=bool(self.allow_external), **of_files)
+        return self.but(dataset=dataset, fields=None, samples=None, storage_options=None, allow_external=None)
 
     def staged(self, owner: object) -> tuple[H5Dataset, Callable[[], Any]]:
-        """Return the dataset, of staged copies if asked for, and what gives their lease back, as `owner`'s end does."""
+        """Return the dataset, staged if requested, and a function that releases the copies, as `owner`'s end does."""
         dataset: H5Dataset = self.dataset
         if self.stage_to is None:
             return dataset, lambda: None
-        from h5stream.staging import stage_layout  # here, since few loaders stage
+        from h5stream.staging import stage_layout  # imported here since few loaders stage
 
         layout, release = stage_layout(dataset.layout, self.stage_to)
         return of_copies(dataset, layout), weakref.finalize(owner, release)
 
     def travelling(self, seed: int) -> dict[str, Any]:
-        """Return the arguments, of settings that are `opened`, that make a loader of this seed in another process."""
+        """Return the arguments that make a loader of this seed in another process, for settings that are `opened`."""
         method = checked_method(self.multiprocessing_context) if self.workers else None
         return vars(self) | {"multiprocessing_context": method, "generator": None, "seed": seed}
 
 
 def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:
-    """Make a loader in another process, whose next epoch is this one."""
+    """Make a loader in another process, with the next epoch of the original."""
     loader = kind(**arguments)
     if epoch:
         loader.set_epoch(epoch)
@@ -289,7 +289,7 @@ def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:
 
 
 def qualified_name(function: Any) -> str:
-    """Return the name by which a function can be found again; of an object that is called, its type's."""
+    """Return the name by which a function can be imported again; for callable objects, that of their type."""
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)

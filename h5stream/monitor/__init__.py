@@ -1,8 +1,8 @@
-"""What the machine does while training runs: `SystemMonitor`, its samples, and where they can be sent.
+"""Monitoring of the machine while training runs: `SystemMonitor`, its samples, and sinks for them.
 
-A sample is what the machine did in one interval: frozen values, in base units, None where nothing is known. Units are
-bytes, seconds, watts, degrees Celsius and hertz; a ratio runs from 0 to 1. None means that the device or the system
-does not say, and is shown as ``n/a``; 0 always means a measured zero.
+A sample describes one interval by frozen values in base units: bytes, seconds, watts, degrees Celsius and hertz; ratios
+are from 0 to 1. None means that the device or the system does not report a value, and is shown as ``n/a``; 0 always
+means a measured zero.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # so that a type checker finds names that are not there
+if not TYPE_CHECKING:  # so that a type checker reports missing names
 
     def __getattr__(name: str) -> Any:
-        """Return a public name of a file that takes long to import: psutil is for those who watch, not for a bar."""
+        """Return a public name of a module that imports psutil, which is slow and only needed for monitoring."""
         for file in ("export", "system") if name in __all__ else ():
             if hasattr(module := importlib.import_module(f"{__name__}.{file}"), name):
                 return getattr(module, name)
@@ -62,7 +62,7 @@ class GpuSample:
     Attributes
     ----------
     uuid, name : str
-        NVML's name for the device, ``GPU-...`` or ``MIG-...``, and the product's.
+        NVML's name of the device, ``GPU-...`` or ``MIG-...``, and the name of the product.
     utilization_ratio : float or None
         Share of the driver's last sample period in which some kernel ran. Low: the GPU waits, most often for
         data. High: it is never idle, which does not yet say that it is well used; see `sm_activity_ratio`.
@@ -71,12 +71,12 @@ class GpuSample:
         Share of the streaming multiprocessors that were busy, averaged over the interval. Low beside a high
         utilisation: kernels too small, so a larger batch. Near 1: the GPU is the limit. None before Hopper.
     memory_used_bytes, memory_total_bytes : int or None
-        Device memory taken, by all processes, and that there is. Nearly all taken: no room for a larger batch.
+        Device memory used by all processes, and in total. Nearly all used: no room for a larger batch.
     pcie_receive_bytes_per_s : float or None
-        Bytes a second that came to the device over PCIe. Near the link's rate (about 25e9 for PCIe 4 x16):
+        Bytes per second received by the device over PCIe. Near the link's rate (about 25e9 for PCIe 4 x16):
         the copy is the limit. None on MIG instances without GPM.
     power_w, power_limit_w : float or None
-        Watts drawn by the whole card, and those that it may draw, at which clocks drop. Low under load: mostly idle.
+        Watts drawn by the whole card, and the limit at which clocks drop. Low under load: mostly idle.
     temperature_c : float or None
         Temperature of the die in degrees Celsius. High (over about 83): clocks drop soon.
     sm_clock_hz, memory_clock_hz : float or None
@@ -86,7 +86,7 @@ class GpuSample:
         Why the clocks are below their highest, by nvidia-smi's names. ``gpu_idle`` is no complaint; a
         ``..._slowdown`` or ``..._power_cap`` is. Empty: nothing holds the clocks back.
     unavailable : str or None
-        Why this device gives no values any more (lost, reset required), or None.
+        Why this device no longer reports values (lost, reset required), or None.
     """
 
     uuid: str
@@ -106,7 +106,7 @@ class GpuSample:
 
     @property
     def memory_ratio(self) -> float | None:
-        """Share of the device memory that is taken, 0 to 1."""
+        """Share of the device memory in use, 0 to 1."""
         return _share(self.memory_used_bytes, self.memory_total_bytes)
 
 
@@ -120,10 +120,10 @@ class HostSample:
         Share of all the machine's processors that was busy. High (over 0.9): decode or Python is the likely
         limit. Low while the GPU waits: storage, or too few threads.
     ram_used_bytes, ram_total_bytes : int or None
-        Memory that could not be given out now, and that there is: of the cgroup where its limit is below the machine's
-        memory. Nearly all used: the next window may not fit, and the page cache shrinks.
+        Memory that is not available now, and in total: of the cgroup if its limit is below the machine's memory.
+        Nearly all used: the next window may not fit, and the page cache shrinks.
     disk_read_bytes_per_s : float or None
-        Bytes a second read from the machine's disks by everyone. Near the disk's rate: storage is the limit.
+        Bytes per second read from the machine's disks by all processes. Near the disk's rate: storage is the limit.
         Near 0 while data flows: it comes from the page cache or over the network.
     """
 
@@ -134,31 +134,31 @@ class HostSample:
 
     @property
     def ram_ratio(self) -> float | None:
-        """Share of the memory that is taken, 0 to 1."""
+        """Share of the memory in use, 0 to 1."""
         return _share(self.ram_used_bytes, self.ram_total_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSample:
-    """The watched process in one interval, with its children where it says so.
+    """The watched process, and its children where stated, in one interval.
 
     Attributes
     ----------
     pid : int
         Process number.
     processes : int
-        How many processes are counted: this one and its children. High: many DataLoader workers.
+        The number of processes: this one and its children. High: many DataLoader workers.
     cpu_cores : float or None
-        Processor seconds used a second, children included. Near `cpus_allowed`: computing is the limit. Near 1.0 with
-        many threads: Python's global lock. Low: it waits.
+        Processor seconds used per second, including children. Near `cpus_allowed`: computing is the limit. Near 1.0
+        with many threads: Python's global lock. Low: it waits.
     cpus_allowed : int
-        Processors that the watcher may use (affinity and cgroup).
+        Processors that the monitoring process may use (affinity and cgroup).
     memory_bytes, children_memory_bytes : int or None
         Resident memory of the process itself, which grows without end if something keeps batches, and of the children,
         added up: pages that forked workers share are counted once for each.
     disk_read_bytes_per_s : float or None
-        Bytes a second that this process and its children caused to be fetched from storage, network file
-        systems included. Low while data flows: the page cache serves.
+        Bytes per second that this process and its children read from storage, including network file systems. Low
+        while data flows: it comes from the page cache.
     """
 
     pid: int
@@ -171,7 +171,7 @@ class ProcessSample:
 
     @property
     def cpu_ratio(self) -> float | None:
-        """Share of the allowed processors that was busy with this process and its children, 0 to 1."""
+        """Share of the allowed processors that this process and its children kept busy, 0 to 1."""
         return _share(self.cpu_cores, self.cpus_allowed)
 
     @property
@@ -182,18 +182,18 @@ class ProcessSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSample:
-    """Everything that was read at one moment. Rates are means over the `interval_s` before it.
+    """All values read at one moment. Rates are means over the `interval_s` before it.
 
     Attributes
     ----------
     time_s, elapsed_s : float
-        When it was taken, in seconds since 1970 UTC, and since the monitor's first reading.
+        The time, in seconds since 1970 UTC, and since the monitor's first reading.
     interval_s : float
-        Seconds since the reading before. Much above the interval asked for: the sampling thread did not get
-        its turn, or the driver answered late.
+        Seconds since the previous reading. Much more than requested: the sampling thread had to wait, or the driver
+        answered late.
     cost_cpu_s, cost_wall_s : float
-        Processor seconds, and seconds, that taking this sample took. Over 0.01 of the processor at 1 s: sample less
-        often. Long beside that: the driver is slow to answer.
+        Processor time, and time, to take this sample, in seconds. Over 0.01 of processor time at an interval of 1 s:
+        sample less often. Much longer time: the driver is slow to answer.
     gpus : tuple of GpuSample
         The devices in CUDA's order, as the watched process sees them; empty without a GPU.
     gpu_reason : str or None
@@ -203,8 +203,8 @@ class SystemSample:
     process : ProcessSample or None
         The watched process; None once it has ended.
     data_wait_ratio : float or None
-        Share of the interval in which the training loop waited for a batch. Under 0.05: not input-bound. Over
-        0.2: strongly so. None without a loader.
+        Share of the interval in which the training loop waited for a batch. Below 0.05: not input-bound. Above
+        0.2: strongly. None without a loader.
     """
 
     time_s: float
@@ -220,7 +220,7 @@ class SystemSample:
 
     @property
     def cost_ratio(self) -> float | None:
-        """Share of one processor that the monitor itself takes, 0 to 1."""
+        """Share of one processor that the monitor itself uses, 0 to 1."""
         return _share(self.cost_cpu_s, self.interval_s)
 
     def gpu(self, position: int = 0) -> GpuSample | None:
@@ -234,7 +234,7 @@ class SystemSample:
         Returns
         -------
         GpuSample or None
-            None where there is none.
+            None if there is none.
         """
         return self.gpus[position] if 0 <= position < len(self.gpus) else None
 
@@ -246,15 +246,15 @@ Show = Callable[[float | None], str]
 
 
 class Figure(NamedTuple):
-    """A value of a sample, and how it is shown."""
+    """A value of a sample, and its display."""
 
-    path: str  # where it stands
-    text: str = ""  # what it is, for exports; those without follow from others
-    label: str = ""  # its name on the screen; those without are not shown there
+    path: str  # the path of the value
+    text: str = ""  # description for exports; figures without it are derived from others
+    label: str = ""  # name on the screen; figures without it are not shown there
     show: Show = percent
     colour: str = "green"
-    top: float | str | None = 1.0  # of a full bar: a value, or where it stands; None for the greatest shown
-    amount: tuple[str, str] | None = None  # where used and total stand, which are shown in place of the newest value
+    top: float | str | None = 1.0  # value of a full bar, or its path; None for the greatest value shown
+    amount: tuple[str, str] | None = None  # paths of used and total, which are shown instead of the newest value
 
 
 _RATE: Show = functools.partial(text_of_bytes, per="/s")
@@ -294,20 +294,20 @@ FIGURES = (
 
 
 def figure_name(path: str) -> str:
-    """Return the name of a figure in logs; it ends in the unit."""
+    """Return the name of a figure in logs; it ends with the unit."""
     name = path.removeprefix("gpu.").removeprefix("host.").replace(".", "_")
     return "monitor_cost_ratio" if path == "cost_ratio" else name
 
 
 def value_at(path: str, sample: SystemSample, gpu: int = 0) -> Any:
-    """Return the value at a path such as ``host.cpu_ratio`` or, of a device, ``gpu.power_w``; None if there is none."""
+    """Return the value at a path such as ``host.cpu_ratio``, or ``gpu.power_w`` of a device; None if there is none."""
     owner, _, name = path.rpartition(".")
-    found = sample.gpu(gpu) if owner == "gpu" else getattr(sample, owner) if owner else sample
-    return None if found is None else getattr(found, name)
+    part = sample.gpu(gpu) if owner == "gpu" else getattr(sample, owner) if owner else sample
+    return None if part is None else getattr(part, name)
 
 
 def held_back_by(gpu: GpuSample) -> list[str] | None:
-    """Return what holds the clocks back other than idleness; None where that is not known."""
+    """Return the reasons for lower clocks other than idleness; None if unknown."""
     return None if gpu.throttle_reasons is None else [one for one in gpu.throttle_reasons if one != "gpu_idle"]
 
 
@@ -320,19 +320,19 @@ def amount(sample: SystemSample, paths: tuple[str, str], gpu: int = 0) -> str:
 
 
 def format_line(sample: SystemSample, device: int = 0) -> str:
-    """Write the machine's state as one line, for a progress bar.
+    """Format the state of the machine as one line, for a progress bar.
 
     Parameters
     ----------
     sample : SystemSample
-        What to show.
+        The sample to show.
     device : int, default 0
-        Which GPU, by its position in CUDA's order.
+        The position of the GPU in CUDA's order.
 
     Returns
     -------
     str
-        Utilisation and memory of the GPU, processors and memory of the machine; ``n/a`` for what is not known.
+        Utilisation and memory of the GPU, processors and memory of the machine; ``n/a`` for unknown values.
 
     Examples
     --------
@@ -363,7 +363,7 @@ class Spread:
     mean, low, high : float
         Mean, least and greatest value. A `high` far from the mean: bursts, so look at the course over time.
     count : int
-        How many samples had a value. Low: the mean says little.
+        The number of samples with a value. Low: the mean is not reliable.
     """
 
     mean: float
@@ -390,10 +390,10 @@ class Spread:
         >>> Spread.of([0.5, None, 1.0])
         Spread(mean=0.75, low=0.5, high=1.0, count=2)
         """
-        known = [value for value in values if value is not None]
-        if not known:
+        measured = [value for value in values if value is not None]
+        if not measured:
             return None
-        return cls(mean=statistics.fmean(known), low=min(known), high=max(known), count=len(known))
+        return cls(mean=statistics.fmean(measured), low=min(measured), high=max(measured), count=len(measured))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,19 +403,19 @@ class GpuSummary:
     Attributes
     ----------
     uuid, name : str
-        Which device.
+        The device.
     utilization_ratio, sm_activity_ratio, memory_used_bytes, pcie_receive_bytes_per_s, power_w, temperature_c : Spread
-        Of those that were measured, else None. A mean utilisation under 0.3: the GPU mostly waits. A peak of memory
-        between two samples is missed.
+        None if not measured. A mean utilisation below 0.3: the GPU mostly waits. A memory peak between two samples is
+        missed.
     memory_total_bytes : int or None
         Device memory there is.
     throttled_ratio : float or None
-        Share of the samples, 0 to 1, in which something other than idleness held the clocks back. High: power
-        or heat is the limit.
+        Share of the samples, 0 to 1, in which clocks were lowered for a reason other than idleness. High: power or heat
+        is the limit.
     throttle_reasons : tuple of str
-        What did, the most frequent first.
+        These reasons, the most frequent first.
     unavailable : str or None
-        Why the device gave nothing at the end.
+        Why the device reported no values at the end.
     """
 
     uuid: str
@@ -449,7 +449,7 @@ class SystemSummary(ShownAsText):
     Attributes
     ----------
     samples : int
-        How many samples. Low: the means say little.
+        The number of samples. Low: the means are not reliable.
     duration_s : float
         Seconds that they cover.
     gpus : tuple of GpuSummary
@@ -457,15 +457,15 @@ class SystemSummary(ShownAsText):
     gpu_reason : str or None
         Why there are no GPU values.
     cpu_ratio, ram_used_bytes, disk_read_bytes_per_s : Spread or None
-        Of the machine.
+        Values of the machine.
     ram_total_bytes : int or None
-        Bytes.
+        Total memory in bytes.
     process_cpu_cores, process_disk_read_bytes_per_s, process_memory_bytes : Spread or None
-        Of the process and its children.
+        Values of the process and its children.
     data_wait_ratio : Spread or None
-        Share of the time that went into waiting for batches, 0 to 1; a mean over 0.2 is strongly input-bound.
+        Share of the time spent waiting for batches, 0 to 1; a mean above 0.2 is strongly input-bound.
     cost_ratio : Spread or None
-        Share of one processor that the monitor itself took, 0 to 1; over 0.01 is too much: sample less often.
+        Share of one processor that the monitor itself used, 0 to 1; above 0.01 is too much: sample less often.
     """
 
     samples: int
@@ -505,7 +505,7 @@ def _peak(spread: Spread | None) -> str:
 
 
 def _spreads(kind: type, values: Callable[[str], Iterable[float | None]]) -> dict[str, Any]:
-    """Return the spreads of a summary, each of the values that go by its name."""
+    """Return the spreads of a summary's fields, each from the values of the same name."""
     return {one.name: Spread.of(values(one.name)) for one in fields(kind) if str(one.type).startswith("Spread")}
 
 
@@ -513,11 +513,11 @@ _PATHS = {figure_name(figure.path): figure.path for figure in FIGURES} | {
     "process_memory_bytes": "process.memory_together_bytes",
     "cost_ratio": "cost_ratio",
 }
-"""Where the values stand of which a summary has the spread."""
+"""The paths of the values whose spread a summary has."""
 
 
 def summarize(samples: Sequence[SystemSample]) -> SystemSummary:
-    """Summarize samples: means, least and most of every figure.
+    """Summarize samples: mean, least and greatest value of every figure.
 
     Parameters
     ----------
@@ -547,13 +547,13 @@ def summarize(samples: Sequence[SystemSample]) -> SystemSummary:
 
 def _summarize_gpu(uuid: str, samples: Sequence[SystemSample]) -> GpuSummary:
     readings = [gpu for sample in samples for gpu in sample.gpus if gpu.uuid == uuid]
-    held = [reasons for reasons in map(held_back_by, readings) if reasons is not None]
-    counts = Counter(reason for reasons in held for reason in sorted(reasons))
+    throttling = [reasons for reasons in map(held_back_by, readings) if reasons is not None]
+    counts = Counter(reason for reasons in throttling for reason in sorted(reasons))
     return GpuSummary(
         uuid=uuid,
         name=readings[-1].name,
         memory_total_bytes=next((g.memory_total_bytes for g in reversed(readings) if g.memory_total_bytes), None),
-        throttled_ratio=sum(map(bool, held)) / len(held) if held else None,
+        throttled_ratio=sum(map(bool, throttling)) / len(throttling) if throttling else None,
         throttle_reasons=tuple(reason for reason, _ in counts.most_common()),
         unavailable=readings[-1].unavailable,
         **_spreads(GpuSummary, lambda name: (getattr(gpu, name) for gpu in readings)),

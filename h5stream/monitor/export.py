@@ -1,4 +1,4 @@
-"""Where samples go: JSONL and CSV files, TensorBoard, Prometheus, the screen of a terminal, a picture."""
+"""Sinks for samples: JSONL and CSV files, TensorBoard, Prometheus, the screen of a terminal, a plot."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from h5stream.monitor import (
 if TYPE_CHECKING:
     from h5stream.monitor.system import Sink
 
-# What is exported: of each GPU, and of the system.
+# The exported figures: those of each GPU, and of the system.
 _OF_GPU, _OF_SYSTEM = ([f for f in FIGURES if f.text and f.path.startswith("gpu.") is gpu] for gpu in (True, False))
 
 
 def of_extra(module: str, needs: str, extra: str) -> Any:
-    """Import what an extra brings, or say what needs it."""
+    """Import a module of an extra, or raise an error that names the feature that needs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -50,7 +50,7 @@ def of_extra(module: str, needs: str, extra: str) -> Any:
 
 
 def flatten(sample: SystemSample) -> Iterator[tuple[str, float | str | None]]:
-    """Return every figure of a sample with its name; those of a GPU begin with ``gpu0_``, ``gpu1_`` ..."""
+    """Yield every figure of a sample with its name; names of GPU figures begin with ``gpu0_``, ``gpu1_`` ..."""
     yield from ((name, value_at(name, sample)) for name in ("time_s", "elapsed_s", "interval_s"))
     yield from ((figure_name(one.path), value_at(one.path, sample)) for one in _OF_SYSTEM)
     for position, gpu in enumerate(sample.gpus):
@@ -61,12 +61,12 @@ def flatten(sample: SystemSample) -> Iterator[tuple[str, float | str | None]]:
 
 
 def sample_to_json(sample: SystemSample) -> str:
-    """Return a sample as one line of JSON, named as in the classes; what is not known is ``null``."""
+    """Return a sample as one line of JSON, with the attributes' names; unknown values are ``null``."""
     return json.dumps(asdict(sample))
 
 
 def sample_from_json(line: str) -> SystemSample:
-    """Return the sample that `sample_to_json` made the line from."""
+    """Return the sample of a line that `sample_to_json` made."""
     facts: dict[str, Any] = json.loads(line)
     for gpu in facts["gpus"]:
         gpu["throttle_reasons"] = None if gpu["throttle_reasons"] is None else tuple(gpu["throttle_reasons"])
@@ -94,7 +94,7 @@ def read_log(path: str | Path) -> list[SystemSample]:
 
 
 class _Log:
-    """A sink whose output is opened with the first sample; lines of JSON, unless a kind of it writes otherwise."""
+    """A sink that opens its output with the first sample, and writes lines of JSON unless a subclass overrides it."""
 
     _out: Any = None
 
@@ -108,7 +108,7 @@ class _Log:
         self._put(self._out, sample)
 
     def close(self) -> None:
-        """Close what is written to."""
+        """Close the output."""
         if self._out is not None:
             self._out.close()
 
@@ -117,7 +117,7 @@ class _Log:
 
 
 class JsonlLog(_Log):
-    """A sink that writes one JSON object a line, complete as soon as it is written; `read_log` reads it back.
+    """A sink that writes one JSON object per line, complete as soon as it is written; `read_log` reads it back.
 
     Parameters
     ----------
@@ -139,9 +139,9 @@ class JsonlLog(_Log):
 
 
 class CsvLog(JsonlLog):
-    """A sink that writes a table with one row a sample; what is not known is an empty cell.
+    """A sink that writes a table with one row per sample; cells of unknown values are empty.
 
-    The first sample decides about the columns.
+    The first sample determines the columns.
     """
 
     _table: csv.DictWriter[str] | None = None
@@ -158,12 +158,12 @@ _LOGS = {".csv": CsvLog, ".jsonl": JsonlLog, ".json": JsonlLog}
 
 
 def open_log(path: str | Path) -> Sink:
-    """Choose how samples are written to a file by its ending: ``.csv``, or ``.jsonl`` and ``.json`` for lines of JSON.
+    """Open a log of samples in the format of the file name: ``.csv``, or ``.jsonl`` and ``.json`` for lines of JSON.
 
     Parameters
     ----------
     path : path
-        The file; it is written anew when the first sample comes.
+        The file; the first sample replaces an existing one.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def open_log(path: str | Path) -> Sink:
     Raises
     ------
     OptionError
-        If the ending is another, or there is no folder to write to.
+        If the file name has another ending, or there is no folder to write to.
     """
     kind = _LOGS.get(Path(path).suffix.lower())
     if kind is None:
@@ -189,9 +189,9 @@ class TensorBoardLog(_Log):
     Parameters
     ----------
     folder : path
-        Where the event file goes, as for ``torch.utils.tensorboard.SummaryWriter``.
+        The folder of the event file, as for ``torch.utils.tensorboard.SummaryWriter``.
     prefix : str, default "system"
-        Before the figures' names.
+        The prefix of the figures' names.
 
     Raises
     ------
@@ -211,7 +211,7 @@ class TensorBoardLog(_Log):
         self._step += 1
 
 
-# --- Samples in Prometheus' text format: base units, ratios from 0 to 1, nothing where nothing is known.
+# --- Samples in Prometheus' text format: base units, ratios from 0 to 1, without unknown values.
 #
 # Source: "Metric and label naming" of the Prometheus documentation, which writes units out.
 
@@ -221,7 +221,7 @@ _CLIENT = "Prometheus text needs prometheus-client"
 
 
 class PrometheusCollector:
-    """Gives the newest sample, most often ``monitor.sample``, to a Prometheus registry whenever that is scraped.
+    """Provides the newest sample, usually ``monitor.sample``, to a Prometheus registry whenever it is scraped.
 
     Examples
     --------
@@ -236,11 +236,11 @@ class PrometheusCollector:
         self._family = of_extra("prometheus_client.core", _CLIENT, "prometheus").GaugeMetricFamily
 
     def describe(self) -> list[Any]:
-        """Name no metrics in advance, so that registering takes no sample."""
+        """Describe no metrics in advance, so that registering takes no sample."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Return one gauge for each figure that is known."""
+        """Yield one gauge for each known figure."""
         sample = self._newest()
         gpus = [(str(position), gpu) for position, gpu in enumerate(sample.gpus)]
         for one in _OF_SYSTEM:
@@ -265,7 +265,7 @@ class PrometheusCollector:
 
 
 def prometheus_text(sample: SystemSample) -> str:
-    """Return one sample in the text format, for the node exporter's textfile collector or a page of one's own."""
+    """Return a sample in the text format, for the node exporter's textfile collector or a page of your own."""
     client = of_extra("prometheus_client", _CLIENT, "prometheus")
     registry = client.CollectorRegistry()
     registry.register(PrometheusCollector(lambda: sample))
@@ -273,16 +273,16 @@ def prometheus_text(sample: SystemSample) -> str:
     return text.decode()
 
 
-# --- The screen, drawn with rich: what is now, its course, mean and most. -----------------------------------------
+# --- The screen, drawn with rich: current values, their history, mean and maximum. --------------------------------
 
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MIN_COURSE = 10  # columns
-_OTHER_COLUMNS = 72  # what the table needs beside the course
+_OTHER_COLUMNS = 72  # the width of the table without the history
 
 
 def sparkline(values: Sequence[float | None], width: int, top: float | None = None) -> str:
-    """Return the last values as a row of bars, blank where there is none; a full bar is `top`, or the greatest."""
+    """Return the last values as a row of bars, blank for missing ones; a full bar is `top`, or the greatest value."""
     shown = list(values)[-width:] if width > 0 else []
     full = top or max((value for value in shown if value is not None), default=0.0) or 1.0
     steps = len(_BARS) - 1
@@ -314,7 +314,7 @@ def render_screen(
 def _table(
     samples: Sequence[SystemSample], width: int, of: str, heading: str, state: str = "", gpu: int = 0
 ) -> RenderableType:
-    """Return the figures whose paths begin with one of these words, below a heading."""
+    """Return the figures whose paths begin with one of the words in `of`, below a heading."""
     course = max(_MIN_COURSE, width - _OTHER_COLUMNS)
     table = Table(box=None, padding=(0, 1), show_header=False, pad_edge=False)
     table.add_column(width=11, style="bold")
@@ -342,17 +342,17 @@ def _gpu_state(gpu: GpuSample) -> str:
         return gpu.unavailable
     clock = or_na(None if gpu.sm_clock_hz is None else gpu.sm_clock_hz / 1e6, "{:.0f} MHz")
     reasons = held_back_by(gpu)
-    held = NA if reasons is None else ", ".join(reasons) or "nothing"
-    return f"{or_na(gpu.temperature_c, '{:.0f} °C')}   SM clock {clock}   held back by: {held}"
+    reasons_text = NA if reasons is None else ", ".join(reasons) or "nothing"
+    return f"{or_na(gpu.temperature_c, '{:.0f} °C')}   SM clock {clock}   held back by: {reasons_text}"
 
 
-# --- The course of the samples as a picture; matplotlib comes with the extra ``plot`` -------------
+# --- A plot of the samples; matplotlib comes with the extra ``plot`` ------------------------------
 
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers and in print.
+# Okabe and Ito's colours, which are distinct for colour-blind readers and in print.
 GREEN, SKY, RED, ORANGE, PINK, BLUE = "#009E73", "#56B4E9", "#D55E00", "#E69F00", "#CC79A7", "#0072B2"
 _STYLES = ("-", "--", ":", "-.")  # one for each GPU
-# Each panel: the axis, its height, what a value is multiplied by, and the curves: label, colour, where values are.
+# Each panel: the axis label, its height, and the factor of values. Each curve: panel, label, colour, path of values.
 _PANELS = (
     ("busy (%)", 3.0, 100.0),
     ("memory (%)", 2.0, 100.0),
@@ -373,7 +373,7 @@ _CURVES = (
 
 
 def save_plot(samples: Sequence[SystemSample], path: str | Path) -> None:
-    """Draw GPU, SM, CPU, VRAM, RAM, data wait and read rates over time into an image file; samples are oldest first."""
+    """Plot GPU, SM, CPU, VRAM, RAM, data wait and read rates over time into an image file; samples are oldest first."""
     figure_class = figure_of_matplotlib()
     if not samples:
         raise OptionError("there are no samples to plot: the monitor ran for less than a tenth of a second")
@@ -384,14 +384,14 @@ def save_plot(samples: Sequence[SystemSample], path: str | Path) -> None:
         gpus = max(1, *(len(sample.gpus) for sample in samples)) if where.startswith("gpu.") else 1
         for gpu in range(gpus):
             values = [value_at(where, sample, gpu) for sample in samples]
-            known, named = any(value is not None for value in values), f"{name} {gpu}" if gpus > 1 else name
+            has_values, named = any(value is not None for value in values), f"{name} {gpu}" if gpus > 1 else name
             axes[panel].plot(
                 seconds,
                 [math.nan if value is None else value * _PANELS[panel][2] for value in values],
                 _STYLES[gpu % len(_STYLES)],
-                color=colour if known else "0.75",
-                # What has no value keeps its place in the legend, so that it is not looked for in vain.
-                label=named if known else f"{named}: n/a",
+                color=colour if has_values else "0.75",
+                # Curves without values stay in the legend, so that users do not search for them.
+                label=named if has_values else f"{named}: n/a",
                 linewidth=1.6,
                 marker="o" if len(samples) < 3 else None,
             )
@@ -413,7 +413,7 @@ def save_plot(samples: Sequence[SystemSample], path: str | Path) -> None:
 
 
 def check_plot_path(path: str | Path) -> None:
-    """Say now, by raising, what `save_plot` would stumble over at the end of an hour."""
+    """Raise errors that `save_plot` would only raise at the end of a run."""
     formats = figure_of_matplotlib()().canvas.get_supported_filetypes()
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in formats:
@@ -421,11 +421,11 @@ def check_plot_path(path: str | Path) -> None:
 
 
 def figure_of_matplotlib() -> Any:
-    """Return matplotlib's figure, which needs no window system; `MissingExtraError` where it is not installed."""
+    """Return matplotlib's figure class, which needs no window system; raise `MissingExtraError` without matplotlib."""
     return of_extra("matplotlib.figure", "a plot needs matplotlib", "plot").Figure
 
 
 def bare(axis: Any) -> None:
-    """Leave of a panel's frame what helps to read values."""
+    """Remove the parts of a panel's frame that do not help to read values."""
     axis.grid(axis="y", color="0.9")
     axis.spines[["top", "right"]].set_visible(False)

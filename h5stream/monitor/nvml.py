@@ -1,7 +1,7 @@
-"""GPU readings through NVML, every one of which may be missing.
+"""GPU readings through NVML; every value may be missing.
 
-The only home of ``pynvml``. What a device does not support is None; a lost device says so and the others go
-on; a driver that goes away raises `DriverGone`, once, with its reason.
+The only module that uses ``pynvml``. Unsupported values are None; a lost device reports that, and the others continue;
+a driver that goes away raises `DriverGone`, once, with the reason.
 
 Guarantees:
     An `NvmlReader` belongs to one thread: the one that opens it reads and closes it.
@@ -26,16 +26,16 @@ THROTTLE_BITS = (
     *["hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting"],
 )
 
-# Errors of the driver, and of one device; any other is of one call, and may pass.
+# Errors of the driver, and of one device; others concern a single call and may be temporary.
 _GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH")
 _LOST = ("GPU_IS_LOST", "RESET_REQUIRED")
 
-# Functions with their arguments, of which the first that answers counts: newer ones, then those of older drivers and
-# libraries; and the figures that follow from the answer. Of a MIG instance itself, or of the whole card.
+# Functions with their arguments, newest first, of which the first that succeeds is used, and the figures made from its
+# result; for a MIG instance itself, or for the whole card.
 Reads = tuple[tuple[tuple[str, ...], Callable[[Any], dict[str, Any]]], ...]
 _OF_DEVICE: Reads = (
     (("nvmlDeviceGetUtilizationRates",), lambda rates: {"utilization_ratio": rates.gpu / 100}),
-    (  # version 2 keeps the driver's own share out of "used"
+    (  # version 2 excludes the driver's own share from "used"
         ("nvmlDeviceGetMemoryInfo nvmlMemory_v2", "nvmlDeviceGetMemoryInfo"),
         lambda memory: {"memory_used_bytes": int(memory.used), "memory_total_bytes": int(memory.total)},
     ),
@@ -57,11 +57,11 @@ _OF_CARD: Reads = (
 
 
 class DriverGone(Exception):  # noqa: N818 - an event, not an error: machines without a GPU are ordinary
-    """The driver is absent, or went away while it was in use; the message says why."""
+    """The driver is absent, or went away during use; the message has the reason."""
 
 
 def installed_nvml() -> Any:
-    """Return nvidia-ml-py's module; loading it touches no driver."""
+    """Return nvidia-ml-py's module; importing it does not touch the driver."""
     import pynvml
 
     return pynvml
@@ -69,21 +69,21 @@ def installed_nvml() -> Any:
 
 @dataclass(slots=True, kw_only=True)
 class Device:
-    """A card, or a MIG instance, and what has been learnt about it."""
+    """A card, or a MIG instance, with its handles and readings."""
 
     uuid: str  # ``GPU-...`` or ``MIG-...``
     name: str  # of the product
     parent_uuid: str | None = None  # the card of a MIG instance; None for a card
     gpu_instance_id: int | None = None  # NVML's number of a MIG instance
-    pci_bus_id: str | None = None  # as in ``/sys/bus/pci/devices``; a MIG instance has its card's
+    pci_bus_id: str | None = None  # as in ``/sys/bus/pci/devices``; that of the card for a MIG instance
     handle: Any = None
     card: Any = None  # the handle of the whole card; the same as `handle` unless this is a MIG instance
-    samples: list[Any] = field(default_factory=list)  # two of GPM's, in turns
-    received: tuple[int, float] | None = None  # PCIe bytes so far, and when
+    samples: list[Any] = field(default_factory=list)  # two of GPM's, used alternately
+    received: tuple[int, float] | None = None  # PCIe bytes so far, and the time
 
 
 class NvmlReader:
-    """Reads devices through NVML, by default nvidia-ml-py's; `DriverGone` if there is no driver that starts."""
+    """Reads devices through NVML, by default nvidia-ml-py's; raises `DriverGone` without a working driver."""
 
     def __init__(self, api: Any = None) -> None:
         self._api = api or installed_nvml()
@@ -95,21 +95,21 @@ class NvmlReader:
             [getattr(self._api, f"NVML_ERROR_{one}") for one in names] for names in (_GONE, _LOST)
         )
         self.devices = list(self._enumerate())  # every card in NVML's order, each followed by its MIG instances
-        self.watched: list[Device] = []  # those that are read
+        self.watched: list[Device] = []  # the devices to read
 
     def close(self) -> None:
-        """Free what NVML lent and shut it down; harmless after the driver has gone, and what it lent with it."""
+        """Free NVML's buffers and shut it down; harmless after the driver has gone."""
         with contextlib.suppress(self._api.NVMLError):
             for sample in [one for device in self.devices for one in device.samples]:
                 self._api.nvmlGpmSampleFree(sample)
             self._api.nvmlShutdown()
 
     def read(self) -> tuple[GpuSample, ...]:
-        """Read every watched device; after a `DriverGone` this reader is of no use, but for `close`."""
+        """Read every watched device; after a `DriverGone`, only `close` may be called."""
         return tuple(map(self._read_device, self.watched))
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """Return what NVML's `function` gives; None where it fails, driver and library permitting."""
+        """Return the result of an NVML function; None if it fails, or the driver or the library lacks it."""
         with contextlib.suppress(self._api.NVMLError):
             return self._try(getattr(self._api, function), *arguments)
 
@@ -118,16 +118,16 @@ class NvmlReader:
         for index in range(ask("nvmlDeviceGetCount") or 0):
             card = ask("nvmlDeviceGetHandleByIndex", index)
             if card is None or (uuid := ask("nvmlDeviceGetUUID", card)) is None:
-                continue  # A card that is already lost has neither; the others count.
+                continue  # A lost card has neither; continue with the others.
             name, pci = ask("nvmlDeviceGetName", card) or "unnamed GPU", ask("nvmlDeviceGetPciInfo", card)
-            # The kernel's ``0000:17:00.0`` for NVML's ``00000000:17:00.0``.
+            # The kernel writes ``0000:17:00.0`` for NVML's ``00000000:17:00.0``.
             bus = None if pci is None else pci.busId.lower()[-12:]
             yield Device(uuid=uuid, name=name, pci_bus_id=bus, handle=card, card=card)
             mode = ask("nvmlDeviceGetMigMode", card)
             for place in range((mode and mode[0] and ask("nvmlDeviceGetMaxMigDeviceCount", card)) or 0):
                 handle = ask("nvmlDeviceGetMigDeviceHandleByIndex", card, place)
                 if handle is None or (instance := ask("nvmlDeviceGetUUID", handle)) is None:
-                    continue  # The instances' numbers have gaps.
+                    continue  # The numbers of instances have gaps.
                 yield Device(
                     uuid=instance,
                     name=ask("nvmlDeviceGetName", handle) or name,
@@ -155,12 +155,12 @@ class NvmlReader:
         return values | {"sm_activity_ratio": busy, "pcie_receive_bytes_per_s": self._pcie(device, received)}
 
     def _named(self, call: str, handle: Any) -> Any:
-        """Return the answer of a function with its constants; an older nvidia-ml-py lacks the newer ones."""
+        """Call a function with its constants; None if an older nvidia-ml-py lacks them."""
         function, *constants = (getattr(self._api, name, None) for name in call.split())
         return function and self._try(function, handle, *constants)
 
     def _gpm(self, device: Device) -> tuple[float | None, float | None] | None:
-        """Return the share of busy multiprocessors, and PCIe bytes a second, since the last reading; None at first."""
+        """Return the share of busy multiprocessors, and PCIe bytes per second, since the last reading; None first."""
         api, is_first = self._api, not device.samples
         if not api.nvmlGpmQueryDeviceSupport(device.card).isSupportedDevice:
             return None
@@ -180,16 +180,16 @@ class NvmlReader:
         request.metrics[0].metricId = api.NVML_GPM_METRIC_SM_UTIL
         request.metrics[1].metricId = api.NVML_GPM_METRIC_PCIE_RX_PER_SEC
         api.nvmlGpmMetricsGet(request)
-        # Two samples without a clock tick between them make a value that is not a number.
+        # Two samples without a clock tick between them give NaN.
         busy, mebibytes = (
             None if metric.nvmlReturn or not math.isfinite(metric.value) else float(metric.value)
             for metric in request.metrics[:2]
         )
-        # Drivers have given MIG instances a little over 100.
+        # Drivers report slightly more than 100 for some MIG instances.
         return None if busy is None else min(busy / 100, 1.0), None if mebibytes is None else mebibytes * 2**20
 
     def _pcie(self, device: Device, from_gpm: float | None) -> float | None:
-        """Prefer the card's byte counter, then GPM; a MIG instance does not get its neighbours' bytes."""
+        """Return the rate of the card's byte counter, or of GPM; MIG instances use GPM, which excludes neighbours."""
         if device.parent_uuid is not None:
             return from_gpm
         count = self._try(self._pcie_counter, device.card)
@@ -203,19 +203,19 @@ class NvmlReader:
         value = api.nvmlDeviceGetFieldValues(card, [api.NVML_FI_DEV_PCIE_COUNT_RX_BYTES])[0]
         if value.nvmlReturn:
             raise api.NVMLError(value.nvmlReturn)
-        # A 32-bit counter wraps every 4 GiB, ten times a second at full rate: no rate can be had from it.
+        # A 32-bit counter wraps every 4 GiB, ten times a second at full rate, so it is useless.
         wide = value.valueType == api.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
         return int(value.value.ullVal) if wide else None
 
     def _try(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what `call` gives; None if it cannot; what NVML raised of a lost device."""
+        """Return the result of a call; None if it fails; raise NVML's error if the device is lost."""
         try:
             return call(*arguments)
         except self._api.NVMLError as error:
             value = getattr(error, "value", -1)
             if value in self._gone:
                 raise DriverGone(f"the NVIDIA driver went away: {error}") from None
-            if value in self._lost:  # this device is out; the others are not
+            if value in self._lost:  # only this device is lost
                 raise
             return None
 
@@ -230,7 +230,7 @@ class DriverFacts(NamedTuple):
 
 
 def driver_facts(api: Any = None) -> DriverFacts:
-    """Ask the driver once and give NVML back."""
+    """Query the driver once, and shut NVML down."""
     try:
         with contextlib.closing(NvmlReader(api)) as reader:
             version = reader.ask("nvmlSystemGetDriverVersion") or "unknown version"
@@ -253,10 +253,10 @@ _UNSURE = (
 def visible_devices(
     devices: Sequence[Device], environment: Mapping[str, str], cuda_uuids: Sequence[str] = ()
 ) -> tuple[list[str], str | None]:
-    """Return the devices that a process sees, in CUDA's order, and what is uncertain about it, or why none is seen."""
+    """Return the devices that a process sees, in CUDA's order, and a note if this is uncertain or none is visible."""
     cards = [one.uuid for one in devices if one.parent_uuid is None]
     parts = {card: [one.uuid for one in devices if one.parent_uuid == card] or [card] for card in cards}
-    # A card in MIG mode shows its first instance.
+    # A card in MIG mode is represented by its first instance.
     shown = {one.uuid: parts.get(one.uuid, [one.uuid])[0] for one in devices}
     listed = environment.get("CUDA_VISIBLE_DEVICES")
     tokens = None if listed is None else [token.strip() for token in listed.split(",")]
@@ -266,21 +266,21 @@ def visible_devices(
             return [bare[uuid] for uuid in cuda_uuids], None
     uuids = [uuid for card in cards for uuid in parts[card]]
     if tokens is not None:
-        # As CUDA does: up to the first that names nothing, or is a MIG instance; twice the same makes the list void.
-        found = itertools.takewhile(bool, (_named(token, [*shown], cards) for token in tokens))
-        uuids = [shown[one] for one in found]
+        # As CUDA does: up to the first invalid name, or the first MIG instance; duplicates make the list invalid.
+        valid = itertools.takewhile(bool, (_named(token, [*shown], cards) for token in tokens))
+        uuids = [shown[one] for one in valid]
         uuids = uuids[: next((k for k, uuid in enumerate(uuids, 1) if uuid.startswith("MIG-")), None)]
         if not uuids or len(set(uuids)) < len(uuids):
             return [], f"CUDA_VISIBLE_DEVICES={','.join(tokens)!r} shows none of the {len(cards)} GPUs"
     by_index = tokens is None or any(token.isdecimal() for token in tokens)
-    unlike = len({one.name for one in devices if one.parent_uuid is None}) > 1
-    unsure = by_index and unlike and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    differ = len({one.name for one in devices if one.parent_uuid is None}) > 1
+    unsure = by_index and differ and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
     return uuids, _UNSURE if unsure else None
 
 
 def _named(token: str, uuids: Sequence[str], cards: Sequence[str]) -> str:
-    """Return the device that an entry names, by the beginning of its UUID or the index of a card; else nothing."""
-    found = [uuid for uuid in uuids if uuid.lower().startswith(token.lower())]
+    """Return the device that an entry names, by the beginning of its UUID or the index of a card; else an empty one."""
+    matches = [uuid for uuid in uuids if uuid.lower().startswith(token.lower())]
     if not token.startswith(("GPU-", "MIG-")):
-        found = list(cards[int(token) :][:1]) if token.isdecimal() else []
-    return found[0] if len(found) == 1 else ""
+        matches = list(cards[int(token) :][:1]) if token.isdecimal() else []
+    return matches[0] if len(matches) == 1 else ""

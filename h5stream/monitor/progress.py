@@ -1,4 +1,4 @@
-"""How far something is: a bar on a terminal, lines elsewhere; and text from files, made fit to be printed."""
+"""Progress displays: a bar on a terminal, lines elsewhere; and sanitizing of text from files for printing."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rich.text import Text
 
 from h5stream.base.texts import text_of_bytes
 
-PLAIN_LINE_S = 5.0  # a log file wants to know that it goes on, not how it looks every moment
-REFRESH_S = 0.2  # seconds between two drawings for batches: drawing takes about 2 ms, so 1 %
+PLAIN_LINE_S = 5.0  # a log file only needs a line from time to time
+REFRESH_S = 0.2  # seconds between two updates for batches: drawing takes about 2 ms, so 1 %
 
 
 def printable(text: str, kept: str = "\n") -> str:
-    """Replace what is not printable, but for `kept`; names, which are one line, keep nothing."""
+    """Replace unprintable characters, except those in `kept`; for names, which have one line, `kept` is empty."""
     if text.isprintable():
         return text
     valid = text.encode("utf-8", "replace").decode()
@@ -34,13 +34,13 @@ def printable(text: str, kept: str = "\n") -> str:
 
 
 class Bar(Progress):
-    """A progress bar with rate and time left on a terminal; elsewhere a plain line every few seconds.
+    """A progress bar with rate and remaining time on a terminal; elsewhere a plain line every few seconds.
 
-    It goes to the errors' console where the standard output is for results. What is counted is a `unit`: ``"bytes"``,
-    ``"rows"``, ``"samples"``, ``"batches"``, or ``"s"``, whose total is foretold and which pass by themselves.
+    It uses the console of errors if the standard output is for results. The `unit` is ``"bytes"``, ``"rows"``,
+    ``"samples"``, ``"batches"``, or ``"s"``: seconds, with a predicted total, that pass by themselves.
 
-    # Guarantees: of batches it is drawn by the thread that shows them, and by no other: when one arrives and the last
-    drawing is `REFRESH_S` old. A note stands below, and lines are printed when the caller says so.
+    # Guarantees: for batches it is only drawn by the thread that shows them, when one arrives and the last drawing is
+    `REFRESH_S` old. A note is shown below, and lines are printed when the caller requests it.
     """
 
     def __init__(self, console: Console, title: str, *, unit: str = "bytes", total: int | None = None) -> None:
@@ -70,7 +70,7 @@ class Bar(Progress):
         self._task = self.add_task(title, total=1 if unit == "s" else total, note="", rate="")
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Return the bar, and what stands below it; time passes by itself, and is never seen to be over."""
+        """Yield the bar, and the note below it; with the unit "s" time passes by itself, and never reaches the end."""
         for task in self.tasks if self._unit == "s" else ():
             task.completed = min(self.elapsed_s, 0.99 * (task.total or 1.0))
         yield from super().get_renderables()
@@ -79,11 +79,11 @@ class Bar(Progress):
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the bar was created."""
         return time.monotonic() - self._begin
 
     def show(self, done: float = 0, total: float = 0, note: str = "") -> None:
-        """Show how far it is."""
+        """Show the progress."""
         note = printable(note, kept="")
         self.update(self._task, completed=done, total=total or None, note=note)
         now = time.monotonic()
@@ -92,11 +92,11 @@ class Bar(Progress):
             self.say(f"{self._title}: {self._counts(done, total, now)} {note}".replace("  ", " ").rstrip())
 
     def is_due(self) -> bool:
-        """Tell whether there is a bar, and its last drawing is old enough; called for each batch."""
+        """Return whether there is a bar that should be drawn again; called for each batch."""
         return not self.disable and time.monotonic() - self._last >= REFRESH_S
 
     def show_batches(self, done: int, total: int | None, elapsed_s: float, rate: str, note: str | None) -> None:
-        """Show how many batches came, at what rate; with a note, as what stands below from now on."""
+        """Show the number of batches and their rate, and replace the note below if one is given."""
         if note is not None:
             self._note = note
         if not self.disable:
@@ -104,20 +104,22 @@ class Bar(Progress):
             self.update(self._task, completed=done, rate=rate)
             self.refresh()
             return
-        left = "?:??" if total is None else "{}:{:02d}".format(*divmod(round(elapsed_s / done * (total - done)), 60))
+        remaining = (
+            "?:??" if total is None else "{}:{:02d}".format(*divmod(round(elapsed_s / done * (total - done)), 60))
+        )
         share, of = (f"{done / total:4.0%} ", f"/{total}") if total else ("", "")
         end = f" | {note}" if note else ""
-        self.say(f"{self._title}: {share}{done}{of} | {rate} | {left} left{end}", soft_wrap=True)
+        self.say(f"{self._title}: {share}{done}{of} | {rate} | {remaining} left{end}", soft_wrap=True)
 
     def say(self, text: str, soft_wrap: bool = False) -> None:
-        """Print a line that stays: above the bar, or where there is none."""
+        """Print a line permanently, above the bar if there is one."""
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=soft_wrap)
 
     def _counts(self, done: float, total: float, now: float) -> str:
         if self._unit == "s":
             return f"{now - self._begin:.0f} of about {total:.0f} s"
         rate = done / max(now - self._begin, 1e-6)
-        left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
+        remaining = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
         if self._unit in ("rows", "samples"):
-            return f"{done:,} of {total:,} {self._unit}, {rate:,.0f}/s{left}"
-        return f"{text_of_bytes(done)} of {text_of_bytes(total)}, {text_of_bytes(rate)}/s{left}"
+            return f"{done:,} of {total:,} {self._unit}, {rate:,.0f}/s{remaining}"
+        return f"{text_of_bytes(done)} of {text_of_bytes(total)}, {text_of_bytes(rate)}/s{remaining}"

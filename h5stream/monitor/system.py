@@ -1,13 +1,12 @@
 """`SystemMonitor`: samples of the machine, taken in the background while training runs.
 
 Guarantees:
-    One thread a running monitor, a daemon. It alone owns NVML, from starting it to
-    closing it, and it alone writes to the sinks and closes them. Readers (`line`, `sample`, `history`,
-    `summary`) look only at the finished samples, under a lock that is never held over a call into psutil,
-    NVML or a sink: a driver that hangs stops the samples, not the training. `stop` wakes the thread and
-    waits for it at most `timeout_s`; a thread that hangs in the driver is left. After a fork the child has
-    the history and no thread; at interpreter exit every thread is stopped; a monitor that is dropped
-    without `stop` stops by itself.
+    Each running monitor has one daemon thread. Only this thread uses NVML, from start to close, and only it writes to
+    the sinks and closes them. Readers (`line`, `sample`, `history`, `summary`) only access finished samples, under a
+    lock that is never held over a call into psutil, NVML or a sink: a driver that hangs stops the samples, not the
+    training. `stop` wakes the thread and waits for it at most `timeout_s`; a thread that hangs in the driver is
+    abandoned. After a fork the child has the history and no thread; at interpreter exit every thread is stopped; a
+    monitor that is dropped without `stop` stops by itself.
 """
 
 from __future__ import annotations
@@ -43,41 +42,43 @@ _log = logging.getLogger("h5stream.monitor")
 
 
 class Sink(Protocol):
-    """Where samples go: a file, TensorBoard.
+    """A destination of samples, such as a file or TensorBoard.
 
     `write` is called with every sample and `close` once at the end, both from the monitor's thread. A sink
-    that raises is dropped, with a warning in the log; the sampling goes on.
+    that raises is dropped, with a warning in the log, and sampling continues.
     """
 
     def write(self, sample: SystemSample) -> None:
-        """Take one sample.
+        """Write one sample.
 
         Parameters
         ----------
         sample : SystemSample
-            What was measured.
+            The sample.
         """
 
     def close(self) -> None:
-        """Take no more; what was written is complete after that."""
+        """Complete the output; no samples follow."""
 
 
-# --- what is read of the machine and of one process, through psutil -----------------------------------------
+# --- readings of the machine and of one process, through psutil ---------------------------------------------
 
-# Stacked and memory-backed devices: what they read is counted again below them, or is no disk at all.
+# Stacked and memory-backed devices: their reads are counted again by the devices below, or are from memory.
 _NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 
 
 def host_samples() -> Iterator[HostSample]:
-    """Yield what processors, memory and disks do; rates are means since the reading before, and the first has none."""
+    """Yield the state of processors, memory and disks, with rates since the previous reading; the first has none."""
     before: tuple[float, int | None] | None = None
     while True:
-        total = limits.memory_total_bytes()  # both within the cgroup's limit, where that is the smaller
+        total = limits.memory_total_bytes()  # total and available are within the cgroup's limit if that is smaller
         used = max(0, total - limits.memory_available_bytes())
-        # Since this thread's last call; waiting for a disk is not being busy, and a sandbox may not tell.
+        # Since this thread's last call; waiting for a disk does not count as busy, and sandboxes may report nothing.
         busy = psutil.cpu_percent() / 100 if any(psutil.cpu_times()) else None
         now_s, nbytes, rate = time.monotonic(), _disk_bytes(), None
-        if before and nbytes is not None and before[1] is not None and nbytes >= before[1]:  # else one was taken out
+        if (
+            before and nbytes is not None and before[1] is not None and nbytes >= before[1]
+        ):  # fewer bytes if a disk was removed
             rate = (nbytes - before[1]) / max(now_s - before[0], 1e-9)
         busy = busy if before else None
         yield HostSample(cpu_ratio=busy, ram_used_bytes=used, ram_total_bytes=total, disk_read_bytes_per_s=rate)
@@ -95,8 +96,8 @@ def _disk_bytes() -> int | None:
 
 
 def process_samples(process: Any) -> Iterator[ProcessSample | None]:
-    """Yield what a process of psutil and its children do, as rates since the reading before; None once it has ended."""
-    # Of each: processor seconds, bytes read, None where that may not be known, and memory.
+    """Yield the state of a process and its children, with rates since the previous reading; None once it has ended."""
+    # For each process: processor seconds, bytes read (None if not accessible), and memory.
     before: dict[tuple[int, float], tuple[float, int | None, int]] = {}
     at_s: float | None = None
     children: list[Any] = []
@@ -106,14 +107,14 @@ def process_samples(process: Any) -> Iterator[ProcessSample | None]:
         sample: ProcessSample | None = None
         with contextlib.suppress(psutil.Error):
             if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                if now_s >= look_again_s:  # This reads every process of the machine: at most 0.2 % of the time.
+                if now_s >= look_again_s:  # This reads all processes of the machine, so limit it to 0.2 % of the time.
                     children = process.children(recursive=True)
                     look_again_s = now_s + 500 * (time.monotonic() - now_s)
                 counts = dict(filter(None, map(_counted, (process, *children))))
                 seconds = 0.0 if at_s is None else now_s - at_s
-                grown = [(before.get(key, (0.0, 0, 0)), now) for key, now in counts.items()]  # a new one began at 0
-                known = [(then[1], now[1]) for then, now in grown]
-                fetched = [max(0, now - then) for then, now in known if now is not None and then is not None]
+                grown = [(before.get(key, (0.0, 0, 0)), now) for key, now in counts.items()]  # new processes begin at 0
+                read_counts = [(then[1], now[1]) for then, now in grown]
+                fetched = [max(0, now - then) for then, now in read_counts if now is not None and then is not None]
                 cpu_s = sum(max(0.0, now[0] - then[0]) for then, now in grown)
                 memory = {pid: nbytes for (pid, _), (_, _, nbytes) in counts.items()}
                 sample = ProcessSample(
@@ -130,7 +131,7 @@ def process_samples(process: Any) -> Iterator[ProcessSample | None]:
 
 
 def _counted(process: Any) -> tuple[tuple[int, float], tuple[float, int | None, int]] | None:
-    """Return which process it is and what it has used; None of a child that has ended meanwhile."""
+    """Return the identity of a process, and its use of resources; None if it has ended."""
     with contextlib.suppress(psutil.Error), process.oneshot():
         times, nbytes = process.cpu_times(), None
         with contextlib.suppress(psutil.Error, OSError, AttributeError):  # another user's, or no such kernel file
@@ -141,7 +142,7 @@ def _counted(process: Any) -> tuple[tuple[int, float], tuple[float, int | None, 
 
 
 def environment_of(process: Any) -> dict[str, str]:
-    """Return a process's environment, as it was when the process began; empty if it may not be read."""
+    """Return the initial environment of a process; empty if it is not accessible."""
     try:
         return dict(process.environ())
     except (psutil.Error, OSError):
@@ -156,8 +157,8 @@ _Devices = Sequence[int | str] | None  # positions in CUDA's order, or beginning
 def gpu_samples(
     watched: Any, devices: _Devices, nvml: Any
 ) -> Generator[tuple[tuple[GpuSample, ...], str | None, str | None]]:
-    """Yield what the devices of a process do, why there are none, and what is uncertain about which is which."""
-    is_own = watched.pid == os.getpid()  # torch can be asked for CUDA's order of this process alone
+    """Yield the samples of a process's devices, the reason if there are none, and a note if they are uncertain."""
+    is_own = watched.pid == os.getpid()  # torch only knows CUDA's order for this process
     environment = os.environ if is_own else environment_of(watched)
     gpus: tuple[GpuSample, ...] = ()
     try:
@@ -169,9 +170,9 @@ def gpu_samples(
                     reason, note = _choose(reader, devices, environment, started)
                 gpus = reader.read()
                 yield gpus, reason, note
-    except DriverGone as gone:  # After that the devices stay without values.
+    except DriverGone as gone:  # From now on the devices have no values.
         reason = str(gone)
-    if gpus:  # No driver at all is an ordinary case; one that goes away is not.
+    if gpus:  # Having no driver is an ordinary case; losing it is not.
         _log.warning("GPU sampling ended: %s", reason)
     gpus = tuple(GpuSample(uuid=one.uuid, name=one.name, unavailable=reason) for one in gpus)
     while True:
@@ -181,10 +182,10 @@ def gpu_samples(
 def _choose(
     reader: NvmlReader, devices: _Devices, environment: Mapping[str, str], started: Sequence[str]
 ) -> tuple[str | None, str | None]:
-    """Let the reader watch the devices that are asked for; return why there are none, and what is uncertain."""
+    """Set the devices to watch; return the reason if there are none, and a note if their identity is uncertain."""
     uuids, note = visible_devices(reader.devices, environment, started)
     every, missed = [one.uuid for one in reader.devices], ""
-    if devices is not None:  # one that does not exist is left out
+    if devices is not None:  # devices that do not exist are ignored
         placed: dict[int | str, str] = dict(enumerate(uuids))
         starts = (str(placed.get(one, one)).lower() for one in devices)
         uuids = [*dict.fromkeys(uuid for start in starts for uuid in every if uuid.lower().startswith(start))]
@@ -196,7 +197,7 @@ def _choose(
 def system_samples(
     pid: int | None, devices: _Devices, nvml: Any, data_wait: Callable[[], float | None]
 ) -> Generator[tuple[SystemSample, str | None]]:
-    """Yield what everything does, with what reading that cost, and what is uncertain about which GPU is which."""
+    """Yield complete samples with the cost of taking them, and a note if the identity of GPUs is uncertain."""
     watched = psutil.Process(pid)
     host, process = host_samples(), process_samples(watched)
     began_s = before_s = time.monotonic()
@@ -223,7 +224,7 @@ def system_samples(
             before_s = wall_s
 
 
-# --- the thread, and who asks it ------------------------------------------------------------------------------
+# --- the monitor and its thread ---------------------------------------------------------------------------------
 
 
 class SystemMonitor(ShownAsText):
@@ -238,26 +239,26 @@ class SystemMonitor(ShownAsText):
     pid : int, optional
         Process to watch with its children, by default this one.
     devices : sequence of int or str, optional
-        Which GPUs: positions in CUDA's order as the watched process sees them, or UUIDs (a beginning will
-        do). By default all that it sees.
+        The GPUs: positions in CUDA's order as seen by the watched process, or UUIDs or their beginnings. By default
+        all visible ones.
     history : int, default 3600
-        How many samples are kept; older ones are dropped.
+        The number of samples that are kept; older ones are dropped.
     data_wait : callable, optional
-        Called at each sample, in the monitor's thread; gives the share of the time since its last call that
-        the training loop waited for a batch, or None.
+        Called at each sample, in the monitor's thread; returns the share of the time since its last call that the
+        training loop waited for a batch, or None.
     sinks : iterable of Sink, optional
-        Where every sample goes as well. The monitor closes them.
+        Destinations of every sample. The monitor closes them.
     nvml : module, optional
-        Stands in for nvidia-ml-py, for tests.
+        Replaces nvidia-ml-py, for tests.
 
     Attributes
     ----------
     data_wait : callable or None
-        Where the share of time spent waiting for data comes from; may be set while the monitor runs.
+        Returns the share of time spent waiting for data; may be set while the monitor runs.
     failure : str or None
-        Why the sampling ended by itself, or None.
+        Why sampling ended by itself, or None.
     note : str or None
-        What is uncertain about which GPU is which, or None.
+        A note if the identity of GPUs is uncertain, or None.
 
     Raises
     ------
@@ -298,18 +299,18 @@ class SystemMonitor(ShownAsText):
         self.interval_s, self.data_wait = float(interval_s), data_wait
         self._sinks, self._machine = tuple(sinks), (pid, devices, nvml)
         self._samples: deque[SystemSample] = deque(maxlen=history)
-        self._begin_anew()
+        self._reset()
         _monitors.add(self)
 
-    def _begin_anew(self) -> None:
-        """Forget a thread that has ended, or that a fork left behind, and locks that it may hold."""
+    def _reset(self) -> None:
+        """Reset thread, events and locks, after the thread has ended or was left behind by a fork."""
         self._lock, self._stopping = threading.Lock(), threading.Event()
-        self._first = threading.Event()  # with the first sample, or when there will be none
+        self._first = threading.Event()  # set with the first sample, or when there will be none
         self._taken_s = time.monotonic()
         self._thread: threading.Thread | None = None
 
     def start(self) -> Self:
-        """Begin to sample in the background; does nothing if it does so already.
+        """Start sampling in the background; does nothing if it is running.
 
         Returns
         -------
@@ -319,15 +320,15 @@ class SystemMonitor(ShownAsText):
         Raises
         ------
         OptionError
-            If it was stopped before and has sinks, which are closed by now.
+            If it was stopped before and has sinks, which are closed then.
         """
         if self.running:
             return self
         if self._sinks and self._stopping.is_set():
             raise OptionError("the monitor's sinks were closed when it stopped: make a new SystemMonitor")
-        self._begin_anew()
+        self._reset()
         self.failure = self.note = None
-        # The thread has no reference to the monitor, so this fires when the last user forgets the monitor.
+        # The thread has no reference to the monitor, so this runs when the last user drops the monitor.
         weakref.finalize(self, self._stopping.set)
         samples = system_samples(*self._machine, functools.partial(_data_wait, weakref.ref(self)))
         life = weakref.ref(self), samples, self.interval_s, self._stopping, self._first, self._sinks
@@ -336,13 +337,13 @@ class SystemMonitor(ShownAsText):
         return self
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End the background sampling and keep the history; does nothing if there is none.
+        """Stop sampling in the background and keep the history; does nothing if it is not running.
 
         Parameters
         ----------
         timeout_s : float, default 2.0
-            How long to wait for the thread. It ends at once unless the driver hangs; then it is left
-            behind, and the log says so.
+            The time to wait for the thread. It ends at once unless the driver hangs; then it is abandoned, with a
+            warning in the log.
         """
         self._stopping.set()
         thread, self._thread = self._thread, None
@@ -365,28 +366,27 @@ class SystemMonitor(ShownAsText):
 
     @property
     def history(self) -> tuple[SystemSample, ...]:
-        """The samples so far, oldest first; never more than the monitor was told to keep."""
+        """The samples so far, oldest first; at most the configured number."""
         with self._lock:
             return tuple(self._samples)
 
     def sample(self) -> SystemSample:
-        """Take the newest sample.
+        """Return the newest sample.
 
-        While the monitor runs it is the last of `history`; the first is there 0.3 s after the start.
+        While the monitor runs it is the last of `history`; the first is available 0.3 s after the start.
         Otherwise one is taken now, over 0.3 s, and added to `history`.
 
         Returns
         -------
         SystemSample
-            If the driver hangs, one without values and with a `gpu_reason` that says so: nothing waits for it
-            for more than a few seconds.
+            If the driver hangs, a sample without values and with a `gpu_reason` that says so, after a few seconds.
         """
         if self.running:
             self._first.wait(self._patience_s)
             return self._newest()
         once = SystemMonitor(interval_s=self.interval_s, data_wait=self.data_wait)
         once._machine = self._machine
-        once.start()._first.wait(self._patience_s)  # in a thread, so that a hanging driver does not hang the caller
+        once.start()._first.wait(self._patience_s)  # in a thread, so that a hanging driver does not block the caller
         once.stop(self._patience_s)
         if taken := once.history:
             self._take(taken[0], once.note)
@@ -394,17 +394,17 @@ class SystemMonitor(ShownAsText):
         return _blank(once.failure or f"no answer within {self._patience_s:g} s")
 
     def line(self, device: int = 0) -> str:
-        """Write the newest sample as a line for a progress bar, at once.
+        """Format the newest sample as a line for a progress bar, without waiting.
 
         Parameters
         ----------
         device : int, default 0
-            Which GPU, by its position in CUDA's order among those watched.
+            The position of the GPU among the watched ones, in CUDA's order.
 
         Returns
         -------
         str
-            ``GPU: 85% | VRAM:12.3/24.0GB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GB(28.8%)``; what is not known is
+            ``GPU: 85% | VRAM:12.3/24.0GB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GB(28.8%)``; unknown values are
             ``n/a``.
         """
         return format_line(self._newest(), device)
@@ -415,7 +415,7 @@ class SystemMonitor(ShownAsText):
         Returns
         -------
         SystemSummary
-            Means, least and most of every figure, and what the monitor itself cost.
+            Mean, least and greatest value of every figure, and the monitor's own cost.
         """
         return summarize(self.history)
 
@@ -440,13 +440,13 @@ class SystemMonitor(ShownAsText):
         if newest is None or self.failure is not None:
             return _blank(self.failure or "no sample yet")
         if self.running and age_s > self._patience_s:
-            # Old values would look alive; the driver is the only thing here that can block.
+            # Old values would look current; only the driver can block here.
             return _blank(f"no new sample for {age_s:.0f} s")
         return newest
 
     def _after_fork(self) -> None:
-        self._sinks = ()  # Files and event writers stay the parent's.
-        self._begin_anew()
+        self._sinks = ()  # Files and event writers belong to the parent.
+        self._reset()
 
 
 def _data_wait(of: weakref.ref[SystemMonitor]) -> float | None:
@@ -462,20 +462,20 @@ def _sample(
     first: threading.Event,
     sinks: Sequence[Sink],
 ) -> None:
-    """Be the thread of a monitor, which it refers to for moments only, so that a forgotten one can be collected."""
+    """Run the thread of a monitor; it refers to the monitor only briefly, so that a dropped one can be collected."""
     try:
         with contextlib.closing(readings) as samples:
-            next(samples)  # Rates need a first reading; its values are not shown.
-            # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
+            next(samples)  # Rates need a previous reading; this one is not shown.
+            # The first sample comes as soon as rates are meaningful, the others at the requested interval.
             due_s = time.monotonic() + min(interval_s, FIRST_SAMPLE_S)
             while not stopping.wait(max(0.0, due_s - time.monotonic())):
                 sample, note = next(samples)
-                if (monitor := of()) is not None and monitor._stopping is stopping:  # it was not started anew
+                if (monitor := of()) is not None and monitor._stopping is stopping:  # it was not restarted
                     monitor._take(sample, note)
                 del monitor
                 first.set()
-                sinks = [sink for sink in sinks if _is_told(sink, sink.write, sample)]
-                # Late samples are skipped, never made up for in a burst.
+                sinks = [sink for sink in sinks if _call_sink(sink, sink.write, sample)]
+                # Late samples are skipped, not made up for in a burst.
                 due_s = max(due_s + interval_s, time.monotonic())
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
@@ -486,10 +486,10 @@ def _sample(
     finally:
         first.set()
         for sink in sinks:
-            _is_told(sink, sink.close)
+            _call_sink(sink, sink.close)
 
 
-def _is_told(sink: Sink, call: Callable[..., None], *arguments: SystemSample) -> bool:
+def _call_sink(sink: Sink, call: Callable[..., None], *arguments: SystemSample) -> bool:
     try:
         call(*arguments)
     except Exception as error:

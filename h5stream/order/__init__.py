@@ -1,7 +1,7 @@
-"""Which rows, when: pure functions of seed, epoch, rank and the shape of the data.
+"""Orders: which rows come when, as pure functions of seed, epoch, rank and the shape of the data.
 
-No files, no threads, no tensors. An order is never changed by threads, workers or timing. What an order of your own
-is made of is public: `Order`, `Window`, `Blocks` and `Ranks`. `fractions` draws for each sample.
+No files, no threads, no tensors; threads, workers and timing never change an order. `Order`, `Window`, `Blocks` and
+`Ranks` are the public interface for orders of your own, and `fractions` draws a random number per sample.
 """
 
 from h5stream.order.blocks import Blocks

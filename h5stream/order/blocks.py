@@ -1,4 +1,4 @@
-"""Rows become blocks: runs of consecutive rows that are read together, by the layout alone, so alike on all ranks."""
+"""Blocks: runs of consecutive rows that are read together, chosen from the layout alone, so equal on all ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from h5stream.base.texts import check_ordered
 from h5stream.errors import OptionError
@@ -19,21 +19,21 @@ from h5stream.storage.layout.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, 
 _MAX_BLOCKS = 1 << 26
 
 WHOLE_NBYTES = 1024 * 1024
-"""Chunks of more bytes that nothing has to be decoded of are cut into blocks of at most about `BLOCK_NBYTES`."""
+"""Larger chunks that need no decoding are cut into blocks of about `BLOCK_NBYTES`."""
 
 SMALL_NBYTES = 8 * 1024 * 1024
-"""A dataset of no more bytes, such as labels, does not keep others' chunks from being cut: it is kept in memory."""
+"""Datasets up to this size, such as labels, are kept in memory; they do not prevent cutting the chunks of others."""
 
 SEQUENCES_NBYTES = 16 * 1024 * 1024
-"""Bytes of the sequences of a block of several chunks, at most."""
+"""Maximum bytes of the sequences in a block of several chunks."""
 
 MOST_LISTED = 1 << 20
-"""Boxes of a grid that are a block each in an epoch that is not shuffled, and stretches of unfiltered data along an
-axis that are: of more, blocks are larger."""
+"""Limit on the blocks of an unshuffled epoch over a grid, and on the stretches of unfiltered data along an axis; above
+it, blocks get larger."""
 
 BOXES_IN_BLOCK = 4
-"""Boxes side by side that a block of unfiltered data has along an axis: what lies at its edges, a fifth at most, is
-read for both neighbours."""
+"""Neighbouring boxes per block of unfiltered data along an axis. Data at the edges of a block is read for both
+neighbours: a fifth at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +48,12 @@ class Blocks:
         The selected rows, ascending, or as the user lists them for an epoch that is not shuffled; a row that is
         selected several times has several places. None where all rows are selected, and a row is its place.
     lengths : ndarray of int64 or None
-        The length of each place, where batches are cut by it: the rows that the sample has of a ragged field.
+        The length of each place if batches are cut by it: the rows that the sample has of a ragged field.
     strata : ndarray of int64 or None
-        The source of each block, where each is to have its share of every window.
+        The source of each block if every window contains a share of each source.
     first, every : ndarray of int64 or None
-        Where blocks are *turns* of others: each holds places from its first one on, so many apart, and the edges say
-        only how many.
+        Set if blocks are *turns* of others: each holds places from ``first`` on at a distance of ``every``, and edges
+        only count them.
     """
 
     edges: NDArray[np.int64]
@@ -65,17 +65,17 @@ class Blocks:
     _largest: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
-        if self.rows is not None:  # in an order of the user's own it may be any of them
+        if self.rows is not None:  # a user's own order may name any of them
             object.__setattr__(self, "_largest", int(self.rows.max(initial=0)))
 
     @property
     def count(self) -> int:
-        """How many blocks."""
+        """The number of blocks."""
         return len(self.edges) - 1
 
     @property
     def total_rows(self) -> int:
-        """How many rows they hold together."""
+        """The number of rows in all blocks."""
         return int(self.edges[-1])
 
     def rows_at(self, places: Places) -> Places:
@@ -100,15 +100,15 @@ class Blocks:
 
 
 Stretch = tuple[Ints, Places | None]
-"""Consecutive blocks, to be sent elsewhere: their edges among all, and their rows; None where these are all between."""
+"""Consecutive blocks to send to another process: their edges, and their rows; None for all rows between the edges."""
 
 
 def stretches(blocks: Blocks, count: int) -> list[Stretch]:
-    """Cut blocks into so many stretches, or fewer, of about as many rows each."""
+    """Cut blocks into at most `count` stretches of about equal numbers of rows."""
     ends = np.searchsorted(blocks.edges, blocks.total_rows * np.arange(1, count) // count)
     cuts = np.unique([0, *ends, blocks.count]).tolist()
     edges = [blocks.edges[first : last + 1] for first, last in itertools.pairwise(cuts)]
-    return [(each, None if blocks.rows is None else blocks.rows[each[0] : each[-1]]) for each in edges]
+    return [(bounds, None if blocks.rows is None else blocks.rows[bounds[0] : bounds[-1]]) for bounds in edges]
 
 
 def blocks_in(stretch: Stretch) -> Blocks:
@@ -133,7 +133,7 @@ def make_blocks(file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows:
 
 
 def blocks_by(keys: Ints, rows: Ints | None = None, begins: Ints | None = None) -> Blocks:
-    """Make blocks of rows, or of samples, that have one key: the chunk that each of them begins in or looks up."""
+    """Group rows, or samples, by a key each: the chunk that they begin in or look up."""
     begins = keys if begins is None else begins
     if not is_ascending(begins):
         by_key = np.argsort(begins, kind="stable")
@@ -142,8 +142,8 @@ def blocks_by(keys: Ints, rows: Ints | None = None, begins: Ints | None = None) 
     return Blocks(edges=np.concatenate([[0], edges, [len(keys)]]), rows=rows)
 
 
-def block_numbers(file_starts: tuple[int, ...], block_rows: Any, rows: Ints) -> Ints:
-    """Return the number of the block that each of some rows lies in; see `make_blocks`."""
+def block_numbers(file_starts: tuple[int, ...], block_rows: ArrayLike, rows: Ints) -> Ints:
+    """Return the block number of each row; see `make_blocks`."""
     starts, sizes = np.array(file_starts[:-1]), np.asarray(block_rows)
     counts = -(-np.diff(file_starts) // sizes)
     file = np.searchsorted(starts, rows, side="right") - 1
@@ -152,7 +152,7 @@ def block_numbers(file_starts: tuple[int, ...], block_rows: Any, rows: Ints) -> 
 
 
 def listed_blocks(rows: Ints, block_rows: int) -> Blocks:
-    """Cut rows in an order of the user's into stretches: what an epoch that is not shuffled goes through."""
+    """Cut rows in a user's order into stretches for an epoch without shuffling."""
     return Blocks(edges=np.append(np.arange(0, len(rows), block_rows, dtype=np.int64), len(rows)), rows=rows)
 
 
@@ -173,7 +173,7 @@ def select_rows(selection: Any, total: int) -> Ints | None:
 
 
 def numbers(index: Any, count: int, *, axis: int) -> Ints:
-    """Return the numbers that a slice, a list, an array or a mask names along an axis of `count` places; unchecked."""
+    """Return the indices that a slice, a list, an array or a mask selects on an axis of `count` places, unchecked."""
     check_ordered("an index", index)
     what = "rows are" if axis == 0 else f"places on axis {axis} are"
     if isinstance(index, slice):
@@ -188,13 +188,13 @@ def numbers(index: Any, count: int, *, axis: int) -> Ints:
             raise OptionError(f"a mask needs one value a {unit}: {count:,} {units}, shape {chosen.shape}")
         return np.flatnonzero(chosen)
     if chosen.ndim != 1 or (len(chosen) and not np.issubdtype(chosen.dtype, np.integer)):
-        said = f"{chosen.dtype} of shape {chosen.shape}" if chosen.ndim else repr(index)
-        raise OptionError(f"{what} named by integers, a slice or a mask, not {said}; a list has one axis: reshape(-1)")
+        shown = f"{chosen.dtype} of shape {chosen.shape}" if chosen.ndim else repr(index)
+        raise OptionError(f"{what} named by integers, a slice or a mask, not {shown}; a list has one axis: reshape(-1)")
     return chosen.astype(np.int64)
 
 
 def row_numbers(selection: Any, total: int) -> Ints:
-    """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named."""
+    """Turn indices, a slice or a boolean mask into row numbers, keeping their order and repetitions."""
     check_ordered("the selection of rows", selection)
     chosen: Any = selection if isinstance(selection, slice) else as_array(selection)
     is_list = not isinstance(selection, slice) and chosen.dtype != bool
@@ -212,7 +212,7 @@ def row_numbers(selection: Any, total: int) -> Ints:
 
 
 def blocks_of(layout: SampleLayout, rows: Ints | None) -> Blocks:
-    """Cut samples into blocks by where their own rows lie, whatever they look up."""
+    """Cut samples into blocks by the chunks of their own rows, ignoring lookups."""
     if layout.space is None:
         return make_blocks(layout.file_starts, block_rows(layout), rows)
     if rows is None and isinstance(layout.space.starts, Grid) and layout.space.volumes.shape[1] == 1:
@@ -227,7 +227,7 @@ def blocks_of(layout: SampleLayout, rows: Ints | None) -> Blocks:
 
 
 def _edges_of_grid(layout: SampleLayout, space: Space) -> Ints | None:
-    """Return where blocks of samples a stride apart begin, by arithmetic; None if blocks are more than samples."""
+    """Compute the block edges of samples on a regular grid; None if there would be more blocks than samples."""
     sizes = block_rows(layout)
     if sum(-(-part.rows // size) for part, size in zip(layout.leading, sizes, strict=True)) > space.samples:
         return None
@@ -235,7 +235,7 @@ def _edges_of_grid(layout: SampleLayout, space: Space) -> Ints | None:
 
 
 def _edges_of_boxes(layout: SampleLayout, space: Space) -> Ints | None:
-    """Return the same for samples along one axis of volumes."""
+    """Compute the block edges of boxes that move along one axis of the volumes; None if they move along several."""
     assert isinstance(space.starts, Grid)
     moving = [axis for axis, along in enumerate(layout.leading[0].along) if along.origin is not None]
     if len(moving) != 1:
@@ -250,7 +250,7 @@ def _edges_of_boxes(layout: SampleLayout, space: Space) -> Ints | None:
 
 
 def shuffled_blocks(layout: SampleLayout, rows: Ints | None) -> Blocks:
-    """Cut samples into the blocks of a shuffle: by what they look up, where that is most of their bytes."""
+    """Cut samples into blocks for shuffling: by the chunks they look up, if these dominate their bytes."""
     if rows is not None and not is_ascending(rows):
         rows = np.sort(rows)
     chunks = looked_up_chunks(layout)
@@ -258,7 +258,7 @@ def shuffled_blocks(layout: SampleLayout, rows: Ints | None) -> Blocks:
 
 
 def epoch_blocks(layout: SampleLayout, rows: Ints | None, *, shuffle: bool, is_drawn: bool) -> Blocks:
-    """Cut the samples of an epoch into blocks; without a shuffle they come as listed, if they are drawn as they lie."""
+    """Cut the samples of an epoch into blocks: shuffled, in file order, or in the order listed."""
     if shuffle:
         return shuffled_blocks(layout, rows)
     space = layout.space
@@ -273,13 +273,13 @@ def epoch_blocks(layout: SampleLayout, rows: Ints | None, *, shuffle: bool, is_d
 
 
 def longest_block(layout: SampleLayout) -> int:
-    """Return the rows of a block; of the longest, where they differ."""
+    """Return the number of rows in the longest block."""
     chunks = looked_up_chunks(layout)
     return max(block_rows(layout)) if chunks is None else int(np.bincount(chunks).max())
 
 
 def block_rows(layout: SampleLayout) -> tuple[int, ...]:
-    """Return the rows of a block, for each file: of a chunk of the lead, or a part of one if nothing is decoded."""
+    """Return the rows per block for each file: a chunk of the lead, or a part of one that needs no decoding."""
     if layout.has_boxes:
         return (1,) * len(layout.leading)
     sizes = []
@@ -296,7 +296,7 @@ def block_rows(layout: SampleLayout) -> tuple[int, ...]:
 
 
 def most_blocks(layout: SampleLayout) -> int:
-    """Return how many blocks there are, at most."""
+    """Return an upper bound for the number of blocks."""
     blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, block_rows(layout), strict=True))
     moving = [axis for axis, along in enumerate(layout.leading[0].along) if along.origin is not None]
     if not layout.has_boxes or len(moving) != 1:
@@ -306,9 +306,9 @@ def most_blocks(layout: SampleLayout) -> int:
 
 
 def _cut_rows(part: DatasetPart, sample_nbytes: int = 0) -> int:
-    """Return the rows of a chunk, or of a part of a large one that is not decoded: as fast, and it mixes better.
+    """Return the rows of a chunk, or of a part of a large chunk that needs no decoding, which mixes better.
 
-    One is large, too, if samples that begin in each of its rows, and have so many bytes, are.
+    A chunk also counts as large if the samples of `sample_nbytes` that begin in each of its rows are large together.
     """
     nbytes = max(part.chunk_nbytes, part.chunk_rows * sample_nbytes)
     cut = part.access in (DIRECT, HEAP) and nbytes > WHOLE_NBYTES
@@ -316,10 +316,10 @@ def _cut_rows(part: DatasetPart, sample_nbytes: int = 0) -> int:
 
 
 def _chunks_of_sequences(layout: SampleLayout, lead: DatasetPart) -> int:
-    """Return how many chunks a block of sequences has: chunks at its edges are decoded for its neighbours too.
+    """Return the number of chunks in a block of sequences: chunks at its edges are also decoded for its neighbours.
 
-    As many as hold the rows that a sequence spans, so that a chunk is decoded twice an epoch and not as often as
-    sequences are longer than it; fewer where sequences are large, since a window holds many blocks.
+    Enough for the rows that a sequence spans, so that a chunk is decoded twice an epoch and not once per chunk of the
+    sequence; fewer if sequences are large, since a window holds many blocks.
     """
     steps = layout.fields[lead.targets[0].field].steps if lead.targets else None
     if layout.segments is None or steps is None or lead.access == DIRECT:
@@ -329,14 +329,14 @@ def _chunks_of_sequences(layout: SampleLayout, lead: DatasetPart) -> int:
 
 
 def _is_decoded(layout: SampleLayout, parts: tuple[DatasetPart, ...], number: int) -> bool:
-    """Tell whether rows of a file cost the decoding of a chunk, of a dataset too large to be kept."""
+    """Return whether reading rows of a file decodes chunks of a dataset that is too large to keep in memory."""
     row_nbytes = sum(layout.fields[target.field].placed_nbytes for target in parts[0].targets)
     is_small = row_nbytes > 0 and layout.rows * row_nbytes <= SMALL_NBYTES
     return parts[number].access not in (DIRECT, HEAP) and not is_small
 
 
 def looked_up_chunks(layout: SampleLayout) -> Ints | None:
-    """Return the chunk that each sample looks up in every epoch; None where none has more bytes than its own rows."""
+    """Return the chunk that each sample looks up in every epoch; None unless a lookup outweighs a sample's own rows."""
     stay = [one for one in layout.lookups if one.draw is None]
     lead = max(stay, key=lambda one: _mean_nbytes(layout, one), default=None)
     if lead is None or (mean_nbytes := _mean_nbytes(layout, lead)) <= layout.leading[0].stored_row_nbytes:
@@ -344,11 +344,11 @@ def looked_up_chunks(layout: SampleLayout) -> Ints | None:
     parts, rows = layout.datasets[lead.dataset], lead.first_rows
     chunk_rows = np.array([part.chunk_rows if part.heap is None else _cut_rows(part) for part in parts])
     if layout.ragged and all(part.access == DIRECT for parts in layout.datasets for part in parts):
-        # Nothing is decoded: blocks of as many bytes of samples as a chunk has, the other fields' with them.
+        # Nothing is decoded: blocks of as many bytes of samples as a chunk has, with those of the other fields.
         share = mean_nbytes / max(1, layout.row_nbytes)
         chunk_rows = np.maximum(1, (chunk_rows * min(1.0, share)).astype(np.int64))
     elif mean_nbytes > parts[0].stored_row_nbytes and parts[0].access == DECODED:
-        # Samples of many rows go over the edges of chunks, and what is cut at a block's edge is decoded twice.
+        # Samples of many rows cross the edges of chunks; a chunk that a block's edge cuts is decoded twice.
         sizes = [max(1, part.chunk_nbytes) for part in parts]
         chunk_rows *= np.array([max(1, BLOCK_NBYTES // n, min(4, 4 * WHOLE_NBYTES // n)) for n in sizes])
     starts = (*(part.row_start for part in parts), parts[-1].row_start + parts[-1].rows)
@@ -365,22 +365,22 @@ def _mean_nbytes(layout: SampleLayout, one: Lookup) -> float:
 
 
 def _blocks_of_objects(parts: tuple[DatasetPart, ...], part: Ints, rows: Ints) -> Ints:
-    """Return the stretch of its file that each object begins in, as a number, by its part and its first row there."""
+    """Return a number for the stretch of the file that each object begins in, by its part and its first row in it."""
     place = np.zeros(len(rows), dtype=np.int64)
     for number, one in enumerate(parts):
-        ours = np.flatnonzero(part == number)
+        members = np.flatnonzero(part == number)
         if one.index is None or not len(one.index.numbers):
             continue
-        chunk = rows[ours] // one.chunk_rows * one.index.columns
+        chunk = rows[members] // one.chunk_rows * one.index.columns
         stored = np.minimum(np.searchsorted(one.index.numbers, chunk), len(one.index.numbers) - 1)
-        place[ours] = one.index.offset[stored] // BLOCK_NBYTES
+        place[members] = one.index.offset[stored] // BLOCK_NBYTES
     files = np.array([one.file for one in parts])[part]
     _, numbers = np.unique(np.stack([files, place]), axis=1, return_inverse=True)
     return np.asarray(numbers, dtype=np.int64).reshape(-1)
 
 
-def _chunks_of_boxes(layout: SampleLayout, space: Space, boxes: NDArray[Any]) -> Ints:
-    """Return a number for the chunk that each of some boxes begins in, ascending with its volume and its place."""
+def _chunks_of_boxes(layout: SampleLayout, space: Space, boxes: Ints) -> Ints:
+    """Return a number for the chunk that each box begins in, ascending by volume and place."""
     volume, origins = space.boxes_of(boxes)
     key = volume.copy()
     for axis, along in enumerate(layout.leading[0].along):
@@ -391,7 +391,7 @@ def _chunks_of_boxes(layout: SampleLayout, space: Space, boxes: NDArray[Any]) ->
 
 
 def _chunks_along(layout: SampleLayout, axis: int) -> tuple[Ints, Ints]:
-    """Return the elements of each volume along an axis of the lead, and of what of it is read together."""
+    """Return the elements of each volume along an axis of the lead, and the elements that are read together."""
     along = layout.leading[0].along[axis]
     elements = np.array([part.shape[axis] for part in layout.leading])
     sizes = np.array([part.grid_shape[axis] for part in layout.leading])

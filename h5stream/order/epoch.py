@@ -1,4 +1,4 @@
-"""What an order is, and the loader's own: a rank's stretches of a line, window by window, cut into batches."""
+"""The `Order` protocol, and the loader's own order: a rank's stretches of a line, in windows, cut into batches."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.order.blocks import Blocks
-from h5stream.order.line import Line, OrderSettings, Run, Taken, even_share, sized_share
+from h5stream.order.line import Line, OrderSettings, RankRun, TakenBatches, even_share, sized_share
 from h5stream.order.places import Places, narrowed, new_array, place_dtype
 
 FEW_BLOCKS = 100
-"""Distinct blocks in a window, below which batches of a sorted file see few kinds of rows: with 64 the worst mean loss
+"""With fewer distinct blocks per window, batches of a sorted file see few kinds of rows: with 64 the worst mean loss
 was 1.05 of a full shuffle's, with 16 1.08, with 4 1.84 (docs/shuffling-results.md)."""
 
 _NEARLY_ALL = 0.9
@@ -24,21 +24,20 @@ _NEARLY_ALL = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Rows that are in memory together, and where each goes; 32-bit numbers where these are enough.
+    """Rows that are in memory together, with the batch and the place of each; in 32-bit numbers if these are enough.
 
     Attributes
     ----------
     rows : ndarray of int, shape (n,)
-        Row numbers; ascending, the order in which files like to be read, unless rows cost the same wherever
-        they lie.
+        Row numbers; ascending, the fastest order to read files in, unless rows cost the same in any order.
     batch : ndarray of int, shape (n,)
         The batch that each row belongs to.
     within : ndarray of int, shape (n,)
         Its place in that batch.
     counts : ndarray of int, shape (n,), optional
-        Where each is a span of that many consecutive rows, which go to consecutive places.
+        If given, each row begins a span of that many consecutive rows, which go to consecutive places.
     drawn : tuple of int
-        Seed and epoch, of which what is drawn for each sample is a function.
+        Seed and epoch, which determine all random draws for a sample.
     """
 
     rows: Places
@@ -69,7 +68,7 @@ class Window:
         >>> window.rows.tolist(), window.batch.tolist(), window.within.tolist()
         ([2, 5, 7], [3, 4, 3], [1, 0, 0])
         """
-        sizes = [len(some) for some in rows]
+        sizes = [len(batch_rows) for batch_rows in rows]
         numbers = np.concatenate(rows)
         batch = np.repeat(np.arange(first_batch, first_batch + len(rows), dtype=np.int64), sizes)
         within = np.concatenate([np.arange(size, dtype=np.int64) for size in sizes])
@@ -78,11 +77,11 @@ class Window:
 
 
 class Order(Protocol):
-    """Which rows come when: windows of rows, batch by batch; what a function as ``draw=`` returns.
+    """An order: yields the rows of an epoch in windows, batch by batch. Functions passed as ``draw=`` return one.
 
     Implementations are immutable or used by one thread at a time, any thread; `windows` may be called again at any
-    time, and gives the same. An order that depends on nothing but the epoch and the ranks can be resumed, and gives
-    each rank its part; every rank must have as many batches, since they wait for one another.
+    time and yields the same windows. An order that depends only on the epoch and the ranks can be resumed. Every rank
+    must have the same number of batches, since ranks wait for one another.
 
     Examples
     --------
@@ -118,11 +117,11 @@ class Order(Protocol):
 
     @property
     def batches(self) -> int | None:
-        """How many batches, None where that is not known beforehand."""
+        """The number of batches; None if it is not known beforehand."""
         ...
 
     def batch_size_of(self, batch: int) -> int:
-        """Say how many rows a batch has; asked only once a window with rows of that batch was given.
+        """Return the number of rows of a batch; called only after `windows` has yielded rows of it.
 
         Parameters
         ----------
@@ -158,17 +157,17 @@ class EpochOrder:
     A window that holds rows of two ranks' runs is read by both; every row is still given once.
     """
 
-    def __init__(self, blocks: Blocks, settings: OrderSettings, taken: Taken = ()) -> None:
+    def __init__(self, blocks: Blocks, settings: OrderSettings, taken: TakenBatches = ()) -> None:
         self.blocks, self.settings, self._line = blocks, settings, Line(blocks, settings)
         share_of = even_share if settings.limit is None else sized_share
         self._runs, self._stretches, self.cut = share_of(self._line, settings, taken)
         self._is_plain = settings.limit is None and not taken
-        self.drawn = settings.seed, settings.epoch  # of which what is drawn for each sample is a function
+        self.drawn = settings.seed, settings.epoch  # determine all random draws for a sample
         self.batches, self.rows = self.cut.batches, self.cut.rows  # batches: the same on every rank
 
     @functools.cached_property
     def first_row(self) -> int | None:
-        """The first row, where all rows come as the files have them."""
+        """The first row if all rows come in file order; otherwise None."""
         is_in_file_order = self._is_plain and not self.settings.shuffle and self.blocks.rows is None
         return int(self._stretches[0, 0]) if is_in_file_order else None
 
@@ -178,30 +177,30 @@ class EpochOrder:
 
     @functools.cached_property
     def _windows(self) -> NDArray[np.int64]:
-        """For each window where in the line it starts and stops, and where what of it is ours does."""
-        found = [np.zeros((0, 4), dtype=np.int64)]
+        """One row per window: its start and stop in the line, and the start and stop of this rank's part of it."""
+        table = [np.zeros((0, 4), dtype=np.int64)]
         for start, stop in self._stretches.tolist():
             edges = self._run_at(start).windows
             edges = edges[np.searchsorted(edges, start, side="right") - 1 : np.searchsorted(edges, stop) + 1]
-            ours = np.clip(edges, start, stop)
-            found.append(np.stack([edges[:-1], edges[1:], ours[:-1], ours[1:]], axis=1))
-        return np.concatenate(found)
+            clipped = np.clip(edges, start, stop)
+            table.append(np.stack([edges[:-1], edges[1:], clipped[:-1], clipped[1:]], axis=1))
+        return np.concatenate(table)
 
-    def _run_at(self, place: int) -> Run:
-        """Return the run that a place of the line is in."""
+    def _run_at(self, place: int) -> RankRun:
+        """Return the run that contains a place of the line."""
         return self._runs[bisect.bisect_right(self._runs, place, key=lambda run: run.start) - 1]
 
     @functools.cached_property
     def window_edges(self) -> NDArray[np.int64]:
-        """Output places where windows begin and end."""
+        """Output places at which windows begin and end."""
         return np.append(0, np.cumsum(self._windows[:, 3] - self._windows[:, 2]))
 
     def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the blocks of a window of a whole epoch, as begins and ends of runs of rows in file order."""
+        """Return the blocks of a window of a whole epoch as begins and ends of row ranges, in file order."""
         return self._line.ranges(*self._windows[window, :2].tolist())
 
     def rows_of_windows(self, first_batch: int = 0) -> Iterator[Places]:
-        """Return the rows of each window, ascending: those that are shuffled with one another."""
+        """Yield the ascending rows of each window: the rows that are shuffled with one another."""
         for number, _, _ in self.windows_from(first_batch):
             start, stop, begin, end = self._windows[number].tolist()
             yield self._line.rows(start, stop) if stop - start == end - begin else self.outputs(number)[0]
@@ -209,7 +208,7 @@ class EpochOrder:
     def outputs(self, window: int) -> tuple[Places, Places]:
         """Return a window's rows, ascending, and the output place of each."""
         start, stop, begin, end = self._windows[window].tolist()
-        outputs, keep = self._run_at(start).outputs(start, stop), None  # first: more is needed on the way to it
+        outputs, keep = self._run_at(start).outputs(start, stop), None  # first, since it needs the most memory
         if stop - start > end - begin:
             keep = (outputs >= begin - start) & (outputs < end - start)
             outputs = outputs[keep]
@@ -219,13 +218,13 @@ class EpochOrder:
         return rows if keep is None else rows[keep], outputs
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Return the windows in order, without the rows of batches before `first_batch`."""
+        """Yield the windows in order, without the rows of batches before `first_batch`."""
         for number, begin, _ in self.windows_from(first_batch):
-            # Not by a name: what this generator knows stays in memory beside the next window.
+            # Without a local name: it would keep this window in memory beside the next.
             yield self._window(number, begin)
 
     def windows_from(self, batch: int) -> Iterator[tuple[int, int, int]]:
-        """Return the number of each window with rows of a batch or of later ones, and the output places of these."""
+        """Yield the number of each window that has rows of `batch` or later ones, and the output places of these."""
         begin, edges = self.cut.start_of(batch), self.window_edges
         for number in range(int(np.searchsorted(edges, begin, side="right")) - 1, len(edges) - 1):
             yield number, max(begin, int(edges[number])), int(edges[number + 1])
@@ -246,9 +245,9 @@ class EpochOrder:
 
 
 class RegroupedOrder:
-    """The batches of an epoch, or of what is left of one, in windows of a few batches each, for rows read one by one.
+    """An epoch's remaining batches in windows of a few batches each, for rows that are read one by one.
 
-    Rows in file order come as spans, one where a batch or a block begins, and cost nothing for each row.
+    Rows in file order come as spans that begin at each batch or block, at no cost per row.
     """
 
     def __init__(self, order: EpochOrder, batches_at_once: int | None = None) -> None:
@@ -257,11 +256,11 @@ class RegroupedOrder:
 
     @property
     def is_gathered(self) -> bool:
-        """Whether rows come in the order of their batches, and not ascending."""
+        """Whether rows come in the order of their batches instead of ascending."""
         return self.whole.first_row is None
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Return the windows in order, without the rows of batches before `first_batch`."""
+        """Yield the windows in order, without the rows of batches before `first_batch`."""
         for number, begin, stop in self.whole.windows_from(first_batch):
             if self.is_gathered:
                 yield from self._gathered(number, begin, stop)
@@ -269,7 +268,7 @@ class RegroupedOrder:
                 yield from (self._in_spans(*step) for step in self._steps(begin, stop))
 
     def _steps(self, begin: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Cut output places into steps of so many batches, or none."""
+        """Cut output places into steps of `_at_once` batches, or into one step if it is None."""
         cut, at_once = self.whole.cut, self._at_once
         while begin < stop:
             end = stop if at_once is None else min(stop, cut.start_of(cut.batch_of(begin) + at_once))
@@ -287,7 +286,7 @@ class RegroupedOrder:
             yield Window(rows=in_turn[low - base : high - base], batch=batch, within=within, drawn=order.drawn)
 
     def _in_spans(self, start: int, stop: int) -> Window:
-        """Return output places `start` to `stop` as rows that follow one another: none lies in two files."""
+        """Return output places `start` to `stop` as spans of consecutive rows, none of which crosses files."""
         order, cut, blocks, base = self.whole, self.whole.cut, self.whole.blocks.edges, self.whole.first_row or 0
         batches = [cut.start_of(batch) for batch in range(cut.batch_of(start) + 1, cut.batch_of(stop - 1) + 1)]
         low, high = np.searchsorted(blocks, [start + base, stop + base])
@@ -314,17 +313,17 @@ class Quality:
 
 
 def is_weak(window_blocks: int, blocks: int) -> bool:
-    """Tell whether windows of so many blocks mix too little of data that has so many."""
+    """Return whether windows of so many blocks mix too little of data with so many blocks."""
     return window_blocks < min(FEW_BLOCKS, _NEARLY_ALL * blocks)
 
 
 def distinct(blocks: int, drawn: int) -> float:
-    """Return the expected number of distinct blocks among so many rows, as if drawn independently."""
+    """Return the expected number of distinct blocks among `drawn` independently drawn rows."""
     return blocks * (1 - (1 - 1 / blocks) ** drawn)
 
 
 def forecast(order: EpochOrder) -> Quality:
-    """Return what an order's quality is on average, from the blocks alone, which hold no selection of rows.
+    """Return the expected quality of an order from its blocks alone, which must not select rows.
 
     The variance of batch means is that of the windows' means plus that of a sample of a window without replacement.
     """
@@ -333,25 +332,25 @@ def forecast(order: EpochOrder) -> Quality:
         begins, ends = order.window_ranges(number)
         sizes, middles = ends - begins, (begins + ends - 1) / 2
         rows, mean = int(sizes.sum()), float(np.average(middles, weights=sizes))
-        # Of a run of n rows around its middle: (n^2 - 1) / 12.
+        # A run of n rows has the variance (n^2 - 1) / 12 around its middle.
         variance = np.average((middles - mean) ** 2 + (sizes.astype(np.float64) ** 2 - 1) / 12, weights=sizes)
-        met = (1 - (1 - sizes / rows) ** min(batch, rows)).sum()  # distinct blocks among a batch's rows
+        distinct_blocks = (1 - (1 - sizes / rows) ** min(batch, rows)).sum()  # distinct blocks among a batch's rows
         sampled = variance * _without_replacement(min(batch, rows), rows)
-        windows.append((rows, mean, variance, met, len(sizes), sampled))
-    weights, means, variances, met_by, held, samples = np.array(windows, dtype=np.float64).T
+        windows.append((rows, mean, variance, distinct_blocks, len(sizes), sampled))
+    weights, means, variances, distincts, counts, samples = np.array(windows, dtype=np.float64).T
     apart, total = (means - np.average(means, weights=weights)) ** 2, int(weights.sum())
     everything = float(np.average(apart + variances, weights=weights))
     expected = everything * _without_replacement(min(batch, total), total)
     scattered = float(np.average(apart + samples, weights=weights))
     share = np.diff(order.blocks.edges) / order.blocks.total_rows
     return Quality(
-        blocks_per_batch=float(np.average(met_by, weights=weights)),
+        blocks_per_batch=float(np.average(distincts, weights=weights)),
         blocks_per_batch_full=float((1 - (1 - share) ** batch).sum()),
-        blocks_per_window=float(np.mean(held)),
+        blocks_per_window=float(np.mean(counts)),
         score=1.0 if scattered <= expected else expected / scattered,
     )
 
 
 def _without_replacement(drawn: int, rows: int) -> float:
-    """Return the variance of the mean of a sample, as a part of the variance of what it is drawn from."""
+    """Return the variance of a sample mean as a fraction of the population variance, drawing without replacement."""
     return (rows - drawn) / max(1, rows - 1) / drawn

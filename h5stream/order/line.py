@@ -1,11 +1,11 @@
-"""The line of an epoch, all rows with whole blocks permuted, the run of it that a rank owns, and its cut into batches.
+"""The line of an epoch: all rows with whole blocks permuted, the run of it that a rank owns, and its cut into batches.
 
 A run is cut into windows at block edges. Inside a window every row is sent to its *output place*; batches are
-consecutive output places and may cross windows. What ranks that were stopped left of their runs, one behind the
-other, is a new line, which is cut into equal parts for the ranks that go on; they may be stopped in turn.
+consecutive output places and may cross windows. If ranks are stopped, the rest of their runs is concatenated to a new
+line, which is cut into equal parts for the ranks that resume; they may be stopped in turn.
 
-Batches of samples of unlike lengths are cut sample after sample, once for an epoch, for all ranks, in 0.2 to 0.8 s for
-a million samples. Ranks share out these batches; one is cut in two where a rank has fewer.
+Batches of samples of different lengths are cut sample by sample, once per epoch for all ranks, in 0.2 to 0.8 s for a
+million samples. Ranks share these batches; one is cut in two if a rank has fewer.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from h5stream.order.weights import interleaved
 from h5stream.samples.segments import Ints
 
 POOL_BATCHES = 64
-"""Batches whose samples are sorted by length together. More waste less padding, and mix less: of 64, those of one
-length come from anywhere in the window."""
+"""Batches whose samples are sorted by length together. More of them waste less padding and mix less: with 64, samples
+of one length come from anywhere in the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimit:
-    """How batches of samples of unlike lengths are cut."""
+    """How batches of samples with different lengths are cut."""
 
     rows: int | None = None  # rows that a batch may have; None for any number
     padded: bool = False  # whether each sample counts as many rows as the longest of its batch
-    bucketed: bool = False  # whether samples of like lengths come together
+    bucketed: bool = False  # whether samples of similar lengths come together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSettings:
-    """What an epoch's order depends on, besides the blocks."""
+    """The inputs of an epoch's order, besides the blocks."""
 
     batch_size: int  # rows of a batch
     window_rows: int  # rows of a window; rounded up to whole blocks
@@ -50,9 +50,9 @@ class OrderSettings:
     drop_last: bool = False  # leave out what does not fill a batch on every rank
     seed: int = 0  # seed, epoch: non-negative
     epoch: int = 0
-    rank: int = 0  # rank, world_size: which run of the line is ours
+    rank: int = 0  # rank, world_size: which run of the line this process has
     world_size: int = 1
-    limit: BatchLimit | None = None  # how batches are cut by the blocks' lengths; None where each has `batch_size` rows
+    limit: BatchLimit | None = None  # how batches are cut by the blocks' lengths; None if each has `batch_size` rows
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "window_rows", "first_window_rows", "seed", "epoch", "rank", "world_size"):
@@ -63,14 +63,14 @@ class OrderSettings:
 
 
 class Line:
-    """All rows of an epoch, whole blocks permuted, by their places there."""
+    """All rows of an epoch with whole blocks permuted, addressed by their places in this line."""
 
     def __init__(self, blocks: Blocks, settings: OrderSettings) -> None:
         self.blocks, self.settings = blocks, settings
 
     @functools.cached_property
     def permuted(self) -> Ints:
-        """The blocks' numbers, in turn."""
+        """The block numbers in the order of the line."""
         if not self.settings.shuffle:
             return np.arange(self.blocks.count, dtype=np.int64)
         permuted = permutation(self.blocks.count, self.settings.seed, self.settings.epoch, BLOCKS)
@@ -79,13 +79,13 @@ class Line:
 
     @functools.cached_property
     def edges(self) -> Ints:
-        """Places of the permuted blocks' edges."""
+        """The places of the permuted blocks' edges."""
         return np.append(0, np.cumsum(np.diff(self.blocks.edges)[self.permuted]))
 
     def ranges(self, start: int, stop: int) -> tuple[Ints, Ints]:
-        """Return the blocks between two places as begins and ends of runs of rows, in file order; by blocks, not rows.
+        """Return the rows between two places as begins and ends of row ranges, in file order, without listing the rows.
 
-        Places in the selection where the blocks hold one, else rows.
+        These are places in the selection if the blocks have one, else rows.
         """
         first = int(np.searchsorted(self.edges, start, side="right")) - 1
         last = int(np.searchsorted(self.edges, stop, side="left"))
@@ -97,7 +97,7 @@ class Line:
         return begins[by_file], ends[by_file]
 
     def selected(self, start: int, stop: int) -> Places:
-        """Return where in the selection the rows between two places are, ascending."""
+        """Return the places in the selection of the rows between two places of the line, ascending."""
         begins, ends = self.ranges(start, stop)
         blocks, counts = self.blocks, ends - begins
         if blocks.first is None or blocks.every is None:
@@ -105,24 +105,24 @@ class Line:
         of = np.searchsorted(blocks.edges, begins, side="right") - 1  # turns of these blocks
         every = blocks.every[of]
         begins = blocks.first[of] + (begins - blocks.edges[of]) * every
-        found = in_ranges(begins, counts, every, dtype=place_dtype(blocks.total_rows))
-        found.sort()
-        return found
+        places = in_ranges(begins, counts, every, dtype=place_dtype(blocks.total_rows))
+        places.sort()
+        return places
 
     def rows(self, start: int, stop: int) -> Places:
         """Return the rows of a window, ascending."""
         return self.blocks.rows_at(self.selected(start, stop))
 
 
-class Run:
-    """The places `start` to `stop` of a line, which a rank owns, in windows."""
+class RankRun:
+    """The places `start` to `stop` of a line, which one rank owns, in windows."""
 
     def __init__(self, line: Line, start: int, stop: int) -> None:
         self.line, self.start, self.stop = line, start, stop
 
     @functools.cached_property
     def windows(self) -> Ints:
-        """The edges of windows: at block edges, so that no chunk is read for two of them."""
+        """The edges of windows: at block edges, so that no chunk is read for two windows."""
         stop, line, settings = self.stop, self.line.edges, self.line.settings
         edges, size, most = [self.start], settings.first_window_rows, settings.window_rows
         while edges[-1] < stop and (size < most or len(edges) == 1):
@@ -131,14 +131,14 @@ class Run:
             size = min(size * 2, most)
         if edges[-1] == stop:
             return np.array(edges, dtype=np.int64)
-        # From here on windows are of one size, and there may be a million of them: where each could end, at once.
+        # The remaining windows have one size, and there may be a million: compute all possible ends at once.
         after, places = np.searchsorted(line, np.minimum(line + most, stop)), [int(np.searchsorted(line, edges[-1]))]
         while line[places[-1]] < stop:
             places.append(int(after[places[-1]]))
         return np.append(edges, np.minimum(line[places[1:]], stop))
 
     def outputs(self, start: int, stop: int) -> Places:
-        """Return the place of each of a window's rows, which ascend, among its output places: by chance."""
+        """Return a random output place within the window for each of its ascending rows."""
         settings = self.line.settings
         if not settings.shuffle:
             return np.arange(stop - start, dtype=place_dtype(stop - start))
@@ -154,8 +154,8 @@ _NONE = np.zeros(0, dtype=np.int64)
 class Cut:
     """A run of output places cut into batches: at `edges`, or each full but the last.
 
-    Where the run would fill only ``batches - 1`` full ones (another rank has one row more), the last full batch gives
-    its last row away, so that all ranks count alike.
+    If the run would fill only ``batches - 1`` full batches (another rank has one row more), the last full batch gives
+    its last row away, so that all ranks have the same number of batches.
     """
 
     rows: int
@@ -164,14 +164,14 @@ class Cut:
     edges: Ints | None = None  # where each batch begins, and where the last ends
 
     def start_of(self, batch: int) -> int:
-        """Return the first output place of a batch; behind the last batch, the end of all."""
+        """Return the first output place of a batch; beyond the last batch, the end of the run."""
         if batch >= self.batches:
             return self.rows
         return min(batch * self.size, self.rows - 1) if self.edges is None else int(self.edges[batch])
 
     def size_of(self, batch: int) -> int:
         """Return the rows of a batch."""
-        if self.edges is None and batch < self.batches - 2:  # the last two may have others
+        if self.edges is None and batch < self.batches - 2:  # the last two may be smaller
             return self.size
         return self.start_of(batch + 1) - self.start_of(batch)
 
@@ -182,7 +182,7 @@ class Cut:
         return self.batches - 1 if output == self.rows - 1 else output // self.size
 
     def locate(self, output: Places) -> tuple[Places, Places]:
-        """Return the batch of each output place, and its place in that."""
+        """Return the batch of each output place, and the place in that batch."""
         batch, within = (new_array(len(output), output.dtype) for _ in range(2))
         if len(output):
             last, edges = self.batches - 1, _NONE if self.edges is None else self.edges
@@ -190,38 +190,38 @@ class Cut:
         return batch, within
 
 
-Taken = tuple[tuple[int, int], ...]
-"""How far an epoch is: pairs of a number of ranks and of the batches that each of them took, in turn."""
+TakenBatches = tuple[tuple[int, int], ...]
+"""The progress of an epoch, stage by stage: pairs of a number of ranks and the batches that each of them took."""
 
 Stretches = Ints
-"""Parts of a line, one row each: where they start, where they stop. None is of the runs of two ranks."""
+"""Parts of a line, one row each: where they start and stop. None spans the runs of two ranks."""
 
 
-Share = tuple[Sequence[Run], Stretches, Cut]
-"""What one rank has of an epoch: runs of the ranks that began it, stretches of these, and how they become batches."""
+Share = tuple[Sequence[RankRun], Stretches, Cut]
+"""One rank's share of an epoch: the runs of the ranks that began it, this rank's stretches of them, and their cut."""
 
 
-def even_share(line: Line, settings: OrderSettings, taken: Taken) -> Share:
-    """Return the share of a rank, where all batches are of one size."""
+def even_share(line: Line, settings: OrderSettings, taken: TakenBatches) -> Share:
+    """Return the share of a rank if all batches have one size."""
     rows, runs = line.blocks.total_rows, None
-    left = np.array([[0, rows]], dtype=np.int64)
+    remaining = np.array([[0, rows]], dtype=np.int64)
     for ranks, took in [*taken, (settings.world_size, 0)]:
-        # The first ranks' line has lost what `drop_last` leaves out, and may not be counted anew.
-        batches = (count_batches if runs is None else _batches_left)(rows, ranks, settings)
+        # The rows that `drop_last` left out of the first stage are gone: later stages count only the remaining ones.
+        batches = (count_batches if runs is None else _remaining_batches)(rows, ranks, settings)
         edges = rank_edges(rows, ranks, settings, batches)
         runs, sizes = edges if runs is None else runs, np.diff(edges)
         if took > batches:
             raise OptionError(f"{ranks} ranks took {took:,} batches each, but had {batches:,}")
         begins = edges[1:] if took == batches else edges[:-1] + np.minimum(took * settings.batch_size, sizes - 1)
-        left, rank = _parted(left, begins, edges[1:])
-        rows = int((left[:, 1] - left[:, 0]).sum())
+        remaining, rank = _split_line(remaining, begins, edges[1:])
+        rows = int((remaining[:, 1] - remaining[:, 0]).sum())
     assert runs is not None
     cut = Cut(rows=int(sizes[settings.rank]), batches=batches, size=settings.batch_size)
-    return [Run(line, *pair) for pair in itertools.pairwise(runs.tolist())], left[rank == settings.rank], cut
+    return [RankRun(line, *pair) for pair in itertools.pairwise(runs.tolist())], remaining[rank == settings.rank], cut
 
 
 def count_batches(rows: int, ranks: int, settings: OrderSettings) -> int:
-    """Return the batches that every rank has, by arithmetic alone."""
+    """Compute the number of batches that every rank has."""
     size = settings.batch_size
     if settings.drop_last:
         batches = rows // (ranks * size)
@@ -243,17 +243,17 @@ def count_batches(rows: int, ranks: int, settings: OrderSettings) -> int:
 
 
 def rank_edges(rows: int, ranks: int, settings: OrderSettings, batches: int) -> Ints:
-    """Return the places of a line where each rank's own begin, and where the last rank's end."""
+    """Return the places of the line at which the ranks' runs begin, and at which the last one ends."""
     every = np.arange(ranks + 1, dtype=np.int64)
     if settings.drop_last:
         return every * (batches * settings.batch_size)
-    each, extra = divmod(rows, ranks)
-    edges: Ints = every * each + np.minimum(every, extra)
+    share, extra = divmod(rows, ranks)
+    edges: Ints = every * share + np.minimum(every, extra)
     return edges
 
 
-def _batches_left(rows: int, ranks: int, settings: OrderSettings) -> int:
-    """Return the batches that every rank has of what is left; none may be left, unlike in a whole epoch."""
+def _remaining_batches(rows: int, ranks: int, settings: OrderSettings) -> int:
+    """Return the number of batches that every rank has of the rest of an epoch; it may be 0."""
     if rows == 0 or (settings.drop_last and rows < ranks * settings.batch_size):
         return 0
     try:
@@ -265,22 +265,22 @@ def _batches_left(rows: int, ranks: int, settings: OrderSettings) -> int:
         ) from error
 
 
-def _parted(line: Stretches, begins: Ints, ends: Ints) -> tuple[Stretches, Ints]:
-    """Return what ranks have of a line of stretches, by where each rank's begins and ends there, and the ranks."""
+def _split_line(line: Stretches, begins: Ints, ends: Ints) -> tuple[Stretches, Ints]:
+    """Split a line of stretches among ranks by their begins and ends; return the pieces, and the rank of each."""
     edges = np.append(0, np.cumsum(line[:, 1] - line[:, 0]))
     every = np.unique(np.concatenate([edges, begins, ends]))
     rank = np.searchsorted(begins, every, side="right") - 1
-    ours = np.flatnonzero((rank >= 0) & (every < ends[rank]))
-    of = np.searchsorted(edges, every[ours], side="right") - 1
+    owned = np.flatnonzero((rank >= 0) & (every < ends[rank]))
+    of = np.searchsorted(edges, every[owned], side="right") - 1
     shift = line[of, 0] - edges[of]
-    return np.stack([every[ours] + shift, every[ours + 1] + shift], axis=1), rank[ours]
+    return np.stack([every[owned] + shift, every[owned + 1] + shift], axis=1), rank[owned]
 
 
 # --- batches that are cut by the lengths of samples ---
 
 
 def cut_by_rows(lengths: Ints, batch_size: int, limit: BatchLimit) -> Ints:
-    """Cut samples that follow one another into batches, each with as many as may be."""
+    """Cut consecutive samples into batches, each with as many samples as fit."""
     count = len(lengths)
     if limit.rows is None:
         return np.append(np.arange(0, count, batch_size), count)
@@ -296,7 +296,7 @@ def cut_by_rows(lengths: Ints, batch_size: int, limit: BatchLimit) -> Ints:
 
 
 def _padded_end(lengths: Ints, start: int, most: int, rows: int) -> int:
-    """Return the end of a batch of which each sample counts as many rows as the longest."""
+    """Return the end of a batch whose samples are all padded to the longest of them."""
     tried = 64
     while True:
         stop = min(start + tried, most)
@@ -308,14 +308,14 @@ def _padded_end(lengths: Ints, start: int, most: int, rows: int) -> int:
 
 
 def most_samples(lengths: Ints, batch_size: int, limit: BatchLimit) -> int:
-    """Return the samples that a batch may have, whatever the order: the shortest of all."""
+    """Return the most samples that a batch can have in any order: as many of the shortest as fit."""
     if limit.rows is None:
         return min(batch_size, len(lengths))
     return min(batch_size, max(1, int(np.searchsorted(np.cumsum(np.sort(lengths)), limit.rows, side="right"))))
 
 
-class SizedRun(Run):
-    """A rank's run, with samples of like lengths side by side where that is asked for, and where its batches begin."""
+class SizedRun(RankRun):
+    """A rank's run cut into batches by the lengths of samples, with similar lengths together if `limit` asks for it."""
 
     def __init__(self, line: Line, start: int, stop: int) -> None:
         super().__init__(line, start, stop)
@@ -325,13 +325,12 @@ class SizedRun(Run):
         self._cut = cut_by_rows(lengths, line.settings.batch_size, self.limit)  # before batches are shuffled
         self.last = lengths[self._cut[-2] :].copy()  # the lengths of the last batch, which stays the last
         self._cut += start
-        self._starts, self.edges = self._moved()
+        self._starts, self.edges = self._shuffle_batches()
 
-    def _moved(self) -> tuple[Ints, Ints]:
-        """Return where each batch begins in the end, and the edges of all in their order then.
+    def _shuffle_batches(self) -> tuple[Ints, Ints]:
+        """Shuffle the batches within each window; return where each begins then, and the edges of all.
 
-        Those of a window are shuffled, but for what goes on from the window before or into the next, and the last of
-        all, which may not be full.
+        Batches that cross the edges of a window stay in place, and so does the very last, which may not be full.
         """
         edges, settings = self._cut, self.line.settings
         order = np.arange(len(edges) - 1)
@@ -347,14 +346,14 @@ class SizedRun(Run):
 
     @property
     def last_is_full(self) -> bool:
-        """Whether the last batch would have no room for another sample, however short."""
-        ours, rows = self.last, self.limit.rows
-        if rows is None or len(ours) == self.line.settings.batch_size:
-            return len(ours) == self.line.settings.batch_size
-        return bool(ours.max() * (len(ours) + 1) > rows if self.limit.padded else ours.sum() >= rows)
+        """Whether the last batch has no room for another sample, however short."""
+        lengths, rows = self.last, self.limit.rows
+        if rows is None or len(lengths) == self.line.settings.batch_size:
+            return len(lengths) == self.line.settings.batch_size
+        return bool(lengths.max() * (len(lengths) + 1) > rows if self.limit.padded else lengths.sum() >= rows)
 
     def outputs(self, start: int, stop: int) -> Places:
-        """Return the place of each of a window's rows among its output places."""
+        """Return a window-relative output place for each of a window's rows."""
         outputs = super().outputs(start, stop)
         if self.limit.bucketed:
             place = np.arange(start, stop)
@@ -364,9 +363,9 @@ class SizedRun(Run):
         return outputs
 
     def _in_turn(self, window: int) -> tuple[Ints, Ints]:
-        """Return which sample is at each place of a window before batches are shuffled, and the length of each.
+        """Return the sample at each place of a window before batches are shuffled, and their lengths.
 
-        One pool after the other, up and down in turn: a batch that goes on in the next pool has like lengths too.
+        Pools are sorted up and down in turn, so a batch that crosses into the next pool has similar lengths too.
         """
         assert self.line.blocks.lengths is not None
         bounds = self.windows[window : window + 2].tolist()
@@ -385,7 +384,7 @@ class SizedRun(Run):
 
     @functools.cached_property
     def _pools(self) -> list[int]:
-        """The number of the first pool of each window, and behind the last."""
+        """The number of the first pool of each window, and the total."""
         assert self.line.blocks.lengths is not None
         rows, samples = self.limit.rows, self.line.settings.batch_size
         if rows is not None:
@@ -395,18 +394,18 @@ class SizedRun(Run):
         return counted
 
 
-def sized_share(line: Line, settings: OrderSettings, taken: Taken) -> Share:
-    """Return the share of a rank, where batches are cut by the lengths of samples."""
+def sized_share(line: Line, settings: OrderSettings, taken: TakenBatches) -> Share:
+    """Return the share of a rank if batches are cut by the lengths of samples."""
     worlds = [*(world for world, _ in taken), settings.world_size]
     runs, ranks = _first_shares(line, worlds[0], settings)
     for (world, count), after in zip(taken, worlds[1:], strict=True):
         if count > len(ranks[0]):
             raise OptionError(f"{world} ranks took {count:,} batches each, but had {len(ranks[0]):,}")
-        left = np.concatenate([batches[count:] for batches in ranks])
-        each, over = divmod(len(left), after)
-        each += bool(over and not settings.drop_last)
-        left = _made(left, each * after, after, settings.epoch)
-        ranks = [left[each * rank : each * (rank + 1)] for rank in range(after)]
+        remaining = np.concatenate([batches[count:] for batches in ranks])
+        count_each, over = divmod(len(remaining), after)
+        count_each += bool(over and not settings.drop_last)
+        remaining = _split_largest(remaining, count_each * after, after, settings.epoch)
+        ranks = [remaining[count_each * rank : count_each * (rank + 1)] for rank in range(after)]
     start, stop = ranks[settings.rank].T
     edges = np.append(0, np.cumsum(stop - start))
     # Batches of a run that follow one another are one stretch.
@@ -418,7 +417,7 @@ def sized_share(line: Line, settings: OrderSettings, taken: Taken) -> Share:
 
 
 def _first_shares(line: Line, world: int, settings: OrderSettings) -> tuple[list[SizedRun], list[Stretches]]:
-    """Return the runs of the ranks that begin an epoch, and the batches of each, of which there are as many."""
+    """Return the runs of the ranks that begin an epoch, and their batches: the same number for each."""
     total = line.blocks.total_rows
     whole = replace(settings, drop_last=False, batch_size=max(settings.batch_size, total))
     edges = rank_edges(total, world, whole, count_batches(total, world, whole))
@@ -428,7 +427,7 @@ def _first_shares(line: Line, world: int, settings: OrderSettings) -> tuple[list
         ranks.append(batches[: len(batches) - (settings.drop_last and not run.last_is_full)])
     if not settings.drop_last:
         most = max(map(len, ranks))
-        return runs, [_made(batches, most, world, settings.epoch) for batches in ranks]
+        return runs, [_split_largest(batches, most, world, settings.epoch) for batches in ranks]
     fewest = min(map(len, ranks))
     if fewest == 0:
         raise OptionError(
@@ -437,8 +436,8 @@ def _first_shares(line: Line, world: int, settings: OrderSettings) -> tuple[list
     return runs, [batches[:fewest] for batches in ranks]
 
 
-def _made(batches: Stretches, count: int, ranks: int, epoch: int) -> Stretches:
-    """Return so many batches, the largest cut in two until there are."""
+def _split_largest(batches: Stretches, count: int, ranks: int, epoch: int) -> Stretches:
+    """Cut the largest batches in two until there are `count`."""
     while len(batches) < count:
         sizes = batches[:, 1] - batches[:, 0]
         largest = np.argsort(-sizes, kind="stable")[: count - len(batches)]

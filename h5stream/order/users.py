@@ -1,4 +1,4 @@
-"""What users decide of orders: what ``draw=`` takes, a function among it, whose windows are checked; and samplers."""
+"""Orders that users define: values of ``draw=``, functions whose windows are checked, and samplers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import Order, Window
 from h5stream.order.places import is_ascending, narrowed
+from h5stream.samples.segments import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """A rank among others.
+    """The rank of this process among others.
 
     Attributes
     ----------
     rank : int
         From 0.
     world_size : int
-        How many ranks there are.
+        The number of ranks.
     """
 
     rank: int = 0
@@ -36,17 +37,17 @@ class Ranks:
 
 
 OrderFactory = Callable[[Blocks, int, Ranks], Order]
-"""Makes the order of an epoch on a rank, of the blocks, the number of the epoch, and the ranks."""
+"""Makes the order of an epoch on a rank from the blocks, the number of the epoch and the ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CheckedOrder:
-    """An order of the user's, each window of which is checked as it comes and put into the files' row numbers."""
+    """A user's order: checks each window as it arrives, and translates it to row numbers of the files."""
 
     order: Any
     blocks: Blocks
-    batch_rows: int  # of a batch, at most
-    window_rows: int  # in memory together, at most
+    batch_rows: int  # at most, in a batch
+    window_rows: int  # at most, in memory together
     drawn: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
@@ -60,11 +61,11 @@ class CheckedOrder:
 
     @property
     def batches(self) -> int:
-        """How many batches."""
+        """The number of batches."""
         return int(self.order.batches)
 
     def of_places(self) -> CheckedOrder:
-        """Return the same order of the rows' places, whatever rows of the files these are."""
+        """Return the same order in places of the selection instead of rows of the files."""
         return replace(self, blocks=replace(self.blocks, rows=None))
 
     def batch_size_of(self, batch: int) -> int:
@@ -77,10 +78,10 @@ class CheckedOrder:
         return int(size)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Return windows of batches from one on, each of whose places is given once, and all are filled in the end."""
+        """Yield checked windows from a batch on; raise if a place is given twice, or stays empty."""
         complete, filled = first_batch, np.zeros(0, dtype=np.int64)  # places of batches that are not complete
-        for given in self.order.windows(first_batch):
-            rows, batch, within = self._checked(given, first_batch)
+        for window in self.order.windows(first_batch):
+            rows, batch, within = self._checked(window, first_batch)
             if not len(rows):
                 continue
             filled = np.sort(np.append(filled, batch * self.batch_rows + within))
@@ -88,19 +89,19 @@ class CheckedOrder:
             if len(twice) or batch.min() < complete:
                 number = twice[0] // self.batch_rows if len(twice) else batch.min()
                 raise OptionError(f"draw= gave two rows for one place of batch {number}; each place has one")
-            while (have := self._rows_of(filled, complete)) and have == self.batch_size_of(complete):
-                filled, complete = filled[have:], complete + 1
+            while (count := self._rows_of(filled, complete)) and count == self.batch_size_of(complete):
+                filled, complete = filled[count:], complete + 1
             yield self._of_files(rows, batch, within)
         if complete < self.batches:
-            size, have = self.batch_size_of(complete), self._rows_of(filled, complete)
-            raise OptionError(f"draw= says that batch {complete} has {size} rows, but its windows gave {have} of them")
+            size, count = self.batch_size_of(complete), self._rows_of(filled, complete)
+            raise OptionError(f"draw= says that batch {complete} has {size} rows, but its windows gave {count} of them")
 
     def _rows_of(self, filled: NDArray[np.int64], batch: int) -> int:
-        """Return how many of the places that are filled are of a batch, the first of theirs."""
+        """Count the filled places that belong to a batch, the first in `filled`."""
         return int(np.searchsorted(filled, (batch + 1) * self.batch_rows))
 
-    def _checked(self, window: Any, first_batch: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return what of a window was not taken before: rows, batches and places in these."""
+    def _checked(self, window: object, first_batch: int) -> tuple[Ints, Ints, Ints]:
+        """Check a window; return the rows, batches and places of those that were not taken before."""
         if not isinstance(window, Window):
             raise OptionError(f"draw= gave {window!r:.100} for a window; its windows are h5stream.order.Window")
         rows, batch, within = (_numbers(window, name) for name in ("rows", "batch", "within"))
@@ -119,18 +120,18 @@ class CheckedOrder:
                 f"{self.window_rows:,} rows of {most:,}: give smaller windows, or the rows of the "
                 "largest as window=, or more memory_budget="
             )
-        numbers, of = np.unique(batch, return_inverse=True)
+        numbers, batch_index = np.unique(batch, return_inverse=True)
         sizes = np.array([self.batch_size_of(number) for number in numbers.tolist()], dtype=np.int64)
-        wrong = np.flatnonzero((within < 0) | (within >= sizes[of]))
+        wrong = np.flatnonzero((within < 0) | (within >= sizes[batch_index]))
         if len(wrong):
-            number, size = batch[wrong[0]], sizes[of[wrong[0]]]
+            number, size = batch[wrong[0]], sizes[batch_index[wrong[0]]]
             raise OptionError(
                 f"draw= says that batch {number} has {size} rows, and gave it a row at place {within[wrong[0]]}; "
                 f"places are 0 to {size - 1}"
             )
         return rows, batch, within
 
-    def _of_files(self, places: NDArray[Any], batch: NDArray[Any], within: NDArray[Any]) -> Window:
+    def _of_files(self, places: Ints, batch: Ints, within: Ints) -> Window:
         rows = narrowed(self.blocks.rows_at(places))
         if not is_ascending(rows):
             by_row = np.argsort(rows, kind="stable")
@@ -138,7 +139,7 @@ class CheckedOrder:
         return Window(rows=rows, batch=batch, within=within, drawn=self.drawn)
 
 
-def _numbers(window: Window, name: str) -> NDArray[Any]:
+def _numbers(window: Window, name: str) -> Ints:
     numbers = np.asarray(getattr(window, name))
     if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
         raise OptionError(
@@ -147,7 +148,7 @@ def _numbers(window: Window, name: str) -> NDArray[Any]:
     return numbers.astype(np.int64, copy=False)
 
 
-def _check_range(numbers: NDArray[Any], count: int, what: str, all_of_them: str) -> None:
+def _check_range(numbers: Ints, count: int, what: str, all_of_them: str) -> None:
     wrong = numbers[(numbers < 0) | (numbers >= count)]
     if len(wrong):
         raise OptionError(f"draw= gave {what} {wrong[0]}, but there are {count:,} {all_of_them}, 0 to {count - 1:,}")
@@ -295,7 +296,7 @@ class Sized:
 def checked_drawn(
     draw: Any, what: str, kinds: str = "Weighted(...), Balanced(...)"
 ) -> Weighted | Balanced | int | None:
-    """Return what says which samples an epoch takes, a count as a plain number; refuse all else."""
+    """Validate which samples an epoch takes: an integer becomes an int, other types are refused."""
     if draw is None or isinstance(draw, Weighted | Balanced):
         return draw
     return checked_number(what, draw, 1, f"{kinds} or a positive number of samples")
@@ -319,72 +320,72 @@ _Listed = tuple[NDArray[np.int64], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenOrder:
-    """The batches that a sampler decides."""
+class SamplerOrder:
+    """The batches that a user's sampler decides."""
 
-    source: Any  # the sampler that was given
-    batched: Any  # what gives the indices of each batch: the same, or one of torch's over it
+    source: Any  # the user's sampler
+    batched: Any  # yields the indices of each batch: `source` itself, or torch's BatchSampler over it
     is_single: bool  # whether an index may stand for a batch, of a sample without an axis of rows
-    rows: Any = None  # the file's row for each index, where that is not the index itself
+    rows: Any = None  # the file's row for each index; None if these are the same
 
     @property
-    def said_rows(self) -> int | None:
-        """Rows of a batch, at most: as asked for, or as the sampler says by its attribute; None if it does not."""
+    def batch_rows(self) -> int | None:
+        """The most rows of a batch, from the sampler's lists or its `batch_size`; None if unknown."""
         if self.is_single and not hasattr(self.source, "batch_size"):
             return 1
         if isinstance(self.batched, (list, tuple)):
             return max((1, *(len(batch) if hasattr(batch, "__len__") else 1 for batch in self.batched)))
-        said = getattr(self.batched, "batch_size", None)
-        return said if isinstance(said, int) and said > 0 else None
+        size = getattr(self.batched, "batch_size", None)
+        return size if isinstance(size, int) and size > 0 else None
 
     @property
     def count(self) -> int | None:
-        """Batches of an epoch, where the sampler can tell."""
+        """The number of batches of an epoch, if the sampler has a length."""
         try:
             return len(self.batched)
         except TypeError:
             return None
 
     def batches(self) -> Iterator[Any]:
-        """Return the indices of each batch."""
+        """Return an iterator over the indices of each batch."""
         if self.is_single:
             return ([index] if np.ndim(index) == 0 else index for index in self.batched)
         return iter(self.batched)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the sampler, if it wants to know."""
+        """Call the sampler's `set_epoch`, if it has one."""
         if (move := getattr(self.source, "set_epoch", None)) is not None:
             move(epoch)
 
 
 @dataclass(kw_only=True, eq=False)
 class ListedOrder:
-    """Batches of given rows; consecutive batches are read together."""
+    """Batches of listed rows; consecutive batches are read together."""
 
     listed: Iterable[Rows]
     together: int  # batches of a window
-    total_rows: int  # that may be named, without `rows`
-    batches: int | None = None  # how many, where the sampler could tell
-    most_rows: int | None = None  # of a batch
-    rows: NDArray[np.int64] | None = None  # the file's row for each that is named
-    checksum: int = 0  # of the indices of batches that were taken before; 0 for any
+    total_rows: int  # rows that the lists may name, if `rows` is None
+    batches: int | None = None  # how many, if the sampler has a length
+    most_rows: int | None = None  # at most, in a batch
+    rows: NDArray[np.int64] | None = None  # the file's row for each listed one
+    checksum: int = 0  # of the indices of batches taken before a resume; 0 accepts any
     drawn: tuple[int, int] = (0, 0)
     _sizes: dict[int, int] = field(default_factory=dict)
     _checksums: dict[int, int] = field(default_factory=dict)
 
     def batch_size_of(self, batch: int) -> int:
-        """Return the rows of a batch that a window has named."""
+        """Return the rows of a batch that a window has named; once per batch."""
         return self._sizes.pop(batch)
 
     def take_checksum(self, batches: int) -> int:
-        """Return the checksum of the indices of the first `batches` batches; once, after a window named the last."""
+        """Return, once, the checksum of the indices of the first `batches` batches, once windows named them all."""
         return self._checksums.pop(batches)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Return windows of `together` batches each; the batches before the first are asked for, but not read.
+        """Yield windows of `together` batches each; earlier batches are requested from the sampler, but not read.
 
-        The first is asked for in the calling thread, the user's: there most samplers draw from torch's generator. What
-        goes wrong is kept for whoever takes the windows.
+        The first batch is requested in the calling thread, the user's, since most samplers draw from torch's generator
+        there. An exception is raised when the windows are iterated.
         """
         batches, begun, failure = self._from(first_batch), [], None
         try:
@@ -394,24 +395,24 @@ class ListedOrder:
         return self._windows(itertools.chain(begun, batches), first_batch, failure)
 
     def _windows(self, batches: Iterator[_Listed], number: int, failure: Exception | None) -> Iterator[Window]:
-        held: list[_Listed] = []
+        pending: list[_Listed] = []
         while failure is None:
             try:
-                held.append(next(batches))
+                pending.append(next(batches))
             except StopIteration:
                 break
             except Exception as error:  # the batches before it are good
                 failure = error
-            if len(held) == self.together:
-                yield self._window(held, number)
-                number, held = number + len(held), []
-        if held:
-            yield self._window(held, number)
+            if len(pending) == self.together:
+                yield self._window(pending, number)
+                number, pending = number + len(pending), []
+        if pending:
+            yield self._window(pending, number)
         if failure is not None:
             raise failure
 
     def _from(self, first_batch: int) -> Iterator[_Listed]:
-        """Yield the rows of batches from one on, each with the checksum of all indices so far."""
+        """Yield the rows of batches from `first_batch` on, each with the checksum of all indices so far."""
         batches, checksum = map(self._checked, self.listed), 0
         for rows in itertools.islice(batches, first_batch):
             checksum = _checksum(rows, checksum)
@@ -427,32 +428,32 @@ class ListedOrder:
     def _checked(self, batch: Rows) -> NDArray[np.int64]:
         check_ordered("a batch of the sampler", batch)
         try:
-            given = np.asarray(batch if hasattr(batch, "__array__") else list(batch)).reshape(-1)
+            indices = np.asarray(batch if hasattr(batch, "__array__") else list(batch)).reshape(-1)
         except (TypeError, ValueError):
             raise OptionError(
                 f"the sampler gave {reprlib.repr(batch)} for a batch; sampler= gives row numbers one by one, and "
                 "batch_sampler= lists of them"
             ) from None
-        if len(given) == 0:
+        if len(indices) == 0:
             raise OptionError("the sampler gave an empty batch; every batch needs at least one row")
-        if not np.issubdtype(given.dtype, np.integer):
-            raise OptionError(f"the sampler gave {given[0]!r}; rows are named by integers")
-        if self.most_rows is not None and len(given) > self.most_rows:
+        if not np.issubdtype(indices.dtype, np.integer):
+            raise OptionError(f"the sampler gave {indices[0]!r}; rows are named by integers")
+        if self.most_rows is not None and len(indices) > self.most_rows:
             raise OptionError(
-                f"the sampler gave a batch of {len(given):,} rows, but there is room for {self.most_rows:,}; "
+                f"the sampler gave a batch of {len(indices):,} rows, but there is room for {self.most_rows:,}; "
                 "let its attribute batch_size say how many rows a batch has at most, or raise memory_budget="
             )
-        rows, total = given.astype(np.int64), self.total_rows if self.rows is None else len(self.rows)
+        rows, total = indices.astype(np.int64), self.total_rows if self.rows is None else len(self.rows)
         wrong = rows[(rows < -total) | (rows >= total)]
         if len(wrong):
             raise OptionError(f"the sampler gave row {wrong[0]}, but there are {total:,} rows")
         rows[rows < 0] += total
         return rows if self.rows is None else self.rows[rows]
 
-    def _window(self, held: list[_Listed], number: int) -> Window:
-        for k, (rows, checksum) in enumerate(held, number):
+    def _window(self, listed: list[_Listed], number: int) -> Window:
+        for k, (rows, checksum) in enumerate(listed, number):
             self._sizes[k], self._checksums[k + 1] = len(rows), checksum
-        return replace(Window.of_batches(number, [rows for rows, _ in held]), drawn=self.drawn)
+        return replace(Window.of_batches(number, [rows for rows, _ in listed]), drawn=self.drawn)
 
 
 def _checksum(rows: NDArray[np.int64], before: int) -> int:

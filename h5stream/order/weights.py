@@ -1,8 +1,8 @@
-"""Which samples an epoch takes and how often, where that is not each once: by weights, by classes, in stated shares.
+"""Draws: which samples an epoch takes and how often, if not each once: by weights, by classes, in stated shares.
 
-All draw *places* of the blocks of the whole data, as a function of seed and epoch alone. An epoch's own blocks follow
-from them: each is what was drawn of a block, in several *turns* where that is more than the block has samples, so that
-copies do not crowd one window, and each time that a chunk is decoded it gives about as many samples as in any epoch.
+Draws are *places* of the blocks of the whole data, as a function of seed and epoch alone. They define the blocks of the
+epoch: each contains what was drawn from one block, in several *turns* if that is more than the block has samples,
+so that copies do not crowd one window, and a decoded chunk serves about as many samples as in any epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
@@ -24,53 +24,53 @@ from h5stream.samples.segments import Ints
 from h5stream.samples.space import Space
 
 TURNS_A_WINDOW = 16
-"""Turns of a source that a window holds, at least: what it has of the source strays by less than one of them."""
+"""Minimum turns of a source in a window, which then deviates from the source's share by less than one turn."""
 
 
 def digest(*parts: Any) -> str:
     """Return a digest of bytes and arrays, for a state."""
-    found = hashlib.blake2b(digest_size=8)
+    hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
-        found.update(part)
-    return found.hexdigest()
+        hashed.update(part)
+    return hashed.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpochDraws:
-    """Draws an epoch's samples. Any thread may draw."""
+    """Draws an epoch's samples. Thread-safe."""
 
-    kind: str  # by what they are drawn, for a state
+    kind: str  # how they are drawn, for a state
     count: int  # samples of an epoch
-    told: Sequence[Any]  # what the draws depend on besides seed and epoch
+    inputs: Sequence[Any]  # what the draws depend on besides seed and epoch
     drawn: Callable[[int, int], Places]  # the samples that an epoch takes, ascending, by seed and epoch
-    at: Places | None = None  # the place of each sample, where that is not its number
+    at: Places | None = None  # the place of each sample; None if that is its number
 
     @property
     def fingerprint(self) -> str:
-        """What the draws depend on besides seed and epoch, for a state."""
-        return f"{self.count} by {self.kind}, {digest(*map(np.ascontiguousarray, self.told))}"
+        """A digest of the inputs besides seed and epoch, for a state."""
+        return f"{self.count} by {self.kind}, {digest(*map(np.ascontiguousarray, self.inputs))}"
 
     def places(self, seed: int, epoch: int) -> Places:
-        """Return the places that an epoch takes, ascending; one that is taken twice comes twice."""
-        found = self.drawn(seed, epoch)
+        """Return the places that an epoch takes, ascending, with repetitions."""
+        places = self.drawn(seed, epoch)
         if self.at is not None:  # which samples were drawn does not depend on how they are stored
-            for piece in pieces(len(found)):
-                found[piece] = self.at[found[piece]]
-            found.sort()
-        return found
+            for piece in pieces(len(places)):
+                places[piece] = self.at[places[piece]]
+            places.sort()
+        return places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedDraws:
-    """What will draw an epoch's samples, before it takes any memory."""
+    """Draws that are planned but not made, so that their memory can be counted first."""
 
     count: int  # samples of an epoch
-    nbytes: int  # bytes that it takes, and for a moment while it is made or draws, beside what it draws
-    make: Callable[[], EpochDraws]  # makes it
+    nbytes: int  # peak bytes of the `EpochDraws` and of drawing, without the result
+    make: Callable[[], EpochDraws]  # makes the draws
 
 
 def weighted_draws(weights: NDArray[np.float64], count: int) -> EpochDraws:
-    """Draw one after the other, each sample as likely as its weight says: counts are multinomial."""
+    """Draw independently with probabilities in proportion to weights: counts are multinomial."""
     places, before = len(weights), 0.0
     until = np.divide(weights, weights.max(), out=new_array(places, np.float64))
     for piece in pieces(places):
@@ -78,22 +78,22 @@ def weighted_draws(weights: NDArray[np.float64], count: int) -> EpochDraws:
         until[piece] = np.cumsum(until[piece])
         before = until[piece.stop - 1]
     until *= places / until[-1]
-    # Whatever rounding did: every draw finds a place, and one of some weight.
+    # Despite rounding every draw finds a place, and one with a positive weight.
     until[np.searchsorted(until, until[-1]) :] = np.inf
 
     def drawn(seed: int, epoch: int) -> Places:
         every = _fractions(count, seed, epoch, places)
-        every.sort()  # so that finding costs less than this did
+        every.sort()  # sorted keys speed up the search
         taken: Places = new_array(count, place_dtype(places))
         for piece in pieces(count):
             taken[piece] = np.searchsorted(until, every[piece], side="right")
         return taken
 
-    return EpochDraws(kind="WeightedDraws", count=count, told=[until], drawn=drawn)
+    return EpochDraws(kind="WeightedDraws", count=count, inputs=[until], drawn=drawn)
 
 
 def distinct_draws(weights: NDArray[np.float64], count: int) -> EpochDraws:
-    """Draw by weights of those that are left: the least exponential variates by weight (Efraimidis, Spirakis 2006)."""
+    """Draw without replacement by weights: the least exponential variates by weight (Efraimidis, Spirakis 2006)."""
     weights = weights / weights.max()
 
     def drawn(seed: int, epoch: int) -> Places:
@@ -104,53 +104,53 @@ def distinct_draws(weights: NDArray[np.float64], count: int) -> EpochDraws:
         keys[weights == 0] = np.inf
         chosen = np.argpartition(keys, count - 1)[:count]
         del keys
-        found: Places = chosen.astype(place_dtype(len(weights)))
-        found.sort()
-        return found
+        places: Places = chosen.astype(place_dtype(len(weights)))
+        places.sort()
+        return places
 
-    return EpochDraws(kind="DistinctDraws", count=count, told=[weights], drawn=drawn)
+    return EpochDraws(kind="DistinctDraws", count=count, inputs=[weights], drawn=drawn)
 
 
 def _fractions(count: int, seed: int, epoch: int, size: int) -> NDArray[np.float64]:
-    """Return random numbers from 0 to less than a size, in the memory of their bits: there are many."""
+    """Return random numbers from 0 to less than `size`, in the memory of their random bits."""
     words = random_words(count, seed, epoch, DRAWS)
     words >>= np.uint64(11)
     return np.multiply(words, size * 2.0**-53, out=words.view(np.float64), casting="unsafe")
 
 
 def class_draws(classes: NDArray[np.integer[Any]], counts: Sequence[int]) -> EpochDraws:
-    """Draw a stated number of each class, of which each sample comes as often as any other, but for one."""
+    """Draw a stated number of samples of each class; within a class, counts differ by at most one."""
     wanted, sizes, total = np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=np.int64), len(classes)
-    classes = classes.astype(np.uint16, copy=False)  # which sort in one pass over them
+    classes = classes.astype(np.uint16, copy=False)  # 16 bits sort in one pass
     for piece in pieces(total):
         sizes += np.bincount(classes[piece], minlength=len(counts))
     times: Ints = wanted // np.maximum(1, sizes)
 
     def drawn(seed: int, epoch: int) -> Places:
-        left = wanted - times * sizes
+        remaining = wanted - times * sizes
         once_more = new_array(total, np.uint8)  # a byte each: they are set in no order
         once_more[:] = 0
         shuffled = permutation(total, seed, epoch, DRAWS)
         for piece in pieces(total):
-            if not left.any():
+            if not remaining.any():
                 break
-            some = shuffled[piece]
-            of = classes[some]
-            by_class = np.argsort(of, kind="stable")
-            there = np.bincount(of, minlength=len(left))
-            number = np.arange(len(some)) - np.repeat(np.cumsum(there) - there, there)
-            once_more[some[by_class[number < np.repeat(left, there)]]] = 1
-            left -= np.minimum(left, there)
+            samples = shuffled[piece]
+            sample_classes = classes[samples]
+            by_class = np.argsort(sample_classes, kind="stable")
+            available = np.bincount(sample_classes, minlength=len(remaining))
+            number = np.arange(len(samples)) - np.repeat(np.cumsum(available) - available, available)
+            once_more[samples[by_class[number < np.repeat(remaining, available)]]] = 1
+            remaining -= np.minimum(remaining, available)
         del shuffled
-        return _repeated(lambda some: times[classes[some]] + once_more[some], total, sum(counts))
+        return _repeated(lambda samples: times[classes[samples]] + once_more[samples], total, sum(counts))
 
-    return EpochDraws(kind="ClassDraws", count=sum(counts), told=[wanted, classes], drawn=drawn)
+    return EpochDraws(kind="ClassDraws", count=sum(counts), inputs=[wanted, classes], drawn=drawn)
 
 
 def source_draws(blocks: Blocks, counts: Sequence[int]) -> EpochDraws:
-    """Draw a stated number of each source, an endless line of passes that take its blocks in another order each.
+    """Draw a stated number from each source, in endless passes over its blocks, each in another random order.
 
-    An epoch takes up where the last one stopped, so no sample is left behind.
+    An epoch continues where the last one stopped, so no sample is left behind.
     """
     assert blocks.strata is not None
     all_edges, sizes = blocks.edges, np.diff(blocks.edges)
@@ -158,35 +158,35 @@ def source_draws(blocks: Blocks, counts: Sequence[int]) -> EpochDraws:
 
     def drawn(seed: int, epoch: int) -> Places:
         whole, ends = np.zeros(len(sizes), dtype=np.int64), []
-        for number, (ours, count) in enumerate(zip(blocks_of, counts, strict=True)):
-            length, begin = int(sizes[ours].sum()), epoch * count
+        for number, (blocks_here, count) in enumerate(zip(blocks_of, counts, strict=True)):
+            length, begin = int(sizes[blocks_here].sum()), epoch * count
             if not count:
                 continue
-            whole[ours] += (begin + count) // length - begin // length
-            for place, times in ((begin, -1), (begin + count, 1)):  # what the epoch before took, and this one does
-                line = ours[permutation(len(ours), seed, place // length, DRAWS, number)]
+            whole[blocks_here] += (begin + count) // length - begin // length
+            for place, times in ((begin, -1), (begin + count, 1)):  # subtract the previous epoch's part, add this one's
+                line = blocks_here[permutation(len(blocks_here), seed, place // length, DRAWS, number)]
                 edges = np.append(0, np.cumsum(sizes[line]))
                 until = int(np.searchsorted(edges, place % length, side="right")) - 1
                 whole[line[:until]] += times
                 first = int(all_edges[line[until]])
                 ends.append((first, first + place % length - int(edges[until]), times))
 
-        def times_of(some: slice) -> Ints:
-            low, high = np.searchsorted(all_edges, [some.start, some.stop], side="right") - 1
-            edges = np.clip(all_edges[low : high + 2], some.start, some.stop)
-            found: Ints = np.repeat(whole[low : low + len(edges) - 1], np.diff(edges))
+        def times_of(piece: slice) -> Ints:
+            low, high = np.searchsorted(all_edges, [piece.start, piece.stop], side="right") - 1
+            edges = np.clip(all_edges[low : high + 2], piece.start, piece.stop)
+            counted: Ints = np.repeat(whole[low : low + len(edges) - 1], np.diff(edges))
             for first, stop, times in ends:
-                found[max(0, first - some.start) : max(0, stop - some.start)] += times
-            return found
+                counted[max(0, first - piece.start) : max(0, stop - piece.start)] += times
+            return counted
 
         return _repeated(times_of, int(all_edges[-1]), sum(counts))
 
-    return EpochDraws(kind="SourceDraws", count=sum(counts), told=[np.array(counts), all_edges], drawn=drawn)
+    return EpochDraws(kind="SourceDraws", count=sum(counts), inputs=[np.array(counts), all_edges], drawn=drawn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceShares:
-    """Which samples come from which of several sources, and what share of each epoch."""
+    """The samples of each of several sources, and the shares of the sources in an epoch."""
 
     names: tuple[str, ...]  # of the sources
     starts: tuple[int, ...]  # the number of each source's first sample
@@ -194,7 +194,7 @@ class SourceShares:
     stop: str  # `"first"`: an epoch ends when the first source has given all its samples; `"all"`: when each has
 
     def counts(self, sizes: Ints, total: int | None = None) -> list[int]:
-        """Return the samples of each source in an epoch: of so many together, or as `stop` says."""
+        """Return the samples of each source in an epoch: of `total` samples, or as `stop` says."""
         shares = np.array(self.shares)
         if total is not None:
             return shared_out(total, shares)
@@ -203,9 +203,9 @@ class SourceShares:
         return counts
 
     def stratified(self, blocks: Blocks) -> Blocks:
-        """Return the same samples in blocks that are each of one source, and say of which."""
+        """Split blocks so that each has samples of one source, and record that source."""
 
-        def source_of(samples: Any) -> Ints:
+        def source_of(samples: ArrayLike) -> Ints:
             numbers: Ints = np.searchsorted(self.starts, samples, side="right") - 1
             return numbers
 
@@ -223,22 +223,22 @@ class SourceShares:
 
 
 def shared_out(total: int, shares: NDArray[np.float64]) -> list[int]:
-    """Cut a number into parts by shares that add up to 1, what is left over to those that lack most."""
+    """Cut a number into parts by shares that add up to 1; the largest remainders are rounded up."""
     counts = np.floor(total * shares).astype(np.int64)
     counts[np.argsort(counts - total * shares, kind="stable")[: total - int(counts.sum())]] += 1
-    found: list[int] = counts.tolist()
-    return found
+    parts: list[int] = counts.tolist()
+    return parts
 
 
 def _repeated(times_of: Callable[[slice], Ints], total: int, count: int) -> Places:
-    """Return each of so many places as often as it is to come, which is asked for some at a time."""
-    found, end = new_array(count, place_dtype(total)), 0
+    """Return places 0 to `total`, each repeated as `times_of` says for a piece of them."""
+    places, end = new_array(count, place_dtype(total)), 0
     for piece in pieces(total):
-        some = np.repeat(np.arange(piece.start, piece.stop), times_of(piece))
-        found[end : end + len(some)] = some
-        end += len(some)
+        repeated = np.repeat(np.arange(piece.start, piece.stop), times_of(piece))
+        places[end : end + len(repeated)] = repeated
+        end += len(repeated)
     assert end == count
-    return found
+    return places
 
 
 def drawn_blocks(blocks: Blocks, places: Places, *, shuffle: bool, window_rows: int) -> Blocks:
@@ -247,30 +247,30 @@ def drawn_blocks(blocks: Blocks, places: Places, *, shuffle: bool, window_rows: 
     taken = np.flatnonzero(np.diff(edges))
     first, sizes = edges[taken], np.diff(edges)[taken]
     strata = None if blocks.strata is None else blocks.strata[taken]
-    found = Blocks(edges=np.append(first, len(places)), rows=blocks.rows_at(places), strata=strata)
+    drawn = Blocks(edges=np.append(first, len(places)), rows=blocks.rows_at(places), strata=strata)
     turns = np.maximum(1, np.rint(sizes / np.diff(blocks.edges)[taken])).astype(np.int64)
     if strata is not None:
         wanted = TURNS_A_WINDOW * -(-len(places) // window_rows)
         turns = np.maximum(turns, -(-wanted // np.bincount(strata)[strata]))
     turns = np.minimum(turns, sizes)
     if not shuffle or (turns == 1).all():
-        return found
-    of = np.repeat(np.arange(len(turns)), turns)
-    turn, every = np.arange(len(of)) - np.repeat(np.cumsum(turns) - turns, turns), turns[of]
-    edges = np.append(0, np.cumsum((sizes[of] - turn + every - 1) // every))
-    strata = None if strata is None else strata[of]
-    return replace(found, edges=edges, first=first[of] + turn, every=every, strata=strata)
+        return drawn
+    block = np.repeat(np.arange(len(turns)), turns)
+    turn, every = np.arange(len(block)) - np.repeat(np.cumsum(turns) - turns, turns), turns[block]
+    edges = np.append(0, np.cumsum((sizes[block] - turn + every - 1) // every))
+    strata = None if strata is None else strata[block]
+    return replace(drawn, edges=edges, first=first[block] + turn, every=every, strata=strata)
 
 
 class DrawnBlocks:
-    """Blocks that are drawn when a reader first looks at them. # Guarantees: any thread may; two draw the same."""
+    """Blocks that are drawn on first use. # Guarantees: any thread may; two draw the same."""
 
     def __init__(self, total_rows: int, draw: Callable[[], Blocks]) -> None:
         self.total_rows, self._draw = total_rows, draw
 
     @functools.cached_property
     def drawn(self) -> Blocks:
-        """The blocks themselves."""
+        """The drawn blocks."""
         return self._draw()
 
     def __getattr__(self, name: str) -> Any:
@@ -281,12 +281,12 @@ class DrawnBlocks:
 
 
 def interleaved(blocks: NDArray[np.integer[Any]], sizes: Ints, strata: Ints) -> Ints:
-    """Put the blocks of several strata in turn: each stratum evenly along the line, its own in the order given."""
+    """Interleave the blocks of several strata: each stratum evenly along the line, in its own order."""
     place = np.empty(len(blocks))
     for stratum in np.unique(strata).tolist():
-        ours = np.flatnonzero(strata[blocks] == stratum)
-        own = sizes[blocks[ours]]
-        place[ours] = (np.cumsum(own) - own / 2) / own.sum()
+        members = np.flatnonzero(strata[blocks] == stratum)
+        own = sizes[blocks[members]]
+        place[members] = (np.cumsum(own) - own / 2) / own.sum()
     return blocks[np.argsort(place, kind="stable")].astype(np.int64, copy=False)
 
 
@@ -294,7 +294,7 @@ def interleaved(blocks: NDArray[np.integer[Any]], sizes: Ints, strata: Ints) -> 
 
 
 def random_samples(space: Space | None, rows: Ints | None, seed: int, epoch: int) -> Ints | None:
-    """Return the numbers of an epoch's samples, ascending, as often as they are drawn; None where it takes all."""
+    """Return the numbers of an epoch's random samples, ascending, with repetitions; None if it takes all samples."""
     if space is None or space.draws is None:
         return None
     (first, counts), draws = _segments(space, rows), space.draws
@@ -312,7 +312,7 @@ def random_samples(space: Space | None, rows: Ints | None, seed: int, epoch: int
 
 
 def samples_of_segments(space: Space | None, rows: Ints | None, segments: Ints) -> Ints:
-    """Return the numbers of all samples of some segments, these counted among those that samples are drawn of."""
+    """Return the numbers of all samples of some segments, numbered among those that samples are drawn from."""
     assert space is not None
     assert space.draws is not None
     if space.draws.per_epoch is not None:
@@ -326,7 +326,7 @@ def samples_of_segments(space: Space | None, rows: Ints | None, segments: Ints) 
 
 
 def _segments(space: Space, rows: Ints | None) -> tuple[Ints, Ints]:
-    """Return the place of the first sample of each segment, and how many it has, among some samples."""
+    """Return the place of each segment's first sample, and its number of samples, among some samples."""
     if rows is None:
         return space.segments
     segment = np.searchsorted(space.segments[0], rows, side="right")
@@ -334,6 +334,6 @@ def _segments(space: Space, rows: Ints | None) -> tuple[Ints, Ints]:
     return first, np.diff(np.append(first, len(rows)))
 
 
-def below(words: NDArray[np.uint64], counts: Any) -> Ints:
-    """Turn 64 random bits each into numbers from 0 to less than the counts, which are far below 2**64."""
+def below(words: NDArray[np.uint64], counts: ArrayLike) -> Ints:
+    """Turn random 64-bit words into numbers from 0 to less than the counts, which must be far below 2**64."""
     return (words % np.asarray(counts).astype(np.uint64)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Files rewritten so that they stream well. How, is a value that is checked once, and a line that a manifest keeps."""
+"""Rewriting of files so that they stream well. The `Recipe` is validated once, and stored as a line in manifests."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 30
 class Recipe:
     """The options of one `repack`."""
 
-    fields: tuple[str, ...] | None = None  # datasets to rewrite; None for all that can be
+    fields: tuple[str, ...] | None = None  # datasets to rewrite; None for all that can be rewritten
     chunk_nbytes: int = 1024 * 1024  # decoded bytes of a chunk
-    compress: str = "none"  # with numbers of 2, 4 or 8 bytes a byte shuffle comes first
+    compress: str = "none"  # a byte shuffle comes first for numbers of 2, 4 or 8 bytes
     contiguous: bool = False  # whether to store without chunks
     shuffle_rows: int | None = None  # seed of the offline shuffle
 
@@ -41,7 +41,7 @@ class Recipe:
 
     @classmethod
     def of(cls, *, fields: str | Sequence[str] | None = None, **options: Any) -> Recipe:
-        """Return a recipe with one field or several."""
+        """Return a recipe for one field or several."""
         return cls(
             fields=(fields,)
             if isinstance(fields, str)
@@ -52,5 +52,5 @@ class Recipe:
         )
 
     def to_text(self) -> str:
-        """Return one line that is the same for the same recipe."""
+        """Return a line that is equal for equal recipes."""
         return json.dumps(asdict(self), sort_keys=True)

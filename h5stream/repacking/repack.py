@@ -1,13 +1,12 @@
-"""`repack`: a file rewritten for streaming, verified row by row, in one step from absent to whole.
+"""`repack`: a file rewritten for streaming, verified row by row, which appears in one step.
 
 # Guarantees:
-# - Until it is verified, the copy lies under a name that nothing takes for a whole file, in the target's folder;
-#   its writer holds a flock on it. What an error or Ctrl-C interrupts is deleted, and what a kill -9 leaves is
-#   deleted by the next call for the same target, which finds no lock on it.
-# - The target's name is given with `link`, which fails where the name is taken, or with `replace` where the
-#   caller said `overwrite`.
+# - Until it is verified, the copy has a name that nothing takes for a complete file, in the target's folder; its
+#   writer holds a flock on it. It is deleted after an error or Ctrl-C; after a kill -9 the next call for the same
+#   target deletes it, since it is not locked.
+# - The file gets the target's name by `link`, which fails if the name exists, or by `replace` with `overwrite`.
 # - The engine's threads decode, a pool compresses, and the caller's thread writes and verifies. When `rewrite` returns
-#   or raises, all others have ended.
+#   or raises, all other threads have ended.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ PathLike = str | os.PathLike[str]
 
 Compression = Literal["none", "lz4", "zstd", "gzip"]
 
-TOGETHER_NBYTES = 16 << 20  # decoded bytes that are read together, at least: enough for every thread to have a share
-MOST_TOGETHER_NBYTES = 128 << 20  # ... and at most, where old and new chunks do not line up
-# A shuffle may hold one part in so many of the available memory; the source is read anew for what does not fit.
+TOGETHER_NBYTES = 16 << 20  # minimum decoded bytes that are read together: enough for all threads
+MOST_TOGETHER_NBYTES = 128 << 20  # maximum, if old and new chunks are not aligned
+# A shuffle may use this fraction (1 / 4) of the available memory; the source is read again for the rest.
 MEMORY_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepackProgress:
-    """How far one `repack` has come."""
+    """The progress of one `repack`."""
 
     step: str
     """``"writing"`` or ``"verifying"``."""
@@ -76,10 +75,10 @@ RepackProgressCallback = Callable[[RepackProgress], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepackResult:
-    """What one `repack` did."""
+    """The result of one `repack`."""
 
     source: Path | str
-    """What was rewritten."""
+    """The file that was rewritten."""
     target: Path
     """The new file."""
     bytes_before: int
@@ -87,17 +86,17 @@ class RepackResult:
     bytes_after: int
     """Size of the new file."""
     rewritten: tuple[str, ...]
-    """Datasets that lie in new chunks."""
+    """Datasets that have new chunks."""
     copied: tuple[tuple[str, str], ...]
-    """Datasets that were copied as they are, and why."""
+    """Datasets that were copied unchanged, with the reason."""
     shuffled: tuple[str, ...]
     """Datasets whose rows were permuted."""
     samples: tuple[str, ...]
-    """Of the rewritten datasets the one with the most bytes, and all that are as long: a loader's likely fields."""
+    """The rewritten dataset with the most bytes, and all of the same length: a loader's likely fields."""
     notices: tuple[str, ...]
-    """What could not be kept, or should be known."""
+    """Losses, and other facts to know."""
     seconds: float = field(compare=False)
-    """How long it took, verification included."""
+    """The duration, including verification."""
 
 
 class _Options(TypedDict, total=False):
@@ -210,30 +209,32 @@ def repack(
     many = not (len(sources) == 1 and sources[0] is source)
     pairs = _targets(sources, target, overwrite) if many else [(sources[0], target)]
     with opened_with(storage_options):
-        # An executor's threads and processes know of an object only what comes with the job.
-        known = _identities(old for old, _ in pairs)
-        jobs = [(str(old), _repacked, (old, new, recipe, overwrite, progress, known.get(old))) for old, new in pairs]
+        # The threads and processes of an executor get the identity of an object with the job.
+        identities = _identities(old for old, _ in pairs)
+        jobs = [
+            (str(old), _repacked, (old, new, recipe, overwrite, progress, identities.get(old))) for old, new in pairs
+        ]
         results = tuple(run_jobs(jobs, executor))
     return results if many else results[0]
 
 
 def _targets(sources: Sequence[PathLike], folder: PathLike, overwrite: bool) -> list[tuple[PathLike, PathLike]]:
-    """Return each of several files and where it goes; refuse what may not be written, before anything is."""
+    """Return pairs of source and target for several files; raise for targets that may not be written."""
     if not _absolute(folder).is_dir():
         raise StagingError(f"several files are rewritten into a folder, and there is no folder {folder}; make it first")
-    found: dict[Path, PathLike] = {}
+    target_sources: dict[Path, PathLike] = {}
     for source in sources:
         old = absolute(checked_path(source))
         target = _absolute(folder) / Path(old).name
-        if target in found:
-            raise OptionError(f"{found[target]} and {source} would both be {target}; use a folder for each")
-        found[target] = source
+        if target in target_sources:
+            raise OptionError(f"{target_sources[target]} and {source} would both be {target}; use a folder for each")
+        target_sources[target] = source
         check_target(old, target, overwrite=overwrite)
-    return [(source, target) for target, source in found.items()]
+    return [(source, target) for target, source in target_sources.items()]
 
 
 def _identities(sources: Iterable[PathLike]) -> dict[PathLike, SourceIdentity]:
-    """Return what those of some sources are that are objects in stores; their stores are asked for many at once."""
+    """Return the identities of the sources that are in stores, with concurrent requests."""
     far = [source for source in sources if is_address(os.fspath(source))]
     return dict(zip(far, identities_of([os.fspath(source) for source in far]), strict=True))
 
@@ -244,14 +245,14 @@ def _repacked(
     recipe: Recipe,
     overwrite: bool,
     progress: RepackProgressCallback | None,
-    known: SourceIdentity | None,
+    identity: SourceIdentity | None,
 ) -> RepackResult:
-    with opened_again(known):
+    with opened_again(identity):
         return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
 
 
 def plan_repack(source: PathLike, target: PathLike, recipe: Recipe, *, overwrite: bool) -> survey.RewritePlan:
-    """Decide what becomes of each dataset; refuse a target that may not be written or does not fit."""
+    """Decide how each dataset is copied; raise for a target that may not be written, or does not fit."""
     old, new = absolute(checked_path(source)), _absolute(target)
     check_target(old, new, overwrite=overwrite)
     plan = survey.plan_rewrite(old, recipe)
@@ -264,22 +265,24 @@ def carry_out(
 ) -> RepackResult:
     """Write and verify the new file beside the target, and give it its name."""
     new = _absolute(target)
-    told = explained(new.parent, "rewritten", plan.source, plan.estimated_nbytes)
-    with told, _part_of(new) as part, unfinished(part.unlink):
+    explaining = explained(new.parent, "rewritten", plan.source, plan.estimated_nbytes)
+    with explaining, _part_of(new) as part, unfinished(part.unlink):
         _keep_mode(plan.source, part, 0o600)
         result = rewrite(plan, part, progress)
         _keep_mode(plan.source, part)
         notices = result.notices
         if needs := needed_elsewhere(Path(plan.source), part):
-            said = f"{plan.source} needs other files, whose names lead elsewhere or nowhere from {new.parent}: {needs}"
-            notices += (f"{said}. Put them there as well, or write the new file beside its source",)
+            problem = (
+                f"{plan.source} needs other files, whose names lead elsewhere or nowhere from {new.parent}: {needs}"
+            )
+            notices += (f"{problem}. Put them there as well, or write the new file beside its source",)
         part.replace(new) if overwrite else give_name(part, new)
         flush_folder(new.parent)
     return replace(result, target=new, notices=notices)
 
 
 def _keep_mode(source: str, part: Path, at_least: int = 0) -> None:
-    """Give a file the permissions of its source; an object in a store has none, nor have some file systems."""
+    """Give a file the permissions of its source; objects in stores, and some file systems, have none."""
     if not is_address(source):
         with contextlib.suppress(PermissionError):
             part.chmod(os.stat(source).st_mode & 0o777 | at_least)
@@ -287,13 +290,13 @@ def _keep_mode(source: str, part: Path, at_least: int = 0) -> None:
 
 def _absolute(path: PathLike) -> Path:
     if is_address(address := restored(path)):
-        said = f"repack writes local files only, and {address} is in a store: name one, and copy it there"
-        raise StagingError(said)
+        message = f"repack writes local files only, and {address} is in a store: name one, and copy it there"
+        raise StagingError(message)
     return Path(os.path.abspath(os.path.expanduser(path)))
 
 
 def check_target(source: str, target: Path, *, overwrite: bool) -> None:
-    """Refuse a target that is the source, is no file, exists, or has no folder."""
+    """Raise if a target is the source, is not a file, exists, or has no folder."""
     if os.path.exists(target) and os.path.exists(source) and os.path.samefile(source, target):
         raise OptionError(f"{target} is the source itself; repack writes a new file, so give it another name")
     if target.exists() and not target.is_file():
@@ -310,17 +313,17 @@ def check_target(source: str, target: Path, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def _part_of(target: Path) -> Iterator[Path]:
-    """Return the unfinished file: locked while it is written, and gone afterwards; delete those of dead processes."""
+    """Yield the unfinished file, locked while it is written and deleted afterwards; delete those of dead processes."""
     prefix = f".{target.name[:200]}."
     for path in target.parent.glob(f"{glob.escape(prefix)}????????.part"):
-        with contextlib.suppress(OSError), path.open("rb+") as left:
-            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError), path.open("rb+") as leftover:
+            fcntl.flock(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path.with_suffix(".object"), ignore_errors=True)
             path.unlink()
     while True:
         part = target.with_name(f"{prefix}{uuid.uuid4().hex[:8]}.part")
         with part.open("x") as made:
-            fcntl.flock(made, fcntl.LOCK_EX)  # a sweep of the same target holds it for a moment, and takes it away
+            fcntl.flock(made, fcntl.LOCK_EX)  # a concurrent cleanup of the same target may lock and delete it
             if os.fstat(made.fileno()).st_nlink:
                 try:
                     yield part
@@ -329,7 +332,7 @@ def _part_of(target: Path) -> Iterator[Path]:
                 return
 
 
-# --- One file rewritten and verified.
+# --- Rewriting and verifying one file.
 
 
 _Order = NDArray[np.int64] | None
@@ -340,7 +343,7 @@ _NewChunk = tuple[int, NDArray[np.uint8], int, _Encoded]
 def rewrite(plan: survey.RewritePlan, target: Path, progress: RepackProgressCallback | None = None) -> RepackResult:
     """Write the new file over `target`, which exists, and verify it against the source, which must not change."""
     with contextlib.ExitStack() as meanwhile:
-        # An object is read twice, dataset by dataset: it lies beside the new file, where there is room.
+        # An object is read twice, dataset by dataset: fetch it beside the new file if there is room.
         if is_address(plan.source) and 3 * identity_of(plan.source).size < usable_bytes(target.parent)[0]:
             meanwhile.enter_context(fetched_ahead(plan.source, str(target.with_suffix(".object"))))
             plan = survey.plan_rewrite(plan.source, plan.recipe)
@@ -349,7 +352,7 @@ def rewrite(plan: survey.RewritePlan, target: Path, progress: RepackProgressCall
 
 def _rewrite(plan: survey.RewritePlan, target: Path, progress: RepackProgressCallback | None) -> RepackResult:
     begin, identity, order, bytes_done = time.monotonic(), identity_of(plan.source), plan.order(), 0
-    total = sum(each.nbytes for each in (*plan.rewritten, *plan.datasets))
+    total = sum(dataset_plan.nbytes for dataset_plan in (*plan.rewritten, *plan.datasets))
 
     def tell(step: str, dataset: survey.RawDataset, nbytes: int) -> None:
         nonlocal bytes_done
@@ -367,16 +370,20 @@ def _rewrite(plan: survey.RewritePlan, target: Path, progress: RepackProgressCal
                 new.permute_rows(dataset, moved)
     uncompared = survey.verify(plan, target, new.places, order, functools.partial(tell, "verifying"))
     identity.check_unchanged()
-    rows = max(plan.rewritten, key=lambda each: each.nbytes).rows if plan.rewritten else 0
+    rows = max(plan.rewritten, key=lambda dataset_plan: dataset_plan.nbytes).rows if plan.rewritten else 0
     return RepackResult(
         source=plan.source if is_address(plan.source) else Path(plan.source),
         target=target,
         bytes_before=identity.size,
         bytes_after=target.stat().st_size,
-        rewritten=tuple(each.path for each in plan.rewritten),
-        copied=tuple((each.path, each.reason or "not among fields=") for each in plan.datasets if not each.rewritten),
-        shuffled=tuple(each.path for each in plan.datasets if each.shuffled),
-        samples=tuple(each.path for each in plan.rewritten if each.rows == rows),
+        rewritten=tuple(dataset_plan.path for dataset_plan in plan.rewritten),
+        copied=tuple(
+            (dataset_plan.path, dataset_plan.reason or "not among fields=")
+            for dataset_plan in plan.datasets
+            if not dataset_plan.rewritten
+        ),
+        shuffled=tuple(dataset_plan.path for dataset_plan in plan.datasets if dataset_plan.shuffled),
+        samples=tuple(dataset_plan.path for dataset_plan in plan.rewritten if dataset_plan.rows == rows),
         notices=(*plan.notices, *new.notices, *uncompared),
         seconds=time.monotonic() - begin,
     )
@@ -391,7 +398,7 @@ def _written(new: survey.NewFile, dataset: survey.RawDataset, order: _Order, pla
     def encoded(chunk: NDArray[np.uint8], rows: int) -> _Encoded:
         used = rows * dataset.row_nbytes
         if dataset.is_sparse and np.array_equal(chunk[:used], nothing[:used]):
-            return None  # never written in the source either
+            return None  # not written in the source either
         chunk[used:] = nothing[used:]
         return survey.encode(filters, chunk)
 
@@ -410,7 +417,7 @@ def _written(new: survey.NewFile, dataset: survey.RawDataset, order: _Order, pla
 def _cut(
     rows: NDArray[np.uint8], chunk_rows: int, encoded: Callable[[NDArray[np.uint8], int], _Encoded]
 ) -> Iterator[_NewChunk]:
-    """Yield the new chunks of rows that are in memory already, each as `_decoded` does."""
+    """Yield the new chunks of rows that are in memory, in the format of `_decoded`."""
     memory = np.empty(chunk_rows * rows.shape[1], dtype=np.uint8)
     for number, start in enumerate(range(0, len(rows), chunk_rows)):
         own = rows[start : start + chunk_rows]
@@ -421,7 +428,7 @@ def _cut(
 def _decoded(
     dataset: survey.RawDataset, chunk_rows: int, order: _Order, encoded: Callable[[NDArray[np.uint8], int], _Encoded]
 ) -> Iterator[_NewChunk]:
-    """Yield the new chunks in their order: number, the memory that holds its rows, how many, and what to store."""
+    """Yield the new chunks in order: number, memory of the rows, number of rows, and the bytes to store."""
     assert dataset.layout is not None
     threads, together = limits.cpus(), _chunks_together(dataset, chunk_rows, order)
     slot_format, nbytes = SlotFormat.for_rows(dataset.layout.fields, chunk_rows), chunk_rows * dataset.row_nbytes
@@ -436,7 +443,7 @@ def _decoded(
             batches=len(spans),
         ),
         0,
-        # A shuffle fills its memory with one window; else the next one is decoded while this one is written.
+        # A shuffle fills its memory with one window; otherwise the next one is decoded while this one is written.
         max_open_batches=together if order is not None else 2 * together,
     )
     waiting: collections.deque[tuple[int, int, Slot, Future[_Encoded]]] = collections.deque()
@@ -457,7 +464,7 @@ def _decoded(
 
 
 def _chunks_together(dataset: survey.RawDataset, chunk_rows: int, order: _Order) -> int:
-    """Choose how many new chunks are decoded as one window, so that old chunks are rarely decoded twice."""
+    """Return how many new chunks to decode as one window, so that old chunks are rarely decoded twice."""
     if order is not None:
         return max(1, limits.memory_available_bytes() // MEMORY_SHARE // (chunk_rows * dataset.row_nbytes))
     old_rows, at_least = dataset.part.chunk_rows, -(-TOGETHER_NBYTES // dataset.row_nbytes)

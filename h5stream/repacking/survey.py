@@ -1,13 +1,12 @@
-"""What a file holds, what becomes of each dataset, a new file with the same tree, and whether it holds the same.
+"""Plans for rewriting files, the new file with the same tree, and its comparison with the source.
 
-A dataset is rows of stored bytes, which can be rewritten in other chunks without knowing what they mean. A number, a
-compound, a string of fixed length: each element is so many bytes in the file, and a copy of the dataset in other chunks
-holds the same bytes. The engine reads them like any field, through a layout whose one target is the whole stored
-element.
+A dataset is treated as rows of stored bytes, which can be rewritten in other chunks without knowing their meaning.
+Each element (a number, a compound, a string of fixed length) has a fixed number of bytes, and a copy in other chunks
+has the same bytes. The engine reads them like any field, through a layout whose target is the whole stored element.
 
-# Guarantees: one thread writes. Chunks come compressed by others and are stored as they are; nothing of the source is
-# changed. When a write fails, the space that was taken is given back before the file is closed, or libhdf5 could not
-# close it: it would have to write what did not fit.
+# Guarantees: one thread writes. Chunks are compressed by other threads and stored unchanged; the source is not
+modified. When a write fails, the file is truncated before it is closed, or libhdf5 could not close it: it would try to
+write the data that did not fit.
 """
 
 from __future__ import annotations
@@ -61,103 +60,108 @@ from h5stream.storage.open.field_reader import read_fields
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.local import bytes_at, identity_of
 
-# Datasets of so few decoded bytes and chunks are read without the engine, whose threads take longer to start.
+# Datasets up to this size are read without the engine, whose threads take longer to start.
 AT_ONCE_NBYTES, AT_ONCE_CHUNKS = 128 << 10, 16
-MOST_ROW_NBYTES = 1 << 30  # HDF5's chunks end at 4 GiB, and a row must fit into one
-WORTH_SAYING = 1.1  # growth of the file from which it is said that its compression is undone
-_MOST_POINTERS_NBYTES = 1 << 28  # of a dataset that is looked at for numbers of rows
-_WORDS = (2, 4, 8)  # bytes of an element that is one unit
+MOST_ROW_NBYTES = 1 << 30  # HDF5's chunks are limited to 4 GiB, and a row must fit into one
+WORTH_SAYING = 1.1  # growth of the file from which a notice reports the lost compression
+_MOST_POINTERS_NBYTES = 1 << 28  # size limit of datasets that are searched for row numbers
+_WORDS = (2, 4, 8)  # sizes of elements that are one unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawDataset:
-    """One dataset of a file, how its stored bytes are reached, and what becomes of it."""
+    """A dataset of a file, the access to its stored bytes, and how it is copied."""
 
     path: str  # path inside the file, without the leading slash; the first one where hard links give it several
-    address: int  # of its object in the file: what tells two datasets apart
-    shape: tuple[int, ...]  # its shape; `()` for a single value or none
-    rows: int  # 0 where it has no first axis
-    stored_nbytes: int  # what it takes in the file
+    address: int  # address of its object in the file, which identifies it
+    shape: tuple[int, ...]  # `()` for a single value or none
+    rows: int  # 0 if it has no first axis
+    stored_nbytes: int  # size in the file
     element_nbytes: int  # bytes of one stored element
     row_nbytes: int  # of one row, decoded
     nbytes: int  # of all rows, decoded
-    layout: SampleLayout | None = None  # one field: its stored rows; None where only libhdf5 can read it
+    layout: SampleLayout | None = None  # one field: its stored rows; None if only libhdf5 can read it
     reason: str = ""  # why there is no layout
-    borrowed: bool = False  # whether its rows are those of other datasets or files
+    borrowed: bool = False  # whether its rows are in other datasets or files
     rewritten: bool = False  # whether it gets new chunks
     shuffled: bool = False  # whether its rows move
 
     @property
     def part(self) -> DatasetPart:
-        """How it lies in the file, where it has a layout."""
+        """Its storage in the file; only if it has a layout."""
         assert self.layout is not None
         return self.layout.datasets[0][0]
 
     @property
     def fill(self) -> NDArray[np.uint8]:
-        """One element, as stored: what unwritten chunks read as, and what stands beyond the data in the last chunk."""
+        """One element as stored: the value of unwritten chunks, and of elements beyond the data in the last chunk."""
         return self.part.targets[0].fill
 
     def rows_at_once(self) -> NDArray[np.uint8] | None:
-        """Decode all rows in the calling thread; None if they are many, or something that the engine will tell."""
-        if self.nbytes > AT_ONCE_NBYTES or len(self.part.chunk_index.numbers) > AT_ONCE_CHUNKS:
+        """Decode all rows in the calling thread; None if there are many, or if the engine has to report an error."""
+        if self.layout is None or self.nbytes > AT_ONCE_NBYTES:
             return None
-        assert self.layout is not None
+        if len(self.part.chunk_index.numbers) > AT_ONCE_CHUNKS:
+            return None
         with contextlib.suppress(DecodeError, CorruptChunkError):
             return stored_elements(self.part, self.layout.files[self.part.file], self.fill).reshape(self.rows, -1)
         return None
 
     @property
     def is_sparse(self) -> bool:
-        """Whether chunks were never written, so that they read as the fill value and take no space."""
+        """Whether some chunks were never written, so that they read as the fill value and take no space."""
         index = self.part.index if self.layout is not None else None
         return index is not None and len(index.numbers) < index.chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
-    """What becomes of each dataset of a file."""
+    """The plan for each dataset of a file."""
 
     source: str  # the file
     source_nbytes: int
     recipe: Recipe
     datasets: tuple[RawDataset, ...]
     sample_rows: int  # length of a shuffled dataset; 0 without a shuffle
-    may_point: tuple[str, ...] = ()  # datasets that may hold numbers of shuffled rows, as far as their values tell
+    may_point: tuple[str, ...] = ()  # datasets whose values may be numbers of shuffled rows
 
     @property
     def rewritten(self) -> list[RawDataset]:
         """The datasets that get new chunks."""
-        return [each for each in self.datasets if each.rewritten]
+        return [dataset for dataset in self.datasets if dataset.rewritten]
 
     @property
     def filters(self) -> str:
-        """Which filters change, such as ``"gzip-4 -> none"``; empty where none does."""
+        """The changes of filters, such as ``"gzip-4 -> none"``; empty if there is none."""
         changes = dict[str, None]()
-        for each in self.rewritten:
-            now = " + ".join(one.name for one in filters_for(self.recipe.compress, each.element_nbytes)) or "none"
-            before = each.part.pipeline.describe() if each.part.pipeline.filters else "none"
+        for dataset in self.rewritten:
+            now = " + ".join(one.name for one in filters_for(self.recipe.compress, dataset.element_nbytes)) or "none"
+            before = dataset.part.pipeline.describe() if dataset.part.pipeline.filters else "none"
             changes |= {f"{before} -> {now}": None} if before != now else {}
         return ", ".join(changes)
 
     @property
     def estimated_nbytes(self) -> int:
-        """About how many bytes the new file will take."""
-        grow = [each for each in self.rewritten if self.recipe.compress == "none" and not each.is_sparse]
-        return self.source_nbytes + max(0, sum(each.nbytes - each.stored_nbytes for each in grow))
+        """The estimated size of the new file."""
+        grow = [dataset for dataset in self.rewritten if self.recipe.compress == "none" and not dataset.is_sparse]
+        return self.source_nbytes + max(0, sum(dataset.nbytes - dataset.stored_nbytes for dataset in grow))
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What should be known before anything is written."""
-        filtered = [each for each in self.rewritten if each.part.pipeline.filters and not each.is_sparse]
-        undone = {each.part.pipeline.describe(): None for each in filtered if each.stored_nbytes < each.nbytes}
+        """Facts to know before anything is written."""
+        filtered = [dataset for dataset in self.rewritten if dataset.part.pipeline.filters and not dataset.is_sparse]
+        undone = {
+            dataset.part.pipeline.describe(): None for dataset in filtered if dataset.stored_nbytes < dataset.nbytes
+        }
         now, then, notices = self.source_nbytes, self.estimated_nbytes, []
         if self.may_point:
             notices.append(
                 f"{', '.join(self.may_point)}: whole numbers of 0 to {self.sample_rows:,}, which do not change; if "
                 "they are numbers of rows that are shuffled, they are wrong in the new file"
             )
-        if undone and not self.recipe.contiguous and then > WORTH_SAYING * now:  # made for reading, not for size
+        if (
+            undone and not self.recipe.contiguous and then > WORTH_SAYING * now
+        ):  # contiguous files are made for reading, not for size
             notices.append(
                 f"{', '.join(undone)} is undone and not replaced: {text_of_bytes(now)} become about "
                 f'{text_of_bytes(then)}; compress="lz4" (--compress lz4) keeps it compressed, and quick to read'
@@ -165,7 +169,7 @@ class RewritePlan:
         return tuple(notices)
 
     def order(self) -> NDArray[np.int64] | None:
-        """Return the rows of the source in their new order, for shuffled datasets; None without a shuffle."""
+        """Return the source rows of shuffled datasets in their new order; None without a shuffle."""
         seed = self.recipe.shuffle_rows
         return None if seed is None else permutation(self.sample_rows, seed).astype(np.int64)
 
@@ -174,25 +178,25 @@ class RewritePlan:
         return max(1, min(dataset.rows, self.recipe.chunk_nbytes // dataset.row_nbytes))
 
 
-def address_of_object(thing: Any) -> int:
+def address_of_object(h5py_object: Any) -> int:
     """Return the address of an open h5py object inside its file."""
-    return int(h5py.h5o.get_info(thing).addr)
+    return int(h5py.h5o.get_info(h5py_object).addr)
 
 
 def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
-    """Look at a file, and decide what becomes of each of its datasets, those that hard links lead to, each once."""
+    """Examine a file, and decide how to copy each dataset that hard links lead to."""
     guard, rows = Guard.for_paths((source,), allow_external=False), 0
     with open_hdf5(source) as file, contextlib.ExitStack() as linked:
         opened = OpenFile(file, 0, Files((source,)), guard, linked)
         size = opened.identity.size
         datasets = [_raw(opened, name, dataset) for name, dataset in datasets_of(file).items()]
-        chosen = {each.address for each in datasets}
+        chosen = {raw.address for raw in datasets}
         if recipe.fields is not None or recipe.shuffle_rows is not None:
             names = tuple(default_fields(file, source, guard)) if recipe.fields is None else recipe.fields
-            asked = {address_of_object(find_dataset(file, name, source, guard)[0].id) for name in names}
-            chosen = chosen if recipe.fields is None else asked
+            named = {address_of_object(find_dataset(file, name, source, guard)[0].id) for name in names}
+            chosen = chosen if recipe.fields is None else named
     if recipe.shuffle_rows is not None:
-        lengths = {each.rows for each in datasets if each.address in asked}
+        lengths = {raw.rows for raw in datasets if raw.address in named}
         if len(lengths) != 1 or 0 in lengths:
             raise FieldLengthError(
                 f"{source!r}: shuffle_rows= needs fields of one length, and these have {sorted(lengths)} rows; name "
@@ -201,16 +205,16 @@ def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
             )
         rows = lengths.pop()
     decided = []
-    for each in datasets:
-        moves = 0 < rows == each.rows
-        if moves and each.borrowed:
+    for raw in datasets:
+        moves = 0 < rows == raw.rows
+        if moves and raw.borrowed:
             raise OptionError(
-                f"{source!r}: shuffle_rows= moves the rows of {each.path!r} too, which lie in other files or datasets "
+                f"{source!r}: shuffle_rows= moves the rows of {raw.path!r} too, which lie in other files or datasets "
                 "(it is virtual, or has external storage); write it as a dataset of its own, or leave shuffle_rows= out"
             )
-        # What can be rewritten must be, where its rows move: chunk by chunk is the only way that fits memory.
-        rewritten = each.layout is not None and (moves or each.address in chosen)
-        decided.append(replace(each, rewritten=rewritten, shuffled=moves))
+        # A dataset whose rows move is rewritten if possible: only chunk by chunk it surely fits into memory.
+        rewritten = raw.layout is not None and (moves or raw.address in chosen)
+        decided.append(replace(raw, rewritten=rewritten, shuffled=moves))
     doubtful = _check_pointers(source, decided, rows) if rows else ()
     return RewritePlan(
         source=source,
@@ -223,36 +227,34 @@ def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
 
 
 def _check_pointers(source: str, datasets: list[RawDataset], rows: int) -> tuple[str, ...]:
-    """Refuse to shuffle rows that other datasets point to; return those of which the values do not tell for sure."""
-    doubtful, lengths = list[str](), {each.rows for each in datasets if not each.shuffled} - {0}
-    moved = [each.path for each in datasets if each.shuffled]
+    """Raise if other datasets point to rows that would be shuffled; return datasets for which this is uncertain."""
+    doubtful, lengths = list[str](), {raw.rows for raw in datasets if not raw.shuffled} - {0}
+    moved = [raw.path for raw in datasets if raw.shuffled]
     with open_file(source) as file:
-        for each in datasets:
-            dataset, is_pointer, what = file[each.path], False, ""
+        for raw in datasets:
+            dataset, is_pointer, what = file[raw.path], False, ""
             dtype = type_if_any(dataset.id.get_type()) or np.dtype(object)
             if h5py.check_ref_dtype(dtype) is h5py.RegionReference:
                 is_pointer, what = True, "holds region references"
-            elif (
-                widened_dtype(dtype).kind in "iuV" and 0 < each.nbytes <= _MOST_POINTERS_NBYTES and len(each.shape) <= 2
-            ):
-                with contextlib.suppress(*DAMAGE):  # which is told where it is read
+            elif widened_dtype(dtype).kind in "iuV" and 0 < raw.nbytes <= _MOST_POINTERS_NBYTES and len(raw.shape) <= 2:
+                with contextlib.suppress(*DAMAGE):  # reported when it is read
                     values = widened(values_of(dataset, (), ()))
-                    is_pointer, what = _points(values, rows, lengths if each.shuffled else {rows}, each.shuffled)
+                    is_pointer, what = _points(values, rows, lengths if raw.shuffled else {rows}, raw.shuffled)
             if is_pointer:
                 raise OptionError(
                     f"{source!r}: shuffle_rows= (--shuffle-rows) moves the {rows:,} rows of {', '.join(moved[:5])}, "
-                    f"and {each.path!r} {what}: it would then lead to other rows. Leave shuffle_rows= out, and let the "
-                    f"loader shuffle (shuffle=True), which keeps them together; or, if {each.path!r} means something "
+                    f"and {raw.path!r} {what}: it would then lead to other rows. Leave shuffle_rows= out, and let the "
+                    f"loader shuffle (shuffle=True), which keeps them together; or, if {raw.path!r} means something "
                     "else, shuffle a copy of the file without it"
                 )
-            doubtful += [each.path] if what else []
+            doubtful += [raw.path] if what else []
     return tuple(doubtful)
 
 
 def _points(values: NDArray[Any], rows: int, lengths: set[int], shuffled: bool) -> tuple[bool, str]:
-    """Tell whether values point to so many rows, and what they look like; empty where they do not.
+    """Return whether values point to so many rows, and a description; an empty one if they do not.
 
-    Values may also count rows of something with one of the `lengths`: only that is asked where they are shuffled.
+    Values may also be numbers of rows that add up to one of the `lengths`: for shuffled values only this is checked.
     """
     columns = [values[name] for name in values.dtype.names] if values.dtype.names else [values]
     for column in (one for one in columns if one.dtype.kind in "iu"):
@@ -293,15 +295,15 @@ def _raw(opened: OpenFile, name: str, dataset: Any) -> RawDataset:
 
 
 def _layout_of(opened: OpenFile, name: str, dataset: Any, count: int) -> tuple[SampleLayout | None, str]:
-    """Return the layout of a dataset's stored rows, of elements of so many bytes; None, and why, without one."""
+    """Return the layout of a dataset's stored rows, with elements of `count` bytes; or None, and the reason."""
     if not dataset.shape or 0 in dataset.shape:
         return None, "it has no rows"
     shape = sample_shape(name)
     try:
-        found = read_fields(opened, shape)
+        reading = read_fields(opened, shape)
     except H5StreamError as error:
         return None, str(error).split(": ", 1)[-1]
-    part = found.parts[0]
+    part = reading.parts[0]
     if part.index is None:
         return None, part.reason
     if not stored_as(dataset).is_whole:
@@ -316,7 +318,7 @@ def _layout_of(opened: OpenFile, name: str, dataset: Any, count: int) -> tuple[S
     row_shape = (math.prod(dataset.shape[1:]) * count,)
     layout = SampleLayout(
         files=tuple(opened.files.identities),
-        file_starts=(0, found.rows),
+        file_starts=(0, reading.rows),
         fields=(FieldLayout(name=name, kind="array", dtype=byte, row_shape=row_shape),),
         datasets=((replace(part, targets=(target,)),),),
         shape=shape,
@@ -333,22 +335,22 @@ def _fill(dataset: Any, part: DatasetPart) -> NDArray[np.uint8]:
     if not is_readable(dataset.id.get_type()):
         return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)
     with contextlib.suppress(TypeError, ValueError, RuntimeError):
-        # As a member, or an array would be one of arrays.
+        # As a member, since an array element would become an array of arrays.
         element = np.zeros((), dtype=[("value", dtype_of(dataset))])
         element["value"] = fill_value_of(dataset)
         return np.frombuffer(element.tobytes(), dtype=np.uint8)
     return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)
 
 
-# --- a file written anew from another one: the same tree, some datasets in other chunks ----------------------
+# --- writing a new file with the same tree, and some datasets in other chunks --------------------------------
 
 
 @contextlib.contextmanager
 def rebuilding(plan: RewritePlan, target: str) -> Iterator[NewFile]:
-    """Make a new file with the tree of another; the datasets to be rewritten are there, and empty."""
+    """Make a new file with the tree of another one; the datasets to be rewritten are created empty."""
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_file_locking(False, True)
-    # Alone: libhdf5 2.0 writes behind its buffer where it copies what scaleoffset packed and a reader has unpacked.
+    # Alone: libhdf5 2.0 overruns its buffer when it copies scaleoffset data that a reader has unpacked.
     with open_file(plan.source, alone=True) as old:
         creation = _ordered_as(old["/"].id, old.id.get_create_plist())
         new = h5py.File(h5f.create(os.fsencode(target), h5f.ACC_TRUNC, fcpl=creation, fapl=access))
@@ -366,25 +368,25 @@ def rebuilding(plan: RewritePlan, target: str) -> Iterator[NewFile]:
         new.close()
         user_block = old.userblock_size
     with open(target, "r+b") as file:
-        if user_block:  # what stands before the HDF5 data
+        if user_block:  # the data before the HDF5 data
             file.write(bytes_at(identity_of(plan.source), 0, user_block))
         file.flush()
         os.fsync(file.fileno())
 
 
 class NewFile:
-    """The tree of one open file in another, new one: groups, links, attributes, and objects as they are, or rewritten.
+    """The tree of an open file in a new one: groups, links, attributes, and objects, copied or rewritten.
 
-    References are addresses inside a file, and mean nothing in another one. They are translated, in attributes and in
-    datasets, once every object has its place in the new file; dimension scales live by them.
+    References are addresses inside a file, and invalid in another one. They are translated, in attributes and in
+    datasets, once every object has its place in the new file; dimension scales depend on them.
 
     # Guarantees: used by one thread.
     """
 
     def __init__(self, plan: RewritePlan, source: Any, target: Any) -> None:
         self._plan, self._source, self._target = plan, source, target
-        self._rewritten = {each.address: each for each in plan.rewritten}
-        self.notices: list[str] = []  # what could not be kept, for people
+        self._rewritten = {dataset.address: dataset for dataset in plan.rewritten}
+        self.notices: list[str] = []  # losses, for users
         # address of each object in the source -> its path in the target, if it has one there
         self.places: dict[int, bytes] = {}
 
@@ -395,10 +397,10 @@ class NewFile:
         return h5d.open(self._target.id, self.places[dataset.address])
 
     def permute_rows(self, dataset: RawDataset, order: NDArray[np.int64]) -> None:
-        """Put the rows of a dataset that was copied as it is into another order, through h5py, in memory."""
+        """Reorder the rows of a copied dataset through h5py, in memory."""
         target = self.opened(dataset)
         stored = target.get_type()
-        if holds_reference(stored):  # translated ones
+        if holds_reference(stored):  # translated already
             twin = h5py.Dataset(target)
             values = np.asarray(values_of(twin, (), ()), dtype=dtype_of(twin))[order]
             target.write(h5s.ALL, h5s.ALL, values, memory_type(values.dtype))
@@ -408,7 +410,7 @@ class NewFile:
             write_elements(target, rows.reshape(-1))
 
     def _create(self, old: Any, group: Any, name: bytes, dataset: RawDataset) -> None:
-        """Make a dataset that is to be rewritten, empty."""
+        """Create an empty dataset that is to be rewritten."""
         creation, space, recipe = old.get_create_plist(), old.get_space(), self._plan.recipe
         for code in [creation.get_filter(i)[0] for i in range(creation.get_nfilters())]:
             creation.remove_filter(code)
@@ -421,14 +423,14 @@ class NewFile:
         else:
             creation.set_chunk((self._plan.chunk_rows(dataset), *dims[1:]))
         creation.set_alloc_time(h5d.ALLOC_TIME_DEFAULT)
-        for each in filters_for(recipe.compress, dataset.element_nbytes):
-            # Optional, so that a chunk which does not get smaller may be stored without it.
-            creation.set_filter(each.id, h5z.FLAG_OPTIONAL, each.values)
+        for filter_spec in filters_for(recipe.compress, dataset.element_nbytes):
+            # Optional, so that a chunk that does not get smaller may be stored without it.
+            creation.set_filter(filter_spec.id, h5z.FLAG_OPTIONAL, filter_spec.values)
         h5d.create(group, name, old.get_type().copy(), space, creation)
 
     def _create_and_fill(self, old: Any, group: Any, name: bytes) -> None:
-        """Make a dataset as it was, and write the chunks that were written, or all of its rows piece by piece."""
-        # It has its name from the start: libhdf5 2.0 loses the header of one that is linked after it was written to.
+        """Create a dataset with the same properties, and write its written chunks, or all rows piece by piece."""
+        # Named from the start: libhdf5 2.0 loses the header of a dataset that is linked after it was written to.
         new = h5d.create(group, name, old.get_type().copy(), old.get_space(), old.get_create_plist())
         source = h5py.Dataset(old)
         try:
@@ -443,8 +445,8 @@ class NewFile:
             raise
 
     def _boxes_of(self, source: h5py.Dataset) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield first element and shape of the chunks that were written, or of pieces of data without chunks."""
-        if not source.size or source.is_virtual:  # what is virtual is written to other files
+        """Yield first element and shape of each written chunk, or of pieces of data without chunks."""
+        if not source.size or source.is_virtual:  # virtual data would be written to other files
             return
         if source.chunks:
             index = build_index(source, file_size=self._source.id.get_filesize())
@@ -460,16 +462,16 @@ class NewFile:
     # --- the tree ---------------------------------------------------------------------------------------
 
     def copy_tree(self) -> None:
-        """Copy everything but the rows that are rewritten, and translate the references at the end."""
+        """Copy everything except rewritten rows, and translate references at the end."""
         root = self._source["/"].id
         self.places[address_of_object(root)] = b"/"
         self._group(root, self._target["/"].id, b"")
         for place in list(self.places.values()):
-            with self._trying(f"attributes of {_text(place)}"):  # all of them, where the list of them is damaged
+            with self._trying(f"attributes of {_text(place)}"):  # all of them, if their list is damaged
                 self._annotate(place)
 
     def _annotate(self, place: bytes) -> None:
-        """Copy the attributes of an object that was copied, and translate its references."""
+        """Copy the attributes of a copied object, and translate its references."""
         old, new = (h5o.open(file.id, place) for file in (self._source, self._target))
         if isinstance(old, h5d.DatasetID) and holds_reference(old.get_type()):
             with self._trying(f"references in {_text(place)}"):
@@ -482,7 +484,7 @@ class NewFile:
 
     @contextlib.contextmanager
     def _trying(self, what: str, where: bytes = b"") -> Iterator[None]:
-        """Note what fails, and that nothing lies at its place."""
+        """Record a failure as a notice, and remove the failed object from `places`."""
         try:
             yield
         except DAMAGE as error:
@@ -492,7 +494,7 @@ class NewFile:
             self.places = {key: place for key, place in self.places.items() if place != where}
 
     def _group(self, source: Any, target: Any, place: bytes) -> None:
-        for name in source:  # in the order in which they were made, where that is tracked
+        for name in source:  # in the order of creation if it is tracked
             where = place + b"/" + name
             kind = source.links.get_info(name).type
             if kind == h5l.TYPE_HARD:
@@ -506,27 +508,27 @@ class NewFile:
                 self.notices.append(f"{_text(where)} is a user-defined link and was left out")
 
     def _object(self, source: Any, target: Any, name: bytes, place: bytes) -> None:
-        thing = h5o.open(source, name)
-        address = address_of_object(thing)
+        h5py_object = h5o.open(source, name)
+        address = address_of_object(h5py_object)
         if address in self.places:
             h5o.link(h5o.open(self._target.id, self.places[address]), target, name)
             return
         self.places[address] = place
-        if isinstance(thing, h5g.GroupID):
-            # The list that an open group gives also names where its links lie in its own file: HDF5 2.0 then looks for
-            # them there in the new one ("wrong fractal heap header signature").
-            creation = _ordered_as(thing, h5p.create(h5p.GROUP_CREATE))
-            self._group(thing, h5g.create(target, name, gcpl=creation), place)
+        if isinstance(h5py_object, h5g.GroupID):
+            # The property list of an open group also has the addresses of its links: HDF5 2.0 would look for them there
+            # in the new file ("wrong fractal heap header signature").
+            creation = _ordered_as(h5py_object, h5p.create(h5p.GROUP_CREATE))
+            self._group(h5py_object, h5g.create(target, name, gcpl=creation), place)
             return
         if address in self._rewritten:
-            self._create(thing, target, name, self._rewritten[address])
-        elif isinstance(thing, h5d.DatasetID) and _is_copied_wrongly(thing):
-            self._create_and_fill(thing, target, name)
+            self._create(h5py_object, target, name, self._rewritten[address])
+        elif isinstance(h5py_object, h5d.DatasetID) and _is_copied_wrongly(h5py_object):
+            self._create_and_fill(h5py_object, target, name)
         else:
             how = h5p.create(h5p.OBJECT_COPY)
-            how.set_copy_object(h5o.COPY_WITHOUT_ATTR_FLAG)  # they follow, with their references translated
+            how.set_copy_object(h5o.COPY_WITHOUT_ATTR_FLAG)  # attributes follow, with translated references
             h5o.copy(source, name, target, name, copypl=how)
-        if isinstance(thing, h5d.DatasetID) and thing.get_type().committed():
+        if isinstance(h5py_object, h5d.DatasetID) and h5py_object.get_type().committed():
             self.notices.append(f"{_text(place)} no longer shares its named type; it has the type itself")
 
     def _copy_attribute(self, old: Any, new: Any, name: bytes) -> None:
@@ -548,7 +550,7 @@ class NewFile:
             write_elements(twin, elements)
 
     def _translated(self, value: Any) -> Any:
-        """Return a value or an array in which every reference leads to the same object of the new file."""
+        """Return a value or an array with every reference replaced by one to the same object of the new file."""
         if isinstance(value, h5r.Reference) and value:
             place = self.places.get(address_of_object(h5r.dereference(value, self._source.id)))
             if place is None:
@@ -569,22 +571,22 @@ class NewFile:
 def _is_copied_wrongly(dataset: Any) -> bool:
     """Return whether libhdf5 cannot copy a dataset: its elements have variable lengths, and a filter or a fill value.
 
-    Its copy of such chunks writes beyond the buffer that a plugin has replaced ("double free or corruption", with zstd
-    for one), and a fill value in the copy refers to the old file.
+    When it copies such chunks, it writes beyond a buffer that a plugin has replaced ("double free or corruption", with
+    zstd for example), and a fill value in the copy refers to the old file.
     """
-    with contextlib.suppress(*DAMAGE):  # as in such a copy
+    with contextlib.suppress(*DAMAGE):  # as when copying
         creation = dataset.get_create_plist()
         has_fill = creation.fill_value_defined() == h5d.FILL_VALUE_USER_DEFINED
         return not is_fixed(dataset.get_type()) and (has_fill or creation.get_nfilters() > 0)
     return False
 
 
-def _attributes_of(thing: Any) -> list[bytes]:
-    """Return the names of an object's attributes, in the order in which they were made where it is tracked."""
+def _attributes_of(h5py_object: Any) -> list[bytes]:
+    """Return the names of an object's attributes, in the order of creation if it is tracked."""
     names, order = list[bytes](), 0
-    if isinstance(thing, (h5g.GroupID, h5d.DatasetID)):
-        order = thing.get_create_plist().get_attr_creation_order() & h5p.CRT_ORDER_TRACKED
-    h5a.iterate(thing, names.append, index_type=h5py.h5.INDEX_CRT_ORDER if order else h5py.h5.INDEX_NAME)
+    if isinstance(h5py_object, (h5g.GroupID, h5d.DatasetID)):
+        order = h5py_object.get_create_plist().get_attr_creation_order() & h5p.CRT_ORDER_TRACKED
+    h5a.iterate(h5py_object, names.append, index_type=h5py.h5.INDEX_CRT_ORDER if order else h5py.h5.INDEX_NAME)
     return names
 
 
@@ -595,7 +597,7 @@ def _read(attribute: Any) -> Any:
 
 
 def _ordered_as(group: Any, creation: Any) -> Any:
-    """Let a group that is to be made list its names and attributes in the order that another one has."""
+    """Make a new group list its names and attributes in the same order as another one."""
     creation.set_link_creation_order(group.get_create_plist().get_link_creation_order())
     creation.set_attr_creation_order(group.get_create_plist().get_attr_creation_order())
     return creation
@@ -606,7 +608,7 @@ def _text(name: bytes) -> str:
 
 
 def write_rows(target: Any, dataset: RawDataset, first_row: int, data: Bytes) -> None:
-    """Store the bytes of some rows of a dataset without chunks."""
+    """Write the bytes of some rows of a dataset without chunks."""
     count, space = (data.nbytes // dataset.row_nbytes, *dataset.shape[1:]), target.get_space()
     space.select_hyperslab((first_row,) + (0,) * (len(count) - 1), count)
     rows = data.view(f"V{dataset.element_nbytes}").reshape(count)
@@ -620,7 +622,7 @@ def write_rows(target: Any, dataset: RawDataset, first_row: int, data: Bytes) ->
 
 
 ZSTD = 32015
-# The widths whose byte shuffle the loader undoes in vector instructions while it scatters. What is shuffled is smaller:
+# The widths whose byte shuffle the loader undoes by vector instructions while it scatters. Shuffled data is smaller:
 # float32 of 11 significant bits lz4 0.96 -> 0.63, zstd 0.59 -> 0.46, gzip 0.59 -> 0.45.
 _SHUFFLED_NBYTES = frozenset({2, 4, 8})
 _CODECS = {
@@ -634,7 +636,7 @@ _ENCODERS = {LZ4: imagecodecs.lz4h5_encode, ZSTD: imagecodecs.zstd_encode, DEFLA
 
 
 def filters_for(compress: str, element_nbytes: int) -> tuple[Filter, ...]:
-    """Return the filters of chunks of such elements, in the order in which they are applied."""
+    """Return the filters for chunks of such elements, in the order of application."""
     if compress == "none":
         return ()
     shuffle = Filter(id=SHUFFLE, values=(element_nbytes,), name="shuffle")
@@ -642,21 +644,21 @@ def filters_for(compress: str, element_nbytes: int) -> tuple[Filter, ...]:
 
 
 def encode(filters: tuple[Filter, ...], chunk: Bytes) -> tuple[Bytes, int]:
-    """Return the bytes to store and the filter mask, which has every bit set where a chunk does not get smaller."""
+    """Return the bytes to store and the filter mask, which has every bit set if the chunk does not get smaller."""
     data = chunk
-    for each in filters:
-        if each.id == SHUFFLE:  # a chunk holds whole elements only
-            data = np.ascontiguousarray(data.reshape(-1, each.values[0]).T).reshape(-1)
+    for filter_spec in filters:
+        if filter_spec.id == SHUFFLE:  # a chunk holds whole elements only
+            data = np.ascontiguousarray(data.reshape(-1, filter_spec.values[0]).T).reshape(-1)
         else:
-            level = {} if each.id == LZ4 else {"level": each.values[0]}
-            data = np.frombuffer(_ENCODERS[each.id](data, **level), dtype=np.uint8)
+            level = {} if filter_spec.id == LZ4 else {"level": filter_spec.values[0]}
+            data = np.frombuffer(_ENCODERS[filter_spec.id](data, **level), dtype=np.uint8)
     return (data, 0) if not filters or data.nbytes < chunk.nbytes else (chunk, (1 << len(filters)) - 1)
 
 
-# --- two files compared through h5py: the judge of one that was written anew --------------------------------
+# --- comparing two files through h5py -----------------------------------------------------------------------
 
 
-SLAB_NBYTES = 32 << 20  # bytes that are compared at a time, or one row of chunks if that is more: none is decoded twice
+SLAB_NBYTES = 32 << 20  # bytes that are compared at a time, or one row of chunks if that is more, none is decoded twice
 _FIRST_WORDS = 1 << 16
 
 Tell = Callable[[int], None]
@@ -669,13 +671,13 @@ def verify(
     order: NDArray[np.int64] | None,
     tell: Callable[[RawDataset, int], None],
 ) -> list[str]:
-    """Compare a new file with its source, by the places that datasets have in it; return what could not be compared."""
+    """Compare a new file with its source, by the datasets' places; return notices of those not compared."""
     notices = []
-    # Not through `open_hdf5`: an error in here is about one dataset, and it is said which.
+    # Not through `open_hdf5`: an error in here concerns one dataset, which is named.
     with open_file(plan.source) as old, open_file(str(target)) as new:
         for dataset in plan.datasets:
             if dataset.address not in places:
-                continue  # it could not be kept, and is among the notices
+                continue  # lost, as a notice reports
             try:
                 both = old[dataset.path], new[places[dataset.address]]
                 moved = order if dataset.shuffled else None
@@ -683,7 +685,7 @@ def verify(
             except DAMAGE as error:
                 if dataset.rewritten or isinstance(error, H5StreamError):
                     raise
-                # Libhdf5 copies stored chunks without decoding them, also those of filters that are not there.
+                # Libhdf5 copies stored chunks without decoding them, even if their filters are missing.
                 problem = ""
                 with contextlib.suppress(*DAMAGE):
                     one = old[dataset.path]
@@ -709,12 +711,12 @@ def verify(
 def difference(
     a: h5py.Dataset, b: h5py.Dataset, dataset: RawDataset, order: NDArray[np.int64] | None, tell: Tell
 ) -> str:
-    """Say where two datasets differ; empty where they hold the same rows."""
+    """Return the first difference of two datasets; empty if they have the same rows."""
     stored = a.id.get_type()
     if (a.shape, stored == b.id.get_type()) != (b.shape, True):
         return "its shape or type changed"
     if a.shape is None or 0 in a.shape or holds_reference(stored):
-        return ""  # addresses differ by nature; what they lead to was looked up when they were translated
+        return ""  # addresses always differ; their targets were checked in translation
     if not a.shape:
         return "" if same(a[()], b[()]) else "its value differs"
     fixed = is_fixed(stored)
@@ -749,10 +751,10 @@ def read_rows(dataset: Any, start: int, stop: int) -> NDArray[np.uint8]:
 
 def _permuted(a: Any, b: Any, dataset: RawDataset, order: NDArray[np.int64], tell: Tell) -> str:
     sums = [np.empty(dataset.rows, dtype=np.uint64) for _ in range(2)]
-    for out, each in zip(sums, (a, b), strict=True):
-        for start, stop in _slabs(each, dataset.row_nbytes):
-            out[start:stop] = row_sums(read_rows(each, start, stop))
-            tell((stop - start) * dataset.row_nbytes if each is a else 0)
+    for out, side in zip(sums, (a, b), strict=True):
+        for start, stop in _slabs(side, dataset.row_nbytes):
+            out[start:stop] = row_sums(read_rows(side, start, stop))
+            tell((stop - start) * dataset.row_nbytes if side is a else 0)
     wrong = np.flatnonzero(sums[0][order] != sums[1])
     return f"row {wrong[0]} is not row {order[wrong[0]]} of the source" if len(wrong) else ""
 
@@ -760,7 +762,7 @@ def _permuted(a: Any, b: Any, dataset: RawDataset, order: NDArray[np.int64], tel
 def row_sums(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """Return a 64-bit sum of each row's bytes: words weighted by fixed random odd numbers.
 
-    Two rows that differ in one word always differ in their sums; others do but for one case in 2**64.
+    Rows that differ in one word always have different sums; others do except in one case of 2**64.
     """
     count, nbytes = rows.shape
     words = -(-nbytes // 8)

@@ -1,4 +1,4 @@
-"""What a sample is: which rows of which fields it takes, and where they land in it. Pure: arrays in, arrays out.
+"""Kinds of samples: which rows of which fields a sample takes, and their places in it. Pure: arrays in, arrays out.
 
 `searchsorted` turns times, of a dataset of any size, into rows.
 """

@@ -1,4 +1,4 @@
-"""Samples that are parts of volumes, the same part of each field: boxes, and what lies along one axis. Pure."""
+"""Samples that are the same part of each field's volume: boxes, and sequences along one axis. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from h5stream.samples.kinds import (
     integer,
     one_of,
 )
-from h5stream.samples.segments import Ints, Said, as_array
+from h5stream.samples.segments import Ints, Segmentation, as_array
 from h5stream.samples.space import Accept, Grid, Listed, Space, scaled
 from h5stream.samples.table import ROW, START, Parts, Table, check_begins, part_of_each
 
@@ -107,12 +107,12 @@ class Boxes:
     def __post_init__(self) -> None:
         checked_missing("Boxes", self.missing)
         for name, least in (("shape", 1), ("stride", 1), ("halo", 0)):
-            if (given := getattr(self, name)) is not None or name == "shape":
+            if (option := getattr(self, name)) is not None or name == "shape":
                 rule = f"one number for each axis, at least {least}, such as (32, 64, 64)"
-                found = checked_counts(f"Boxes: {name}=", given, least, rule)
-                object.__setattr__(self, name, found)
-                if len(found) != len(self.shape):
-                    raise OptionError(f"Boxes: {name}= has {len(found)} axes, and shape= {len(self.shape)}")
+                counts = checked_counts(f"Boxes: {name}=", option, least, rule)
+                object.__setattr__(self, name, counts)
+                if len(counts) != len(self.shape):
+                    raise OptionError(f"Boxes: {name}= has {len(counts)} axes, and shape= {len(self.shape)}")
         object.__setattr__(self, "of", checked_of("Boxes", self.of))
         if self.of is not None and not isinstance(self.of, (str, list)):
             raise OptionError("Boxes: of= names groups that hold volumes, and rows end no segments of these")
@@ -149,7 +149,7 @@ class Boxes:
 
 
 def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequence[int] = ()) -> Space:
-    """Find the boxes of some volumes."""
+    """Return the space of all boxes in some volumes."""
     small = np.flatnonzero((volumes < boxes.shape).any(axis=1) & (boxes.pad is None))
     if len(small):
         raise OptionError(
@@ -159,21 +159,21 @@ def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequ
         )
     if boxes.halo is not None and any(boxes.halo) and boxes.pad is None:
         raise OptionError("Boxes: a halo leads out of the volumes at their edges, so it needs pad=, such as 'reflect'")
-    each = tuple(multiples) or (1,) * len(boxes.shape)
+    grain = tuple(multiples) or (1,) * len(boxes.shape)
     if not isinstance(boxes.at, str):
-        return _listed(boxes, volumes, each)
+        return _listed(boxes, volumes, grain)
     room = np.maximum(0, volumes - boxes.shape)
-    last, stride, draws, accept = room // each * each, each, None, None
+    last, stride, draws, accept = room // grain * grain, grain, None, None
     if boxes.at == RANDOM:
         draws = Draws(per_epoch=boxes.per_epoch, by=boxes.draw)
         accept = boxes.accept and Accept(function=boxes.accept, on=boxes.accept_on, tries=boxes.tries)
     else:
         stride, short = boxes.stride or boxes.shape, np.flatnonzero((last < room).any(axis=1))
-        if any(step % one for step, one in zip(stride, each, strict=True)):
-            raise OptionError(f"Boxes: with fields of another scale= the stride is a multiple of {each}, not {stride}")
+        if any(step % one for step, one in zip(stride, grain, strict=True)):
+            raise OptionError(f"Boxes: with fields of another scale= the stride is a multiple of {grain}, not {stride}")
         if len(short):
             raise OptionError(
-                f"Boxes: with fields of another scale= the last box of a grid begins at multiples of {each}, not at "
+                f"Boxes: with fields of another scale= the last box of a grid begins at multiples of {grain}, not at "
                 f"{tuple(room[short[0]].tolist())} as in {names[short[0]]}; take at='random', or list the boxes"
             )
     counts = -(-last // np.array(stride, dtype=np.int64)) + 1
@@ -191,7 +191,7 @@ def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> Space:
             f"Boxes: at= has {places.shape[1]} numbers for each box, and a box of {axes} axes in {len(volumes):,} "
             f"volumes needs {axes + (len(volumes) > 1)}: {needed}"
         )
-    of, origins = (np.ascontiguousarray(each) for each in (places[:, 0], places[:, 1:]))
+    of, origins = (np.ascontiguousarray(part) for part in (places[:, 0], places[:, 1:]))
     wrong = np.flatnonzero((of < 0) | (of >= len(volumes)))
     if len(wrong):
         raise OptionError(f"Boxes: at= names volume {of[wrong[0]]} at {wrong[0]:,}; there are {len(volumes):,}")
@@ -199,7 +199,7 @@ def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> Space:
     outside = np.flatnonzero(((origins < least) | (origins > most)).any(axis=1))
     if len(outside):
         k = outside[0]
-        begin, volume = (tuple(each[k].tolist()) for each in (origins, volumes[of]))
+        begin, volume = (tuple(part[k].tolist()) for part in (origins, volumes[of]))
         rule = "leads out of" if boxes.pad is None else "has nothing of"
         raise OptionError(
             f"Boxes: at= has {begin} at {k:,}, from where a box of {boxes.shape} {rule} a volume of {volume}; so it is "
@@ -210,13 +210,13 @@ def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> Space:
     return Space(volumes=volumes, starts=Listed(volume=of, origins=origins), pad=boxes.pad)
 
 
-def _places(given: Any) -> Ints:
-    found = as_array(given)
-    if found.ndim != 2 or not len(found) or found.dtype.kind not in "iu":
+def _places(at: Any) -> Ints:
+    boxes = as_array(at)
+    if boxes.ndim != 2 or not len(boxes) or boxes.dtype.kind not in "iu":
         raise OptionError(
-            f"Boxes: at= takes 'random', 'grid' or a row of whole numbers for each box, not {found.dtype} {found.shape}"
+            f"Boxes: at= takes 'random', 'grid' or a row of whole numbers for each box, not {boxes.dtype} {boxes.shape}"
         )
-    return found.astype(np.int64)
+    return boxes.astype(np.int64)
 
 
 # --- along another axis than the first, or of fields with unlike numbers of elements ----------------------
@@ -224,21 +224,21 @@ def _places(given: Any) -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlongAxis:
-    """What says how samples lie along an axis."""
+    """The position of samples along one axis."""
 
     axis: int  # the axis; a negative one counts from the last
-    has_rows: bool  # whether a sample is of one index of axis 0, which then is no axis of its own
-    is_point: bool  # whether a sample is one index of the axis, which then is no axis of its own either
-    origins: tuple[str, ...]  # what each number of a sample's origin is called
+    has_rows: bool  # whether a sample has one index of axis 0, which is then dropped
+    is_point: bool  # whether a sample has one index of `axis`, which is then dropped
+    origins: tuple[str, ...]  # the names of the numbers of a sample's origin
 
     @property
     def along(self) -> int:
-        """Which number of an origin counts along the axis, of a field that names none."""
+        """The number of an origin that counts along the axis, for a field that names none."""
         return int(self.has_rows)
 
 
 def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
-    """Tell how samples lie along an axis; None where they are rows, or of axis 0 and nothing is scaled."""
+    """Return the axis that samples move along; None if they are rows, or unscaled parts of axis 0."""
     if isinstance(samples, Table):
         if samples.axis is None:
             return None
@@ -249,7 +249,7 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
     if not isinstance(samples, (Rows, Sequences)):
         return None
     has_rows, is_point = samples.of == ROWS, isinstance(samples, Rows)
-    if is_scaled and isinstance(samples.of, Said):
+    if is_scaled and isinstance(samples.of, Segmentation):
         raise OptionError(
             f"Take(scale=) counts in whole files or groups; of={type(samples.of).__name__}(...) cuts rows into segments"
         )
@@ -260,26 +260,26 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSteps:
-    """How far a field's steps lead along the axis of a volume, or of each of several."""
+    """The range of a field's steps along the axis of a volume, or of each of several volumes."""
 
     elements: Any  # elements of the field along it
     least: int  # least, most: its first and its last step
     most: int
-    scale: Fraction = Fraction(1)  # its elements for each of those that samples count in
-    origin: int = 0  # which number of an origin they are counted from
+    scale: Fraction = Fraction(1)  # the field's elements per element that samples count in
+    origin: int = 0  # the number of an origin that steps are counted from
 
     @property
     def first(self) -> int:
-        """The first place that a sample may begin at, so that no step leads out."""
+        """The first place at which a sample may begin so that no step is outside."""
         return -(self.least / self.scale).__floor__()
 
     def last(self, most: int) -> Any:
-        """Return the last place from which so many elements more are there."""
+        """Return the last place at which a sample may begin if its steps reach `most` further."""
         return -scaled(most - np.asarray(self.elements), 1 / self.scale) - 1
 
 
 def axis_space(samples: Sequences | Rows, volumes: Ints, steps: Sequence[FieldSteps], edges: Any = None) -> Space:
-    """Find all samples along an axis; with `edges` of segments, along axis 0."""
+    """Return the space of all samples along an axis; `edges` of segments make it axis 0."""
     sequences = Sequences(1) if isinstance(samples, Rows) else samples
     first, last = _limits(sequences, volumes[:, -1], steps)
     counts = np.where(volumes[:, -1] > 0, np.maximum(0, (last - first) // sequences.stride + 1), 0)
@@ -291,13 +291,13 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, steps: Sequence[FieldSt
     by_row = volumes.shape[1] > 1
     segments = volumes[:, 0] if by_row else np.ones(len(volumes), dtype=np.int64)
     if not (counts * segments).any():
-        least, most = min(each.least for each in steps), max(each.most for each in steps)
+        least, most = min(field.least for field in steps), max(field.most for field in steps)
         raise OptionError(
             f"no sequence fits: its steps span {most - least + 1:,} {'elements' if edges is None else 'rows'} (from "
             f"{least} to {most}), and the longest of {int(segments.sum()):,} segments has "
             f"{int(volumes[:, -1].max(initial=0)):,}; take a shorter one, or pad='edge' or pad='zeros'"
         )
-    along = [each[:, None] for each in (first, last, counts)]
+    along = [array[:, None] for array in (first, last, counts)]
     if by_row:
         rows = volumes[:, :1]
         along = [np.hstack(pair) for pair in zip([np.zeros_like(rows), rows - 1, rows], along, strict=True)]
@@ -308,22 +308,22 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, steps: Sequence[FieldSt
 
 
 def _limits(sequences: Sequences, elements: Ints, steps: Sequence[FieldSteps]) -> tuple[Ints, Ints]:
-    """Return the first and the last place along an axis of each volume that a sample may begin at."""
+    """Return the first and the last place along an axis of each volume at which a sample may begin."""
     first, last = np.zeros_like(elements), elements - 1
     if sequences.pad is None:
-        for each in steps:
-            first, last = np.maximum(first, each.first), np.minimum(last, each.last(each.most))
+        for field in steps:
+            first, last = np.maximum(first, field.first), np.minimum(last, field.last(field.most))
     elif sequences.pad_rows is not None:
-        (before, after), plain = sequences.pad_rows, [each for each in steps if each.scale == 1]
-        first = np.maximum(first, -min((each.least for each in plain), default=0) - before)
-        last = np.minimum(last, last - max((each.most for each in plain), default=0) + after)
+        (before, after), plain = sequences.pad_rows, [field for field in steps if field.scale == 1]
+        first = np.maximum(first, -min((field.least for field in plain), default=0) - before)
+        last = np.minimum(last, last - max((field.most for field in plain), default=0) + after)
     return first, last
 
 
 def table_axis_space(
     table: Table, kind: AlongAxis, volumes: Ints, parts: Parts, paths: Sequence[str], steps: Sequence[FieldSteps]
 ) -> Space:
-    """Find where the samples of a table begin along an axis."""
+    """Return the space of a table's samples along an axis."""
     part = part_of_each(table, parts, paths)
     if part is None:
         if len(volumes) > 1:
@@ -334,7 +334,7 @@ def table_axis_space(
         rows = volumes[part, 0]
         check_begins(table, ROW, origins[:, 0], np.zeros_like(rows), rows - 1, rows)
     pad = table.pad is not None
-    for each in steps:
-        least, most = np.full(len(part), 0 if pad else each.first), each.last(0 if pad else each.most)[part]
-        check_begins(table, kind.origins[each.origin], origins[:, each.origin], least, most, each.elements[part])
+    for field in steps:
+        least, most = np.full(len(part), 0 if pad else field.first), field.last(0 if pad else field.most)[part]
+        check_begins(table, kind.origins[field.origin], origins[:, field.origin], least, most, field.elements[part])
     return Space(volumes=volumes, starts=Listed(volume=part, origins=origins), pad=table.pad)

@@ -1,4 +1,4 @@
-"""What no dataset says of samples: values in memory, their numbers, padding, rows that a function looks up. Pure."""
+"""Fields that are not stored in a dataset: values in memory, sample numbers, padding, and lookup functions. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Space, Steps
 
 LookupFunction = Callable[[Ints, int, int], Any]
-"""Gives a row for each of some samples, by their numbers, the epoch and the seed."""
+"""Returns a row for each sample, from the sample numbers, the epoch and the seed."""
 
-ASKED = 64
-"""Samples that a function is asked for twice when files are opened."""
+PROBED = 64
+"""Samples for which a lookup function is called twice when files are opened."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ class SampleNumber:
 
 @dataclass(frozen=True, slots=True)
 class SourceNumber:
-    """A field that is the number of the source of a `Mixture` from which the sample comes: an int64; elsewhere 0.
+    """A field that is the number of the sample's source in a `Mixture`: an int64; 0 without a mixture.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class SourceNumber:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """A field that says which steps of a sequence are outside of its segment: True for each step that was padded.
+    """A field that marks the steps of a sequence outside of its segment: True for each step that was padded.
 
     Parameters
     ----------
@@ -122,23 +122,23 @@ class Padding:
         object.__setattr__(self, "steps", None if self.steps is None else checked_steps(self.steps))
 
 
-Given = Values | SampleNumber | SourceNumber | Padding
+VirtualField = Values | SampleNumber | SourceNumber | Padding
 FROM_NO_FILE = (Values, SampleNumber, SourceNumber, Padding)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Column:
-    """The values of a field that comes from no dataset: an array, or a list. Any thread may ask."""
+class SampleColumn:
+    """The values of a field that is not stored in a dataset: an array, or a list. Thread-safe."""
 
-    values: Any = None  # one for each sample, or each part; None for their numbers
-    starts: tuple[int, ...] = ()  # the first sample of each part, where samples of one share a value
-    by_rows: bool = False  # whether parts are of rows of the files: `starts` are numbers of these then
-    has_seeds: bool = False  # whether each number comes with a random one for what is done to the sample
-    steps: Steps = ()  # steps, space: where it tells which steps of a sample lie outside of its segment
+    values: Any = None  # one per sample, or per part; None stands for their numbers
+    starts: tuple[int, ...] = ()  # the first sample of each part, if samples of a part share a value
+    by_rows: bool = False  # whether `starts` are rows of the files instead of samples
+    has_seeds: bool = False  # whether each number comes with a random seed for the sample's transforms
+    steps: Steps = ()  # steps, space: set if the column marks the steps outside of a sample's segment
     space: Space | None = None
 
     def of(self, numbers: Ints, rows: NDArray[Any]) -> Any:
-        """Return the values of some samples, by their numbers and by the rows that they begin at."""
+        """Return the values of some samples, from their numbers and the rows that they begin at."""
         if self.space is not None:
             return self.space.outside(numbers, self.steps)
         places = rows if self.by_rows else numbers
@@ -150,19 +150,19 @@ class Column:
 
 
 def _in_memory(values: Any) -> Any:
-    """Turn what a user gave into an array of numbers, else into a list."""
+    """Convert a user's values to an array if they are numbers, else to a list."""
     check_ordered("Values", values)
     if isinstance(values, Sequence) and any(isinstance(value, (str, bytes)) for value in values[:1]):
         return list(values)
     try:
-        found = as_array(values)
-    except ValueError:  # lists of unlike length
+        array = as_array(values)
+    except ValueError:  # lists of different lengths
         if hasattr(values, "detach"):
             raise
         return list(values)
-    if found.ndim == 0:
+    if array.ndim == 0:
         raise OptionError(f"Values takes an array, a tensor or a list with a value for each sample, not {values!r}")
-    return found if found.dtype.kind in "biufc" else found.tolist()
+    return array if array.dtype.kind in "biufc" else array.tolist()
 
 
 # --- rows that a function looks up, anew in each epoch: what it gives is checked ------------------------
@@ -170,36 +170,36 @@ def _in_memory(values: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnRows:
-    """A function that says which row each sample has in an epoch.
+    """A function that returns each sample's row in an epoch.
 
     # Guarantees: any thread calls the function, also several at once, with any samples in any order.
     """
 
-    name: str = field(compare=False)  # the field's, for messages
+    name: str = field(compare=False)  # the name of the field, for messages
     function: LookupFunction
-    rows: int  # how many there are
+    rows: int  # the number of rows to choose from
 
     def of(self, samples: NDArray[Any], seed: int, epoch: int) -> Ints:
-        """Return the row of each of some samples."""
-        found = as_array(self.function(samples.astype(np.int64), epoch, seed))
-        if found.shape != samples.shape or found.dtype.kind not in "iu":
+        """Return the row of each sample; raise if the function returned something else."""
+        rows = as_array(self.function(samples.astype(np.int64), epoch, seed))
+        if rows.shape != samples.shape or rows.dtype.kind not in "iu":
             raise OptionError(
                 f"field {self.name!r}: the function of lookup= was asked for {len(samples):,} samples and gave "
-                f"{found.dtype} {found.shape}; it takes (samples, epoch, seed), and returns an array of row numbers"
+                f"{rows.dtype} {rows.shape}; it takes (samples, epoch, seed), and returns an array of row numbers"
             )
-        wrong = np.flatnonzero((found < 0) | (found >= self.rows))
+        wrong = np.flatnonzero((rows < 0) | (rows >= self.rows))
         if len(wrong):
             raise OptionError(
-                f"field {self.name!r}: the function of lookup= gave row {found[wrong[0]]} for sample "
+                f"field {self.name!r}: the function of lookup= gave row {rows[wrong[0]]} for sample "
                 f"{samples[wrong[0]]:,}, and there are rows 0 to {self.rows - 1:,}; {len(wrong):,} of {len(samples):,} "
                 "are not there"
             )
-        return found.astype(np.int64)
+        return rows.astype(np.int64)
 
     def check(self, samples: int) -> None:
-        """Refuse a function whose answer for a sample depends on when it is asked, or on what others are asked for."""
-        some = np.unique(np.linspace(0, samples - 1, ASKED).astype(np.int64))
-        if (self.of(some, 0, 0) != self.of(some[::-1].copy(), 0, 0)[::-1]).any():
+        """Raise if the function's result for a sample depends on the other samples of a call, or on earlier calls."""
+        probes = np.unique(np.linspace(0, samples - 1, PROBED).astype(np.int64))
+        if (self.of(probes, 0, 0) != self.of(probes[::-1].copy(), 0, 0)[::-1]).any():
             raise OptionError(
                 f"field {self.name!r}: the function of lookup= gave the same samples other rows when asked again, in "
                 "another order. A row depends on the sample's number, the epoch and the seed alone, as what "
@@ -207,12 +207,12 @@ class DrawnRows:
             )
 
 
-def asked_of_each(
+def look_up_each(
     draws: Sequence[DrawnRows], starts: Sequence[int], firsts: Sequence[int], samples: Ints, epoch: int, seed: int
 ) -> Ints:
-    """Ask the function of each of several datasets, by its first sample and the first row that it looks up."""
-    of, found = np.searchsorted(starts, samples, side="right") - 1, np.empty_like(samples)
-    for k in np.unique(of).tolist():
-        ours = of == k
-        found[ours] = draws[k].of(samples[ours] - starts[k], seed, epoch) + firsts[k]
-    return found
+    """Call the function of each of several datasets, given its first sample and the first row that it looks up."""
+    dataset, rows = np.searchsorted(starts, samples, side="right") - 1, np.empty_like(samples)
+    for k in np.unique(dataset).tolist():
+        mask = dataset == k
+        rows[mask] = draws[k].of(samples[mask] - starts[k], seed, epoch) + firsts[k]
+    return rows

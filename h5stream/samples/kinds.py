@@ -1,6 +1,6 @@
-"""Kinds of samples that lie along rows: sequences, rows of groups, whole objects.
+"""Kinds of samples along rows: sequences, rows of groups, whole objects.
 
-A sequence is known by its *anchor*, a row; each field takes the rows ``anchor + step`` for its own steps.
+A sequence is identified by its *anchor*, a row; each field takes the rows ``anchor + step`` for its own steps.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from h5stream.base.texts import as_text, check_holds, check_ordered, names_in, whole_number
 from h5stream.errors import OptionError
-from h5stream.samples.segments import Said
+from h5stream.samples.segments import Segmentation
 
-Of = str | Sequence[str] | Said | None
+Of = str | Sequence[str] | Segmentation | None
 
 Tail = Literal["drop", "shift"]
 
@@ -25,7 +25,7 @@ Missing = Literal["error", "skip", "fill"]
 MissingRows = Literal["error", "skip"]
 
 Draw = Literal["segments", "rows"]
-"""By what random samples are drawn: each segment as often as any other, or each start as likely as any other."""
+"""How random samples are drawn: each segment equally often, or each start with the same probability."""
 
 DRAWS = get_args(Draw)
 
@@ -34,7 +34,7 @@ Pad = Literal["edge", "zeros"] | float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """How samples are drawn for an epoch from all possible ones."""
+    """How an epoch's samples are drawn from all possible ones."""
 
     per_epoch: int | None = None  # how many; None takes one of each segment
     by: str = "segments"  # `"segments"` (each as often as any other) or `"rows"` (each start as likely as any other)
@@ -113,7 +113,7 @@ class Sequences:
         integer(self.axis, "axis")
         if self.of == "rows" and self.axis == 0:
             raise OptionError("Sequences: of='rows' makes each row of axis 0 a segment, so axis= is another, such as 1")
-        if self.axis != 0 and isinstance(self.of, Said):
+        if self.axis != 0 and isinstance(self.of, Segmentation):
             raise OptionError(f"Sequences: {type(self.of).__name__} says where segments of rows end, and needs axis=0")
         if isinstance(self.stride, Iterable):
             raise OptionError(
@@ -122,7 +122,7 @@ class Sequences:
                 "sample take as many as the widest has, and thin them in sample_transform="
             )
         one_of("Sequences", "lengths", self.lengths, ("equal", "shortest"))
-        if self.lengths == "shortest" and (self.axis != 0 or isinstance(self.of, Said)):
+        if self.lengths == "shortest" and (self.axis != 0 or isinstance(self.of, Segmentation)):
             raise OptionError("Sequences: lengths='shortest' is for rows of whole groups or files, along axis 0")
         for name, count in (("length", 1 if self.length is None else self.length), ("stride", self.stride)):
             if integer(count, name) < 1:
@@ -150,7 +150,7 @@ class Sequences:
 
     @property
     def draws(self) -> Draws | None:
-        """How an epoch's samples are drawn; None where it takes all."""
+        """How an epoch's samples are drawn; None if it takes all."""
         return Draws(per_epoch=self.per_epoch, by=self.draw) if self.starts == "random" else None
 
     @property
@@ -194,10 +194,10 @@ class Objects:
     missing: Missing = "error"
 
     def __post_init__(self) -> None:
-        given: Any = self.of
-        if not isinstance(given, Collection) and not hasattr(given, "__array__"):
-            raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {given!r}")
-        of = checked_of("Objects", given)
+        value: Any = self.of
+        if not isinstance(value, Collection) and not hasattr(value, "__array__"):
+            raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {value!r}")
+        of = checked_of("Objects", value)
         if not isinstance(of, (str, list)):
             raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {of!r}")
         if not of:
@@ -241,7 +241,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", checked_of("Rows", self.of))
-        if isinstance(self.of, Said):
+        if isinstance(self.of, Segmentation):
             raise OptionError("Rows: of= names groups; where rows end segments says nothing about single rows")
         if self.of == "rows" and self.axis == 0:
             raise OptionError("Rows: of='rows' is for another axis: each index of it, of each row, is a sample")
@@ -251,24 +251,24 @@ class Rows:
 
 
 def checked_steps(steps: Any) -> tuple[int, ...]:
-    """Turn what a user gave as ``steps=`` into a tuple."""
+    """Validate ``steps=`` and return it as a tuple."""
     check_ordered("take= (steps=)", steps)
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
         raise OptionError(f"take= (steps=) takes a range or list of integers, range(-1, 15) or [0], not {steps!r}")
-    found = tuple(integer(step, "a step") for step in steps)
-    if not found:
+    numbers = tuple(integer(step, "a step") for step in steps)
+    if not numbers:
         raise OptionError("steps= is empty; a field has one row at least, steps=[0]")
-    return found
+    return numbers
 
 
 def one_of(kind: str, name: str, value: Any, options: tuple[str, ...]) -> None:
-    """Refuse what is none of some options."""
+    """Raise `OptionError` if a value is not one of the options."""
     if value not in options:
         raise OptionError(f"{kind}: {name}= is {', '.join(map(repr, options[:-1]))} or {options[-1]!r}, not {value!r}")
 
 
 def checked_missing(kind: str, missing: Any) -> None:
-    """Refuse a ``missing=`` of rows that is not known."""
+    """Raise `OptionError` if ``missing=`` is not valid for rows."""
     if missing == "fill":
         raise OptionError(f"{kind}: missing='fill' is for Objects; rows of a file that lacks them cannot be counted")
     if missing is not None:
@@ -276,8 +276,8 @@ def checked_missing(kind: str, missing: Any) -> None:
 
 
 def checked_of(kind: str, of: Any) -> Of:
-    """Return what a user gave as ``of=``, names as a list; refuse what is none, or names one twice."""
-    if of is None or isinstance(of, (str, Said)):
+    """Validate ``of=`` and return it, names as a list without duplicates."""
+    if of is None or isinstance(of, (str, Segmentation)):
         return of
     is_one = isinstance(of, bytes) or not (isinstance(of, Iterable) or hasattr(of, "__array__"))
     names = [as_text(of)] if is_one else [*names_in(f"{kind}: of=", of)]
@@ -293,27 +293,27 @@ def checked_of(kind: str, of: Any) -> Of:
 
 
 def checked_pad(kind: str, pad: Any) -> Any:
-    """Return what a user gave as ``pad=``; an `OptionError` names the `kind` of samples where it is none."""
+    """Return ``pad=`` if it is valid, else raise `OptionError`; `kind` names the samples in the message."""
     if pad is None or pad in ("edge", "zeros") or (isinstance(pad, (int, float)) and not isinstance(pad, bool)):
         return pad
     raise OptionError(f"{kind}: pad= is 'edge', 'zeros' or a number, not {pad!r}")
 
 
 def integer(value: Any, name: str) -> int:
-    """Return an integer of any type as an int; anything else is an `OptionError` that calls it by a name."""
+    """Return an integer of any type as an int; raise `OptionError` for anything else."""
     if (number := whole_number(value)) is None:
         raise OptionError(f"{name} is an integer, not {value!r}")
     check_holds(name, number)
     return number
 
 
-def checked_counts(what: str, given: Any, least: int, rule: str, length: int | None = None) -> tuple[int, ...]:
-    """Return whole numbers, so many if that is said and none below the least; refuse all else: `what` is `rule`."""
-    check_ordered(what, given)
-    numbers = [whole_number(each) for each in given] if isinstance(given, Iterable) else []
-    found = tuple(each for each in numbers if each is not None and each >= least)
-    if not found or len(found) != (len(numbers) if length is None else length):
-        raise OptionError(f"{what} is {rule}, not {given!r}")
-    for number in found:
+def checked_counts(what: str, values: Any, least: int, rule: str, length: int | None = None) -> tuple[int, ...]:
+    """Return whole numbers of at least `least`, `length` of them if given; the error says that `what` is `rule`."""
+    check_ordered(what, values)
+    numbers = [whole_number(number) for number in values] if isinstance(values, Iterable) else []
+    counts = tuple(number for number in numbers if number is not None and number >= least)
+    if not counts or len(counts) != (len(numbers) if length is None else length):
+        raise OptionError(f"{what} is {rule}, not {values!r}")
+    for number in counts:
         check_holds(what, number)
-    return found
+    return counts

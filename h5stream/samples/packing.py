@@ -1,4 +1,4 @@
-"""Stored numbers that stand for others: fill values become NaN, and packed whole numbers what they mean. Pure.
+"""Packed numbers: stored values that mark missing data become NaN, and scaled integers become floats. Pure.
 
 Attributes are read as xarray and netCDF4-python read them; CF conventions 1.11, sections 2.5.1 and 8.1.
 """
@@ -18,13 +18,13 @@ from h5stream.samples.segments import as_array
 
 Number = int | float
 Missing = Literal["netcdf", "fill"] | Number | Iterable[Literal["netcdf", "fill"] | Number]
-"""What a user says is missing: words for what a dataset says, and numbers."""
+"""Values of ``missing=``: words for what a dataset's attributes define, and numbers."""
 
 NETCDF: Literal["netcdf"] = "netcdf"
 FILL: Literal["fill"] = "fill"
 
 MEANINGS = ("scale_factor", "add_offset", "_FillValue", "missing_value", "units", "_Unsigned")
-"""Attributes that say what a dataset's numbers mean: what is read as one has the same."""
+"""Attributes that define what a dataset's numbers mean; datasets that are read as one must agree on them."""
 
 PACKED = ("scale_factor", "add_offset", "_FillValue", "missing_value", "valid_min", "valid_max", "valid_range")
 """Attributes that `Field` follows with ``missing="netcdf"``, beside `_Unsigned`."""
@@ -37,19 +37,19 @@ class Packing:
     values: tuple[Number, ...] = ()  # stored numbers that are missing
     least: Number | None = None  # least, most: stored numbers below or above are missing, too
     most: Number | None = None
-    scale: float | None = None  # what the others are multiplied by, and what is added then
+    scale: float | None = None  # scale, offset: the other numbers are multiplied by `scale`, then `offset` is added
     offset: float | None = None
-    scaled_least: float | None = None  # scaled_least, scaled_most: as least and most, of numbers that are scaled
+    scaled_least: float | None = None  # scaled_least, scaled_most: as least and most, for scaled numbers
     scaled_most: float | None = None
-    stored: str = ""  # the NumPy type that the stored bytes are, where it is not the dataset's
+    stored: str = ""  # the NumPy type of the stored bytes, if it differs from the dataset's
     dtype: str = "float32"  # the NumPy type of the result
 
 
-def missing_of(name: str, given: Any) -> tuple[str | Number, ...]:
-    """Read what a user gave: words and numbers, each once."""
-    if not isinstance(given, (str, list, tuple)):
-        given = as_array(given).tolist()  # arrays, tensors, single numbers
-    several = list(given) if isinstance(given, (list, tuple)) else [given]
+def missing_of(name: str, value: Any) -> tuple[str | Number, ...]:
+    """Validate ``missing=`` of a field; return its words and numbers without duplicates."""
+    if not isinstance(value, (str, list, tuple)):
+        value = as_array(value).tolist()  # arrays, tensors, single numbers
+    several = list(value) if isinstance(value, (list, tuple)) else [value]
     several = [one.item() if isinstance(one, np.generic) else one for one in several]
     wrong = [
         one
@@ -58,23 +58,23 @@ def missing_of(name: str, given: Any) -> tuple[str | Number, ...]:
         or isinstance(one, bool)
     ]
     if wrong:
-        said = "'netcdf' (what the dataset's attributes say), 'fill' (its fill value), a number or several"
-        raise OptionError(f"Field({name!r}): missing= takes {said}, not {wrong[0]!r}")
+        allowed = "'netcdf' (what the dataset's attributes say), 'fill' (its fill value), a number or several"
+        raise OptionError(f"Field({name!r}): missing= takes {allowed}, not {wrong[0]!r}")
     return tuple(dict.fromkeys(several))
 
 
 def packing(
-    asked: tuple[str | Number, ...], dtype: np.dtype[Any], attributes: Mapping[str, Any], fill: Any = None
+    missing: tuple[str | Number, ...], dtype: np.dtype[Any], attributes: Mapping[str, Any], fill: Any = None
 ) -> Packing:
-    """Return how numbers of a type become floats, by what was asked for, and by the attributes and the fill value."""
-    stored = _stored_type(dtype, attributes) if NETCDF in asked else dtype
-    words: list[Any] = [fill] if FILL in asked and fill is not None else []
-    if NETCDF in asked:
+    """Return how numbers of a type become floats, from ``missing=``, the attributes and the fill value."""
+    stored = _stored_type(dtype, attributes) if NETCDF in missing else dtype
+    words: list[Any] = [fill] if FILL in missing and fill is not None else []
+    if NETCDF in missing:
         words += [attributes[name] for name in ("_FillValue", "missing_value") if name in attributes]
     values = [one for word in words for one in _numbers(word, dtype, stored)]
-    values += [held for one in asked if not isinstance(one, str) and (held := as_stored(one, stored)) is not None]
+    values += [number for one in missing if not isinstance(one, str) and (number := as_stored(one, stored)) is not None]
     masked = Packing(values=tuple(dict.fromkeys(values)), stored="" if stored == dtype else stored.str)
-    if NETCDF not in asked:
+    if NETCDF not in missing:
         return masked
     scale, offset = (_one(attributes.get(name)) for name in ("scale_factor", "add_offset"))
     is_masked = "_FillValue" in attributes or "missing_value" in attributes
@@ -92,33 +92,33 @@ def packing(
 
 
 def all_missing(like: Packing) -> Packing:
-    """Return a packing by which whatever is stored is missing, beside another one."""
+    """Return a packing that makes every stored value missing, with the types of another one."""
     return Packing(scale=0.0, scaled_least=math.inf, stored=like.stored, dtype=like.dtype)
 
 
 def as_stored(number: Number, dtype: np.dtype[Any]) -> Number | None:
-    """Return a number as a type holds it; None where it does not."""
+    """Return a number as a type stores it; None if the type cannot."""
     if dtype.kind in "iu":
         if isinstance(number, float) and not number.is_integer():
             return None
         limits, whole = np.iinfo(dtype), int(number)
         return whole if limits.min <= whole <= limits.max else None
     with np.errstate(all="ignore"):
-        held = float(np.array(number).astype(dtype))
-    return None if math.isnan(held) else held
+        number_stored = float(np.array(number).astype(dtype))
+    return None if math.isnan(number_stored) else number_stored
 
 
 def joint_type(packings: Iterable[Packing]) -> str:
-    """Return the type of what several datasets give that are read as one: the widest."""
+    """Return the widest of the types that several datasets decode to."""
     return np.result_type(*(one.dtype for one in packings)).name
 
 
 def _stored_type(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the type that the stored bytes are meant as: `_Unsigned` says it of whole numbers."""
-    said = _text(attributes.get("_Unsigned"))
-    if dtype.kind not in "iu" or said not in ("true", "false"):
+    """Return the type of the stored bytes: the attribute `_Unsigned` changes the sign of integers."""
+    unsigned = _text(attributes.get("_Unsigned"))
+    if dtype.kind not in "iu" or unsigned not in ("true", "false"):
         return dtype
-    return np.dtype(f"{'u' if said == 'true' else 'i'}{dtype.itemsize}")
+    return np.dtype(f"{'u' if unsigned == 'true' else 'i'}{dtype.itemsize}")
 
 
 def _text(value: Any) -> str:
@@ -128,19 +128,19 @@ def _text(value: Any) -> str:
 
 
 def _numbers(value: Any, dtype: np.dtype[Any], stored: np.dtype[Any]) -> list[Number]:
-    """Return the numbers of an attribute as they are stored; those that no element can have are left out."""
+    """Return the numbers of an attribute as they are stored, without those that no element can have."""
     flat: NDArray[Any] = np.ravel(value)
     if flat.dtype.kind not in "iuf":
         return []
-    held = [as_stored(one, stored) for one in flat.tolist()]
+    stored_numbers = [as_stored(one, stored) for one in flat.tolist()]
     if stored != dtype:  # the number is written in the dataset's own type, whose bytes are meant as the other one
         own = ((one, as_stored(one, dtype)) for one in flat.tolist())
-        held += [np.array(same).astype(dtype).view(stored).item() for _, same in own if same is not None]
-    return [one for one in held if one is not None]
+        stored_numbers += [np.array(same).astype(dtype).view(stored).item() for _, same in own if same is not None]
+    return [one for one in stored_numbers if one is not None]
 
 
 def _one(value: Any) -> Any:
-    """Return the one number of an attribute, with its type; None for anything else."""
+    """Return the single number of an attribute, with its type; None for anything else."""
     flat: NDArray[Any] = np.ravel(value) if value is not None else np.zeros(0)
     return flat[0] if flat.size == 1 and flat.dtype.kind in "iuf" else None
 
@@ -148,7 +148,7 @@ def _one(value: Any) -> Any:
 def _limits(
     dtype: np.dtype[Any], stored: np.dtype[Any], attributes: Mapping[str, Any], *, is_scaled: bool
 ) -> dict[str, Number]:
-    """Return the bounds of valid numbers, stored ones; fractions are bounds of what whole numbers are scaled to."""
+    """Return the bounds of valid numbers: of stored numbers, or of scaled ones if a bound is a fraction."""
     both = np.ravel(attributes.get("valid_range", np.zeros(0)))
     bounds = [_one(attributes.get(name)) for name in ("valid_min", "valid_max")]
     if both.size == 2 and both.dtype.kind in "iuf":

@@ -1,4 +1,4 @@
-"""How fields come in a batch: those that have another number of rows in each sample, and those that are normalized."""
+"""Formats of fields in a batch: ragged fields, whose samples have different numbers of rows, and normalized fields."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from h5stream.samples.segments import as_array
 Option = TypeVar("Option")
 
 ARRAYS = "arrays"
-"""The form of objects, or rows of groups, of which each has a shape of its own: a list of tensors."""
+"""The form of objects, or rows of groups, with individual shapes: a list of tensors."""
 
 Form = Literal["packed", "nested", "pad", "list", "arrays", "dense"]
 FORMS = ("packed", "nested", "pad", "list", ARRAYS)
 
 DENSE: Literal["dense"] = "dense"
-"""The form of the values of a sparse matrix that come as rows of a dense one."""
+"""The form of sparse matrices whose rows come as rows of a dense one."""
 
 STACKED: Literal["stacked"] = "stacked"
-"""The form of a field of which each sample turns out to have as many rows: one tensor."""
+"""The form of a field whose samples turn out to have the same number of rows: one tensor."""
 
 Place = Literal["random", "start", "center"]
 
@@ -102,9 +102,9 @@ class Ragged:
     _: KW_ONLY
     crop: Crop | None = None
     pad_value: float = 0
-    # where they are columns of a sparse matrix, how many it has; 0 for anything else
+    # the number of columns if the field is a sparse matrix, else 0
     width: int = field(default=0, init=False, repr=False)
-    # of a dense field the place that each of these has in a row of the batch; -1 for those that are not wanted
+    # for a dense field, the place of each column in a row of the batch; -1 for columns that are left out
     places: NDArray[np.int32] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -117,17 +117,17 @@ class Ragged:
 
     @property
     def matrix_width(self) -> int:
-        """The columns of the sparse matrix that a field is of; 0 where it is of none."""
+        """The number of columns of the field's sparse matrix; 0 if it has none."""
         return self.width if self.places is None else len(self.places)
 
     @property
     def wanted(self) -> int:
-        """The columns that a row of a dense field has."""
+        """The number of columns in a row of a dense field."""
         return 0 if self.places is None else int(self.places.max(initial=-1)) + 1
 
 
 def changed(one: Option, **values: Any) -> Option:
-    """Return the same field, or its form, of which some attributes have other values."""
+    """Return a copy of a field, or of its form, with other values of some attributes."""
     other = copy.copy(one)
     for name, value in values.items():
         object.__setattr__(other, name, value)
@@ -139,20 +139,20 @@ def changed(one: Option, **values: Any) -> Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalization:
-    """Numbers become ``(x * factor - mean) / std``, and what is NaN then becomes `nan`."""
+    """Normalization of numbers to ``(x * factor - mean) / std``; NaN is then replaced by `nan`."""
 
-    factor: float = 1.0  # what they are multiplied by first
-    mean: Any = 0.0  # mean, std: one for all, or arrays that fit a sample
+    factor: float = 1.0  # multiplied first
+    mean: Any = 0.0  # mean, std: one number, or arrays that fit a sample
     std: Any = 1.0
-    nan: float | None = None  # what stands for NaN; None leaves it
+    nan: float | None = None  # replaces NaN; None keeps it
 
     @property
     def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean and deviation."""
+        """Mean and standard deviation as arrays."""
         return np.array(self.mean), np.array(self.std)
 
     def misfit(self, shape: tuple[int, ...]) -> str:
-        """Say why it does not fit the numbers of one sample; empty where it does."""
+        """Return why it does not fit the numbers of one sample; empty if it fits."""
         for name, array in zip(("mean", "std"), self.arrays, strict=True):
             try:
                 fits = np.broadcast_shapes(array.shape, shape) == shape
@@ -161,45 +161,45 @@ class Normalization:
             if not fits:
                 first = shape[:1] == array.shape and len(shape) > 1
                 hint = f"; numpy.reshape({name}, {(*shape[:1], *[1] * (len(shape) - 1))}) does" if first else ""
-                said = f"{name!r} of normalize=, of the shape {array.shape}, does not fit a sample of {shape}"
-                return f"{said} as NumPy broadcasts{hint}"
+                problem = f"{name!r} of normalize=, of the shape {array.shape}, does not fit a sample of {shape}"
+                return f"{problem} as NumPy broadcasts{hint}"
         return ""
 
 
-def normalization(name: str, given: Any) -> Normalization | None:
-    """Read what a user gave; None where nothing is to be done."""
-    if given is None or given == {}:
+def normalization(name: str, options: Any) -> Normalization | None:
+    """Validate ``normalize=`` of a field; None if there is nothing to do."""
+    if options is None or options == {}:
         return None
-    wrong = sorted(given.keys() - _NORMALIZED_BY) if isinstance(given, Mapping) else [given]
+    wrong = sorted(options.keys() - _NORMALIZED_BY) if isinstance(options, Mapping) else [options]
     if wrong:
         raise OptionError(
             f"Field({name!r}): normalize= takes {{'mean': ..., 'std': ...}}, also 'factor' and 'nan', not {wrong[0]!r}"
         )
-    return Normalization(**{key: _numbers(name, key, one) for key, one in given.items() if one is not None})
+    return Normalization(**{key: _numbers(name, key, one) for key, one in options.items() if one is not None})
 
 
-def _numbers(name: str, key: str, given: Any) -> Any:
-    """Read numbers, as what can be compared; single ones for 'factor' and 'nan'."""
+def _numbers(name: str, key: str, value: Any) -> Any:
+    """Validate numbers of ``normalize=`` and return them as nested tuples, which can be compared."""
     is_one = key in ("factor", "nan")
     try:
-        found = as_array(given)
-        if not found.size or found.dtype.kind in "SUMm" or (is_one and found.ndim):
+        numbers = as_array(value)
+        if not numbers.size or numbers.dtype.kind in "SUMm" or (is_one and numbers.ndim):
             raise TypeError
-        found = found.astype(np.float64)
+        numbers = numbers.astype(np.float64)
     except (TypeError, ValueError):
         raise OptionError(
             f"Field({name!r}): {key!r} of normalize= takes a number{'' if is_one else ' or an array of them'}, not "
-            f"{given!r}"
+            f"{value!r}"
         ) from None
-    if key != "nan" and not np.isfinite(found).all():
-        raise OptionError(f"Field({name!r}): {key!r} of normalize= is to be finite everywhere, and is not: {given!r}")
-    if (key == "std" and not (found > 0).all()) or (key == "factor" and found == 0):
+    if key != "nan" and not np.isfinite(numbers).all():
+        raise OptionError(f"Field({name!r}): {key!r} of normalize= is to be finite everywhere, and is not: {value!r}")
+    if (key == "std" and not (numbers > 0).all()) or (key == "factor" and numbers == 0):
         raise OptionError(
-            f"Field({name!r}): 'std' of normalize= is above 0 everywhere, and 'factor' is other than 0, not {given!r}"
+            f"Field({name!r}): 'std' of normalize= is above 0 everywhere, and 'factor' is other than 0, not {value!r}"
         )
-    return _tuples(found.tolist())
+    return _tuples(numbers.tolist())
 
 
-def _tuples(found: Any) -> Any:
-    """Give nested lists as tuples, which can be compared."""
-    return tuple(map(_tuples, found)) if isinstance(found, list) else found
+def _tuples(value: Any) -> Any:
+    """Return nested lists as nested tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

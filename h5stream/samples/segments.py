@@ -1,4 +1,4 @@
-"""Which rows belong together, by what a file says: segments that sequences stay in, stretches of ragged fields.
+"""Grouping of rows as stored in a file: segments that sequences stay within, and row ranges of ragged fields.
 
 Segments are consecutive and cover all rows, so they are kept as *edges*: segment ``k`` holds the rows ``edges[k]`` to
 ``edges[k + 1]``. An empty one has two equal edges.
@@ -23,57 +23,57 @@ Edges = Ints
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """Return an array of what a user gave: this room knows no torch, but tensors come here, from any device."""
+    """Return a user's values as an array; accepts tensors of any device without importing torch."""
     check_ordered("an array of values", values)
     try:
-        found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    except (TypeError, ValueError, RuntimeError) as error:  # lists of unlike lengths, and tensors of torch's own types
+        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, types of torch alone
         raise OptionError(
             f"an array of values takes what NumPy can hold, each entry of the same shape, and not "
             f"{reprlib.repr(values)} ({error}); give one value for each, or a tensor of another type or layout"
         ) from None
-    is_listed = found.dtype.kind == "f" and isinstance(values, list | tuple) and bool(values)
+    is_listed = array.dtype.kind == "f" and isinstance(values, list | tuple) and bool(values)
     if is_listed and all(isinstance(one, int) for one in values):
-        return np.array(values, dtype=object)  # on both sides of 2**63: as floats several would be one
-    return found
+        return np.array(values, dtype=object)  # on both sides of 2**63: distinct numbers would be equal as floats
+    return array
 
 
-class _Said:
-    """What datasets say, by their paths, or arrays in memory: all fields are that but those that are keywords alone."""
+class _RowSpec:
+    """Base of specifications by dataset paths or arrays: the values of all fields that are not keyword-only."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for name, value in zip(self._given(), _said(type(self), self.names), strict=True):
+        for name, value in zip(self._source_names(), _checked_sources(type(self), self.names), strict=True):
             object.__setattr__(self, name, value)
 
-    def _given(self) -> list[str]:
+    def _source_names(self) -> list[str]:
         return [one.name for one in dataclasses.fields(self) if not one.kw_only]  # type: ignore[arg-type]
 
     @property
     def names(self) -> tuple[Any, ...]:
-        """The datasets, or the arrays, that say it."""
-        return tuple(getattr(self, name) for name in self._given())
+        """The paths of the datasets, or the arrays."""
+        return tuple(getattr(self, name) for name in self._source_names())
 
 
-def _said(kind: type, given: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the paths of datasets, or the arrays, that were given to a kind; refuse what is neither."""
-    if given and all(isinstance(one, str) and one for one in given):
-        return tuple(given)
-    if not given:
+def _checked_sources(kind: type, sources: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the dataset paths, or the arrays, of a specification; raise for anything else."""
+    if sources and all(isinstance(one, str) and one for one in sources):
+        return tuple(sources)
+    if not sources:
         raise OptionError(f"{kind.__name__} takes names of fields, such as Ends('terminals', 'timeouts'), or arrays")
-    holds, found = {"Ends": "flags", "Ids": "values"}.get(kind.__name__, "whole numbers"), [*map(as_array, given)]
-    for one, array in zip(given, found, strict=True):
+    holds, arrays = {"Ends": "flags", "Ids": "values"}.get(kind.__name__, "whole numbers"), [*map(as_array, sources)]
+    for one, array in zip(sources, arrays, strict=True):
         if array.ndim != 1 or (array.dtype.kind not in "biuf" and kind is not Ids):
             raise OptionError(
                 f"{kind.__name__} takes the path of a dataset, or an array of {holds} with one axis, and not "
                 f"{reprlib.repr(one)}"
             )
-    return tuple(whole_numbers(one, kind.__name__) if holds == "whole numbers" else one for one in found)
+    return tuple(whole_numbers(one, kind.__name__) if holds == "whole numbers" else one for one in arrays)
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Ends(_Said):
+class Ends(_RowSpec):
     """Segments that end where a field says so, as ``terminals`` and ``timeouts`` of a replay buffer do.
 
     Parameters
@@ -96,7 +96,7 @@ class Ends(_Said):
     fields: tuple[Any, ...]
 
     def __init__(self, *fields: Any) -> None:
-        object.__setattr__(self, "fields", _said(Ends, fields))
+        object.__setattr__(self, "fields", _checked_sources(Ends, fields))
 
     @property
     def names(self) -> tuple[Any, ...]:
@@ -105,7 +105,7 @@ class Ends(_Said):
 
 
 @dataclass(frozen=True, slots=True)
-class Ids(_Said):
+class Ids(_RowSpec):
     """Segments of rows with the same value, such as a ``trajectory_id``; each change of the value begins a new one.
 
     Parameters
@@ -118,7 +118,7 @@ class Ids(_Said):
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths(_Said):
+class Lengths(_RowSpec):
     """Segments that follow one another, whose numbers of rows are in a dataset.
 
     Parameters
@@ -131,7 +131,7 @@ class Lengths(_Said):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds(_Said):
+class Bounds(_RowSpec):
     """Segments whose first rows, or ends, are in a dataset.
 
     As ``of=``, 0 and the number of rows may be left out. As ``lookup=``, n samples have n + 1 numbers, where each
@@ -172,15 +172,15 @@ class Bounds(_Said):
             raise OptionError(f"Bounds: holds= is 'starts', 'ends' or 'bounds', not {self.holds!r}")
         if isinstance(self.base, bool) or self.base not in (0, 1):
             raise OptionError(f"Bounds: base= is the number of the first row, 0 or 1, not {self.base!r}")
-        _Said.__post_init__(self)
+        _RowSpec.__post_init__(self)
 
 
 _HOLDS = ("starts", "ends", "bounds")
 
 
 @dataclass(frozen=True, slots=True)
-class Between(_Said):
-    """Consecutive rows, whose first and last are in two datasets; a first row of -1 says that a sample has no rows.
+class Between(_RowSpec):
+    """Consecutive rows, whose first and last are in two datasets; a first row of -1 marks a sample without rows.
 
     Parameters
     ----------
@@ -211,12 +211,12 @@ class Between(_Said):
                 f"Between takes two, first and last, and has only {reprlib.repr(self.first)}. Of a dataset of pairs, "
                 "(n, 2), write Between(pairs[:, 0], pairs[:, 1]) with pairs = file[NAME][:]"
             )
-        _Said.__post_init__(self)
+        _RowSpec.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowLists:
-    """Any rows in any order, those of one sample after those of the other, and how many each sample has."""
+    """Rows in any order, sample by sample, and the number of rows of each sample."""
 
     rows: Ints
     counts: Ints
@@ -226,93 +226,96 @@ class RowLists:
 
     @property
     def are_even(self) -> bool:
-        """Whether each sample has as many."""
+        """Whether all samples have the same number of rows."""
         return not len(self.counts) or int(self.counts.min()) == int(self.counts.max())
 
 
 def row_lists(values: Any, what: str) -> RowLists | None:
-    """Return lists of rows, one for each sample; None for what is an array of one axis, or of more than two."""
-    each = values if isinstance(values, (list, tuple)) else as_array(values)
-    if isinstance(each, np.ndarray) and (each.dtype.kind != "O" or each.ndim != 1):
-        if each.ndim != 2 or (each.size and each.dtype.kind not in "iu"):
+    """Return lists of rows, one per sample; None for arrays of one axis, or of more than two."""
+    listed = values if isinstance(values, (list, tuple)) else as_array(values)
+    if isinstance(listed, np.ndarray) and (listed.dtype.kind != "O" or listed.ndim != 1):
+        if listed.ndim != 2 or (listed.size and listed.dtype.kind not in "iu"):
             return None
-        return RowLists(whole_numbers(each, f"{what}: lookup="), np.full(len(each), each.shape[1], dtype=np.int64))
-    is_read = isinstance(each, np.ndarray) and not len(each)  # nothing tells what is of variable length then
-    if not (is_read or any(map(_is_list, each))):
+        return RowLists(
+            whole_numbers(listed, f"{what}: lookup="),
+            np.full(len(listed), listed.shape[1], dtype=np.int64),
+        )
+    is_read = isinstance(listed, np.ndarray) and not len(listed)  # empty: variable lengths cannot be recognized
+    if not (is_read or any(map(_is_list, listed))):
         return None
-    lists = [np.zeros(0, dtype=np.int64)]
-    for k, one in enumerate(each):
+    checked = [np.zeros(0, dtype=np.int64)]
+    for k, one in enumerate(listed):
         rows = as_array(one) if _is_list(one) else None
         if rows is None or rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
             shown = repr(one) if rows is None else f"{rows.dtype} {rows.shape}"
             raise OptionError(
                 f"{what}: lookup= takes a list of row numbers for each sample, and sample {k:,} has {shown}"
             )
-        lists.append(whole_numbers(rows, f"{what}: lookup=") if rows.size else lists[0])
-    return RowLists(np.concatenate(lists), np.array([len(one) for one in lists[1:]], dtype=np.int64))
+        checked.append(whole_numbers(rows, f"{what}: lookup=") if rows.size else checked[0])
+    return RowLists(np.concatenate(checked), np.array([len(one) for one in checked[1:]], dtype=np.int64))
 
 
 def _is_list(one: Any) -> bool:
     return isinstance(one, Sized) and not isinstance(one, (str, bytes)) and getattr(one, "ndim", 1) > 0
 
 
-Said = Ends | Ids | Lengths | Bounds
+Segmentation = Ends | Ids | Lengths | Bounds
 Stretches = Bounds | Lengths | Between
 
 
-def in_memory(said: Any) -> bool:
-    """Tell whether it is arrays, and not datasets, that say which rows belong together."""
-    return isinstance(said, _Said) and not isinstance(said.names[0], str)
+def in_memory(spec: Any) -> bool:
+    """Return whether rows are specified by arrays in memory instead of datasets."""
+    return isinstance(spec, _RowSpec) and not isinstance(spec.names[0], str)
 
 
-def samples_bounded(said: Bounds, numbers: int) -> int:
-    """Return how many samples so many bounds are for, if nothing else says how many there are."""
-    return max(0, numbers - (said.holds not in ("starts", "ends")))
+def samples_bounded(bounds: Bounds, numbers: int) -> int:
+    """Return the number of samples for a number of bounds, if nothing else defines it."""
+    return max(0, numbers - (bounds.holds not in ("starts", "ends")))
 
 
-def _written(said: Bounds, **options: Any) -> str:
-    """Return how a user writes bounds with other options."""
-    name = repr(said.name) if isinstance(said.name, str) else "..."
-    every = {"holds": said.holds, "base": said.base or None} | options
+def _written(bounds: Bounds, **options: Any) -> str:
+    """Return the code of bounds with other options, for messages."""
+    name = repr(bounds.name) if isinstance(bounds.name, str) else "..."
+    every = {"holds": bounds.holds, "base": bounds.base or None} | options
     return f"Bounds({', '.join([name, *(f'{key}={one!r}' for key, one in every.items() if one)])})"
 
 
 def called(name: Any) -> str:
-    """Return what messages call a dataset, or an array in memory."""
+    """Return the name of a dataset, or a description of an array, for messages."""
     return repr(name) if isinstance(name, str) else f"the array of {len(name):,}"
 
 
-def edges_over(said: Said, files: Edges) -> Edges:
-    """Return the edges of segments that arrays say for the rows of all files, each of which ends a segment, too."""
-    edges = edges_of(said, [*said.names], int(files[-1]))
+def edges_over(spec: Segmentation, files: Edges) -> Edges:
+    """Return the edges of segments defined by arrays over the rows of all files; each file also ends a segment."""
+    edges = edges_of(spec, [*spec.names], int(files[-1]))
     return np.sort(np.append(edges, np.setdiff1d(files, edges)))
 
 
-def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
-    """Return the edges of segments, from the values of what says where they end."""
-    if isinstance(said, Ends):
+def edges_of(spec: Segmentation, values: list[NDArray[Any]], rows: int) -> Edges:
+    """Return the edges of segments from the values that define them."""
+    if isinstance(spec, Ends):
         ends = np.zeros(rows, dtype=bool)
-        for name, flags in zip(said.names, values, strict=True):
+        for name, flags in zip(spec.names, values, strict=True):
             ends |= _one_a_row(flags, name, rows, "biuf") != 0
         return _covering(np.flatnonzero(ends) + 1, rows)
-    if isinstance(said, Ids):
-        ids = _one_a_row(values[0], said.field, rows, "biufcmMSUOV")
+    if isinstance(spec, Ids):
+        ids = _one_a_row(values[0], spec.field, rows, "biufcmMSUOV")
         return _covering(np.flatnonzero(ids[1:] != ids[:-1]) + 1, rows) if rows else np.zeros(1, dtype=np.int64)
-    name = called(said.name)
+    name = called(spec.name)
     numbers = whole_numbers(values[0], name)
-    if isinstance(said, Bounds):
+    if isinstance(spec, Bounds):
         if len(numbers) and (
-            numbers.min() < said.base or numbers.max() > rows + said.base or (numbers[1:] < numbers[:-1]).any()
+            numbers.min() < spec.base or numbers.max() > rows + spec.base or (numbers[1:] < numbers[:-1]).any()
         ):
-            from_1 = numbers.min() >= 1 and numbers.max() == rows + 1 and not said.base
+            from_1 = numbers.min() >= 1 and numbers.max() == rows + 1 and not spec.base
             raise OptionError(
-                f"Bounds({name}): bounds are ascending row numbers from {said.base} to {rows + said.base:,}, and not "
+                f"Bounds({name}): bounds are ascending row numbers from {spec.base} to {rows + spec.base:,}, and not "
                 f"{reprlib.repr(numbers.tolist())}; "
-                + (f"if they count from 1: {_written(said, base=1)}; " if from_1 else "")
+                + (f"if they count from 1: {_written(spec, base=1)}; " if from_1 else "")
                 + "Lengths takes numbers of rows, Ids numbers that are the same within a segment"
             )
-        _check_cuts(said, numbers, rows)
-        return _covering(numbers - said.base, rows)
+        _check_cuts(spec, numbers, rows)
+        return _covering(numbers - spec.base, rows)
     if len(wrong := numbers[(numbers < 0) | (numbers > rows)]):  # before they are added up, which could wrap around
         raise OptionError(f"Lengths({name}): lengths are 0 or more, and of {rows:,} rows at most; one is {wrong[0]}")
     edges = np.append(0, np.cumsum(numbers))
@@ -321,29 +324,29 @@ def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
     return edges
 
 
-def _check_cuts(said: Bounds, numbers: Ints, rows: int) -> None:
-    """Refuse edges of segments that are likely numbers of first rows from 1, or of last rows, one row away."""
-    if said.holds or said.base or not len(numbers) or numbers[0] == 0 or rows < 2:
+def _check_cuts(spec: Bounds, numbers: Ints, rows: int) -> None:
+    """Raise if edges of segments look like first rows counted from 1, or like last rows, one row off."""
+    if spec.holds or spec.base or not len(numbers) or numbers[0] == 0 or rows < 2:
         return
     if numbers[0] == 1 or numbers[-1] == rows - 1:
         others = "first rows that count from 1" if numbers[0] == 1 else "last rows that count from 0"
-        way_out = _written(said, holds="starts", base=1) if numbers[0] == 1 else "Bounds(LAST + 1) of an array"
+        way_out = _written(spec, holds="starts", base=1) if numbers[0] == 1 else "Bounds(LAST + 1) of an array"
         raise OptionError(
-            f"{called(said.name)} says where segments of {rows:,} rows end, {reprlib.repr(numbers.tolist())}, and may "
-            f"hold {others} as well: write {way_out}; or {_written(said, holds='ends')} if the numbers are right as "
+            f"{called(spec.name)} says where segments of {rows:,} rows end, {reprlib.repr(numbers.tolist())}, and may "
+            f"hold {others} as well: write {way_out}; or {_written(spec, holds='ends')} if the numbers are right as "
             f"they are, and a segment has a single row"
         )
 
 
 def _covering(edges: Edges, rows: int) -> Edges:
-    """Return edges with 0 and the number of rows at their ends."""
+    """Return edges extended to begin with 0 and end with the number of rows."""
     if not len(edges) or edges[0] > 0:
         edges = np.append(0, edges)
     return edges if edges[-1] == rows else np.append(edges, rows)
 
 
 def _one_a_row(values: NDArray[Any], name: str, rows: int, kinds: str) -> NDArray[Any]:
-    """Return a value for each row, of some kinds of NumPy types; objects must be texts."""
+    """Return one value per row; raise unless their NumPy kind is one of `kinds` and objects are texts."""
     if values.shape[:1] != (rows,) or values.size != rows:
         raise OptionError(
             f"field {called(name)} says where segments end, by one value for each of {rows:,} rows, not {values.shape}"
@@ -358,7 +361,7 @@ def _one_a_row(values: NDArray[Any], name: str, rows: int, kinds: str) -> NDArra
 
 
 def whole_numbers(values: NDArray[Any], name: str) -> Edges:
-    """Return what a dataset holds as row numbers; refuse what are none."""
+    """Return a dataset's values as row numbers; raise if they are not whole numbers."""
     flat = np.asarray(values).reshape(-1)
     wrong = flat[: flat.dtype.kind not in "iu"]
     if flat.dtype.kind == "f":
@@ -370,31 +373,31 @@ def whole_numbers(values: NDArray[Any], name: str) -> Edges:
     return flat.astype(np.int64)
 
 
-def renamed(said: Stretches, new: Callable[[str], str]) -> Stretches:
-    """Return what says which rows belong together, with other paths of its datasets."""
-    if in_memory(said):
-        return said
-    names = [*map(new, said.names)]
-    return replace(said, first=names[0], last=names[1]) if isinstance(said, Between) else replace(said, name=names[0])
+def renamed(spec: Stretches, new: Callable[[str], str]) -> Stretches:
+    """Return a specification with its dataset paths mapped by `new`."""
+    if in_memory(spec):
+        return spec
+    names = [*map(new, spec.names)]
+    return replace(spec, first=names[0], last=names[1]) if isinstance(spec, Between) else replace(spec, name=names[0])
 
 
 def stretches_of(
-    said: Stretches, values: Sequence[NDArray[Any]], samples: int, rows: int, *, is_alone: bool = False
+    spec: Stretches, values: Sequence[NDArray[Any]], samples: int, rows: int, *, is_alone: bool = False
 ) -> tuple[Ints, Ints]:
-    """Return the first row and the number of rows of each sample; alone, it also says how many samples there are."""
-    names = [called(name) for name in said.names]
-    numbers = [whole_numbers(each, name) for name, each in zip(names, values, strict=True)]
-    for name, some in zip(names, numbers, strict=True):
-        if len(some) != samples and not isinstance(said, Bounds):
-            raise OptionError(f"{name} has {len(some):,} numbers, and there are {samples:,} samples")
-    if isinstance(said, Bounds):
-        bounds = _all_bounds(said, numbers[0], samples, rows)
+    """Return each sample's first row and number of rows; `is_alone` if only `spec` defines the number of samples."""
+    names = [called(name) for name in spec.names]
+    numbers = [whole_numbers(array, name) for name, array in zip(names, values, strict=True)]
+    for name, array in zip(names, numbers, strict=True):
+        if len(array) != samples and not isinstance(spec, Bounds):
+            raise OptionError(f"{name} has {len(array):,} numbers, and there are {samples:,} samples")
+    if isinstance(spec, Bounds):
+        bounds = _all_bounds(spec, numbers[0], samples, rows)
         first, count = bounds[:-1], np.diff(bounds)
-    elif isinstance(said, Lengths):
+    elif isinstance(spec, Lengths):
         first, count = np.cumsum(numbers[0]) - numbers[0], numbers[0]
     else:
         first = np.maximum(numbers[0], 0)
-        count = np.where(numbers[0] < 0, 0, numbers[1] + said.inclusive - first)
+        count = np.where(numbers[0] < 0, 0, numbers[1] + spec.inclusive - first)
     wrong = np.flatnonzero((count < 0) | (first < 0) | (count > rows - first))  # sums of what is wrong may wrap around
     if len(wrong):
         one = wrong[0]
@@ -402,82 +405,80 @@ def stretches_of(
         raise OptionError(
             f"{' and '.join(names)}: sample {one:,} is said to have rows {begin:,} to {end:,} (exclusive), and there "
             f"are {rows:,}; {len(wrong):,} of {samples:,} go backwards or beyond the end. Check that these numbers "
-            f"belong to this dataset{_and_count_from_0(said)}"
+            f"belong to this dataset{_and_count_from_0(spec)}"
         )
-    if is_alone and isinstance(said, Bounds) and not said.holds and len(numbers[0]):
-        _check_alone(said, bounds, rows)
+    if is_alone and isinstance(spec, Bounds) and not spec.holds and len(numbers[0]):
+        _check_alone(spec, bounds, rows)
     return first, count
 
 
-def _and_count_from_0(said: Stretches) -> str:
-    """Say what to write if numbers count from 1."""
-    if isinstance(said, Bounds) and not said.base:
-        return f"; if they count from 1, write {_written(said, base=1)}"
-    return ", and count from 0" if isinstance(said, Between) else ""
+def _and_count_from_0(spec: Stretches) -> str:
+    """Return the hint for numbers that may count from 1."""
+    if isinstance(spec, Bounds) and not spec.base:
+        return f"; if they count from 1, write {_written(spec, base=1)}"
+    return ", and count from 0" if isinstance(spec, Between) else ""
 
 
-def _all_bounds(said: Bounds, numbers: Ints, samples: int, rows: int) -> Ints:
-    """Return where each sample begins, and where the last ends."""
-    bounds, holds = numbers - said.base, said.holds
+def _all_bounds(spec: Bounds, numbers: Ints, samples: int, rows: int) -> Ints:
+    """Return the begin of each sample, and the end of the last."""
+    bounds, holds = numbers - spec.base, spec.holds
     if len(bounds) == samples + (holds == "bounds") and holds:
         return bounds if holds == "bounds" else np.append(0, bounds) if holds == "ends" else np.append(bounds, rows)
     if len(bounds) == samples and not holds:
-        _check_either(said, bounds, rows)
+        _check_either(spec, bounds, rows)
         return np.append(bounds, rows) if samples and bounds[0] == 0 else np.append(0, bounds)
     if len(bounds) != samples + 1 or holds:
         needed = f"need {samples + 1:,}: where each begins, and where the last ends"
         if holds in ("starts", "ends"):
             needed = f"need as many: where each {'begins' if holds == 'starts' else 'ends'}"
         raise OptionError(
-            f"{called(said.name)} has {len(bounds):,} bounds, and {samples:,} samples {needed}; pairs of begin and "
+            f"{called(spec.name)} has {len(bounds):,} bounds, and {samples:,} samples {needed}; pairs of begin and "
             "end, read from the file, are Between(pairs[:, 0], pairs[:, 1])"
         )
     return bounds
 
 
-def _check_either(said: Bounds, bounds: Ints, rows: int) -> None:
-    """Refuse one number for each sample that says neither where samples begin nor where they end, or may say both."""
-    if (
-        not len(bounds) or (np.append(0, bounds) == np.append(bounds, rows)).all()
-    ):  # read in both ways they are the same
+def _check_either(spec: Bounds, bounds: Ints, rows: int) -> None:
+    """Raise if one number per sample matches neither begins nor ends of samples, or both."""
+    if not len(bounds) or (np.append(0, bounds) == np.append(bounds, rows)).all():  # both readings are equal
         return
     first, last = int(bounds[0]), int(bounds[-1])
     begin, end = first == 0, last == rows
-    from_1 = first == 1 and not said.base and not (end and len(bounds) == 1)
+    from_1 = first == 1 and not spec.base and not (end and len(bounds) == 1)
     if begin != end and not from_1:
         return
-    said_of = f"{called(said.name)} has one number for each of {len(bounds):,} samples, from {first:,} to {last:,}, "
-    ways = _ways(said, "starts", "ends")
+    intro = f"{called(spec.name)} has one number for each of {len(bounds):,} samples, from {first:,} to {last:,}, "
+    ways = _ways(spec, "starts", "ends")
     if begin or end:
         raise OptionError(
-            f"{said_of}and there are {rows:,} rows, so it may say where they begin or where they end: write {ways}"
+            f"{intro}and there are {rows:,} rows, so it may say where they begin or where they end: write {ways}"
         )
     raise OptionError(
-        f"{said_of}and says neither where they begin, which is from 0 on, nor where they end, which is with the last "
+        f"{intro}and says neither where they begin, which is from 0 on, nor where they end, which is with the last "
         f"of {rows:,} rows: write {ways}"
     )
 
 
-def _check_alone(said: Bounds, bounds: Ints, rows: int) -> None:
-    """Refuse bounds that leave out rows, if nothing else says that they are no starts or ends of one sample more.
+def _check_alone(spec: Bounds, bounds: Ints, rows: int) -> None:
+    """Raise for bounds that leave out rows, unless something else rules out starts or ends of one more sample.
 
-    Those in memory, as `searchsorted` makes, may leave out rows before the first and after the last.
+    Bounds in memory, as from `searchsorted`, may leave out rows before the first and after the last sample.
     """
     first, last = int(bounds[0]), int(bounds[-1])
-    if (first == 0 and last == rows) or (in_memory(said) and first > 1 and last != rows):
+    if (first == 0 and last == rows) or (in_memory(spec) and first > 1 and last != rows):
         return
     raise OptionError(
-        f"{called(said.name)} has {len(bounds):,} numbers, from {first:,} to {last:,}, and there are {rows:,} rows. "
+        f"{called(spec.name)} has {len(bounds):,} numbers, from {first:,} to {last:,}, and there are {rows:,} rows. "
         f"Nothing else says how many samples there are, so it may bound {len(bounds) - 1:,} samples, or say where "
-        f"{len(bounds):,} begin or end: write {_ways(said, 'bounds', 'starts', 'ends')}, or name a field with a row "
+        f"{len(bounds):,} begin or end: write {_ways(spec, 'bounds', 'starts', 'ends')}, or name a field with a row "
         "for each sample"
     )
 
 
-def _ways(said: Bounds, *holds: str) -> str:
-    """Return how a user writes each reading of numbers that have several."""
-    from_1 = "" if said.base else f", with base=1 too if they count from 1: {_written(said, holds='starts', base=1)}"
-    return f"{', or '.join(_written(said, holds=one) for one in holds)}{from_1}"
+def _ways(spec: Bounds, *holds: str) -> str:
+    """Return the code of each possible reading of ambiguous numbers."""
+    from_1 = "" if spec.base else f", with base=1 too if they count from 1: {_written(spec, holds='starts', base=1)}"
+    return f"{', or '.join(_written(spec, holds=one) for one in holds)}{from_1}"
 
 
 # --- times to rows
@@ -517,17 +518,17 @@ def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "le
     array([1, 4])
     """
     wanted = _signed(values)
-    flat, found = wanted.reshape(-1), np.zeros(wanted.size, dtype=np.int64)
-    left = [(0, len(dataset), np.arange(flat.size))]
-    while left:
-        low, high, which = left.pop()
-        if not len(which):
+    flat, rows = wanted.reshape(-1), np.zeros(wanted.size, dtype=np.int64)
+    ranges = [(0, len(dataset), np.arange(flat.size))]
+    while ranges:
+        low, high, targets = ranges.pop()
+        if not len(targets):
             continue
         if high - low > _PIECE_ROWS:
             middle = (low + high) // 2
             number = _signed(dataset[middle])
-            behind = flat[which] > number if side == "left" else flat[which] >= number
-            left += [(low, middle, which[~behind]), (middle + 1, high, which[behind])]
+            behind = flat[targets] > number if side == "left" else flat[targets] >= number
+            ranges += [(low, middle, targets[~behind]), (middle + 1, high, targets[behind])]
             continue
         piece = _signed(dataset[low:high])
         if piece.ndim != 1 or (piece[1:] < piece[:-1]).any():
@@ -537,17 +538,17 @@ def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "le
             )
         try:
             np.less(piece[:1], flat[:1])  # searchsorted itself would take a number for a text
-            found[which] = low + np.searchsorted(piece, flat[which], side)
+            rows[targets] = low + np.searchsorted(piece, flat[targets], side)
         except TypeError:
             raise OptionError(f"searchsorted cannot compare {piece.dtype} with {flat.dtype}") from None
-    return found.reshape(wanted.shape)
+    return rows.reshape(wanted.shape)
 
 
 def _signed(values: Any) -> NDArray[Any]:
-    """Return numbers as NumPy compares them exactly: beside others it would make floats of large unsigned ones."""
-    found = as_array(values)
-    texts = found.dtype.kind == "O" and all(isinstance(one, (str, bytes)) for one in found.reshape(-1).tolist())
-    if found.dtype.kind not in "biufmMSUT" and not texts:
-        raise OptionError(f"searchsorted takes numbers, times or texts, which have an order, not {found.dtype}")
-    fits = found.dtype == np.uint64 and not (found > np.iinfo(np.int64).max).any()
-    return found.astype(np.int64) if fits else found
+    """Return numbers in types that NumPy compares exactly: small uint64 as int64, which would mix to floats."""
+    array = as_array(values)
+    texts = array.dtype.kind == "O" and all(isinstance(one, (str, bytes)) for one in array.reshape(-1).tolist())
+    if array.dtype.kind not in "biufmMSUT" and not texts:
+        raise OptionError(f"searchsorted takes numbers, times or texts, which have an order, not {array.dtype}")
+    fits = array.dtype == np.uint64 and not (array > np.iinfo(np.int64).max).any()
+    return array.astype(np.int64) if fits else array

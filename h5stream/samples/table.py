@@ -1,4 +1,4 @@
-"""Tables: for each sample the file or group that it is of, and the rows that it begins at, as the user lists them."""
+"""Tables: the user's list of samples, with the file or group and the first row of each."""
 
 from __future__ import annotations
 
@@ -96,31 +96,31 @@ class Table:
 
     @property
     def steps(self) -> range | None:
-        """The steps of a field that names none; None where that takes one row."""
+        """The steps of a field that has none of its own; None for a single row."""
         return None if self.length is None else range(self.length)
 
 
 def file_numbers(table: Table, paths: Sequence[str]) -> NDArray[np.int64] | None:
-    """Return the number of each sample's file; None where no column says it."""
-    given = table.columns.get(FILE)
-    if given is None:
+    """Return the number of each sample's file; None if no column has it."""
+    files = table.columns.get(FILE)
+    if files is None:
         return None
-    if isinstance(given, np.ndarray):
-        wrong = np.flatnonzero((given < 0) | (given >= len(paths)))
+    if isinstance(files, np.ndarray):
+        wrong = np.flatnonzero((files < 0) | (files >= len(paths)))
         if len(wrong):
             raise OptionError(
-                f"Table: 'file' is {given[wrong[0]]} at {wrong[0]:,}, and {len(paths)} files are opened, from 0 on"
+                f"Table: 'file' is {files[wrong[0]]} at {wrong[0]:,}, and {len(paths)} files are opened, from 0 on"
             )
-        return given
-    known = {path: number for number, path in enumerate(paths)}
-    missing = next((path for path in given if path not in known), None)
+        return files
+    number_of = {path: number for number, path in enumerate(paths)}
+    missing = next((path for path in files if path not in number_of), None)
     if missing is not None:
         raise OptionError(f"Table: 'file' names {missing!r}, which is not among the files: {reprlib.repr([*paths])}")
-    return np.array([known[path] for path in given])
+    return np.array([number_of[path] for path in files])
 
 
 def groups_in(table: Table, number: int, paths: Sequence[str]) -> list[str] | None:
-    """Return the groups that a file's samples are of, in the order of their first; None where no column says it."""
+    """Return the groups of a file's samples, in the order of first appearance; None if no column has them."""
     groups, files = table.columns.get(GROUP), file_numbers(table, paths)
     if groups is None:
         return None
@@ -128,12 +128,12 @@ def groups_in(table: Table, number: int, paths: Sequence[str]) -> list[str] | No
         raise OptionError("Table: 'group' holds names of groups, not numbers; numbers of files are 'file'")
     if files is None and len(paths) > 1:
         raise OptionError(f"Table: {len(paths)} files are opened, so beside 'group' it needs 'file'")
-    ours = groups if files is None else [groups[k] for k in np.flatnonzero(files == number).tolist()]
-    return list(dict.fromkeys(ours))
+    members = groups if files is None else [groups[k] for k in np.flatnonzero(files == number).tolist()]
+    return list(dict.fromkeys(members))
 
 
 def _named(columns: Any) -> dict[str, Any]:
-    """Take columns from whatever has them by name."""
+    """Return the columns of any table-like object by name."""
     if columns is None:
         return {}
     names = columns.dtype.names if isinstance(columns, np.ndarray) else getattr(columns, "columns", None)
@@ -146,58 +146,60 @@ def _named(columns: Any) -> dict[str, Any]:
 
 def _column(name: str, values: Any) -> Any:
     check_ordered(f"Table: column {name!r}", values)
-    found = as_array(values)
-    if found.ndim != 1:
+    array = as_array(values)
+    if array.ndim != 1:
         raise OptionError(
-            f"Table: column {name!r} has one value for each sample, not the shape {found.shape}; what is no column is "
+            f"Table: column {name!r} has one value for each sample, not the shape {array.shape}; what is no column is "
             "length=, pad= or axis="
         )
-    if found.dtype.kind in "OUST":
-        texts = [as_text(text) for text in found.tolist()]
+    if array.dtype.kind in "OUST":
+        texts = [as_text(text) for text in array.tolist()]
         if not all(isinstance(text, str) for text in texts):
             return texts  # of no use here, as other columns of an index are
         return [text.strip("/") if name == GROUP else text for text in texts]
-    if found.dtype.kind not in "iu" and not (found.dtype.kind == "f" and (found == np.floor(found)).all()):
-        return found.tolist()
-    return found.astype(np.int64)
+    if array.dtype.kind not in "iu" and not (array.dtype.kind == "f" and (array == np.floor(array)).all()):
+        return array.tolist()
+    return array.astype(np.int64)
 
 
 def table_space(
     table: Table, edges: Ints, parts: Parts, paths: Sequence[str], fields: Sequence[tuple[str, Steps | None]]
 ) -> Space:
-    """Find the rows that the samples of a table begin at."""
+    """Return the space of a table's samples: the rows that they begin at."""
     part = part_of_each(table, parts, paths)
     names = tuple(dict.fromkeys([ROW, *(at for at, _ in fields)]))
     anchors = {name: table.columns[name] + (0 if part is None else edges[part]) for name in names}
     for column, steps in [(ROW, None), *fields]:
-        # A sample begins at a row that is there, also where what its steps ask for may be padded.
+        # A sample must begin at an existing row even if its steps may be padded.
         first, last = (0, 0) if steps is None or table.pad is not None else (min(steps), max(steps))
-        of = part
-        if of is None:  # that of the group or file which each row lies in; of one that is not there, the nearest's
-            of = np.searchsorted(edges, np.clip(anchors[column], 0, edges[-1] - 1), side="right") - 1
-        rows = np.diff(edges)[of]
-        check_begins(table, column, anchors[column] - edges[of], np.full(len(rows), -first), rows - 1 - last, rows)
+        part_of_row = part
+        if part_of_row is None:  # the group or file that contains each row; the nearest one for rows out of range
+            part_of_row = np.searchsorted(edges, np.clip(anchors[column], 0, edges[-1] - 1), side="right") - 1
+        rows = np.diff(edges)[part_of_row]
+        check_begins(
+            table, column, anchors[column] - edges[part_of_row], np.full(len(rows), -first), rows - 1 - last, rows
+        )
     return space_of_rows(np.stack([anchors[name] for name in names]), edges, names, pad=table.pad)
 
 
 def check_begins(table: Table, name: str, numbers: Ints, least: Ints, most: Ints, elements: Ints) -> None:
-    """Refuse samples that begin where nothing is, or from where steps lead out and nothing is padded."""
+    """Raise if samples begin at missing rows, or if their steps reach outside without padding."""
     wrong = np.flatnonzero((numbers < least) | (numbers > most))
     if len(wrong):
         k = int(wrong[0])
-        there = (
+        way_out = (
             "pad='edge' or 'zeros' fills in"
             if 0 <= numbers[k] < elements[k]
             else "steps= may lead out of it, with pad="
         )
         raise OptionError(
             f"Table: {name!r} is {table.columns[name][k]} at sample {k:,}, where {elements[k]:,} are there and a "
-            f"sample may begin at {least[k]:,} to {most[k]:,}; so it is for {len(wrong):,} of {len(table):,}. {there}"
+            f"sample may begin at {least[k]:,} to {most[k]:,}; so it is for {len(wrong):,} of {len(table):,}. {way_out}"
         )
 
 
 def part_of_each(table: Table, parts: Parts, paths: Sequence[str]) -> Any:
-    """Return the number of each sample's part; None where rows count through all."""
+    """Return the number of each sample's part; None if rows count through all."""
     files = file_numbers(table, paths)
     if GROUP in table.columns:
         numbers = [0] * len(table) if files is None else files.tolist()

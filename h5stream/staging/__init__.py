@@ -1,11 +1,10 @@
-"""Files to faster storage and back: `stage` brings files to a folder and says where they are, `staged` takes them away.
+"""Staging: `stage` copies files to faster storage and returns their paths, `staged` removes them after a block.
 
-And what lies in such a folder: listing, verifying, removing.
+Staged files can also be listed, verified and removed.
 
 # Guarantees:
 # - `list_staged` and `verify_staged` change nothing and take no lock: the manifest is replaced as a whole.
-# - `remove_staged` deletes a file only if the manifest names it and it still is the file that was made, by
-#   its inode.
+# - `remove_staged` deletes a file only if the manifest names it and its inode is still that of the copy.
 """
 
 from __future__ import annotations
@@ -185,10 +184,10 @@ def staged(
         result.release()
 
 
-def _stage(files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] | None, **asked: Any) -> StagedFiles:
-    check_executor(asked.get("executor"))
+def _stage(files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] | None, **options: Any) -> StagedFiles:
+    check_executor(options.get("executor"))
     for name, least in (("threads", 1), ("margin_bytes", 0)):
-        if (value := asked.get(name)) is not None and value < least:
+        if (value := options.get(name)) is not None and value < least:
             raise OptionError(f"{name} must be at least {least}, not {value}")
     if repack is not None and follow:
         raise OptionError("follow=True copies files that belong together and cannot repack them; leave one of both out")
@@ -205,22 +204,22 @@ def _stage(files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] |
             f"stores, such as {from_stores[0]!r}; leave follow= out, and name all objects"
         )
     opening().identities(from_stores)  # all at once
-    threads = asked.pop("threads", None) or (OBJECT_THREADS if from_stores else default_threads())
+    threads = options.pop("threads", None) or (OBJECT_THREADS if from_stores else default_threads())
     recipe = None if repack is None else Recipe.of(**repack)
-    return StagingRun(folder=folder, recipe=recipe, threads=threads, **asked).run(paths, follow)
+    return StagingRun(folder=folder, recipe=recipe, threads=threads, **options).run(paths, follow)
 
 
 def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Callable[[], None]]:
-    """Stage the files of a layout; give the layout over the copies, and what gives their lease back.
+    """Stage the files of a layout; return the layout over the copies, and a function that releases them.
 
-    A copy has its source's bytes, so every address in the layout holds for it too: nothing is opened again. A file that
-    is not the one any more that the layout was made of is an error.
+    A copy has its source's bytes, so every address in the layout is valid for it too, and nothing is opened again. A
+    file that has changed since the layout was made is an error.
     """
     every = [one for identity in layout.files for one in identity.each()]
     _log.info("staging %s to %s", counted(len(every), "file"), to)
-    # What links lead to is among the files. Other files that those need come along only where they may be outside.
+    # Targets of links are among the files. Other files that these need are only copied if they may be outside.
     follow = layout.allow_external and any(part.leads_on for parts in layout.datasets for part in parts)
-    # Of objects in stores it is those that the layout was made of that are copied, or that lie there already.
+    # For objects in stores, the versions that the layout was made from are copied, or are in the folder already.
     with opened_with(None, identities=[one for one in every if isinstance(one, ObjectIdentity)]):
         staged = _stage([one.path for one in every], to, follow, None, hold=True, keep=True)
     for notice in staged.notices:
@@ -239,85 +238,85 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
     return replace(layout, files=copies), staged.release
 
 
-# --- what lies in a folder ------------------------------------------------------------------------------
+# --- the contents of a folder ---------------------------------------------------------------------------
 
 
 class StagedState(StrEnum):
-    """How a staged file stands to its source."""
+    """The state of a staged file compared to its source."""
 
     FRESH = "fresh"
-    """The source has the size and the modification time that it had when it was copied."""
+    """The source has the same size and modification time as when it was copied."""
     STALE = "stale"
-    """The source has changed since."""
+    """The source has changed since it was copied."""
     SOURCE_GONE = "source gone"
-    """The source is not there, or not to be seen from here."""
+    """The source does not exist, or cannot be accessed from here."""
     COPYING = "copying"
     """A live process is copying it."""
     UNFINISHED = "unfinished"
-    """Its copier is dead; the next `stage` or `remove_staged` deletes what there is of it."""
+    """Its copier is dead; the next `stage` or `remove_staged` deletes the partial copy."""
     CHANGED = "changed"
     """The copy was written to after it was made."""
     IN_STORE = "in a store"
-    """The source is an object in a store, which is asked only when it is staged again."""
+    """The source is an object in a store, which is only checked when it is staged again."""
     MISSING = "missing"
-    """Nothing, or another file, has its name."""
+    """Its name does not exist, or belongs to another file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """One file of the manifest."""
+    """A file of the manifest."""
 
     path: Path
     """The copy."""
     source: Path | str
-    """What it is a copy of: a file, or the address of an object in a store."""
+    """The source of the copy: a file, or the address of an object in a store."""
     size_bytes: int
-    """Its size in bytes."""
+    """The size of the copy in bytes."""
     state: StagedState
-    """How it stands to its source."""
+    """The state compared to its source."""
     checksum: Checksum | None
-    """Checksum of the bytes; None while it is being copied."""
+    """The checksum of its bytes; None while it is being copied."""
     staged_at: float
-    """When it was finished, in seconds since 1970; 0 while it is being copied."""
+    """The time when it was finished, in seconds since 1970; 0 while it is being copied."""
     owner_pid: int
-    """The process that made it, or makes it."""
+    """The process that made it, or is making it."""
     keep: bool
-    """False where the last `staged` block that uses it deletes it."""
+    """False if the last `staged` block that uses it deletes it."""
     used_by: tuple[int, ...]
     """Process ids of the live leases."""
     recipe: str
-    """How it was repacked; empty for a copy of the source's own bytes."""
+    """The options with which it was repacked; empty for a copy of the source's own bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedFile:
-    """What verifying one staged file found."""
+    """The result of verifying a staged file."""
 
     path: Path
     """The copy."""
     problem: str
-    """What is wrong with it; empty where size and checksum are as recorded."""
+    """The problem that was detected; empty if size and checksum are as recorded."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no problem was detected."""
         return not self.problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedFiles:
-    """What `remove_staged` did."""
+    """The result of `remove_staged`."""
 
     removed: tuple[Path, ...]
     """Files that were deleted."""
     bytes_freed: int
-    """Their sizes together, in bytes."""
+    """The sum of their sizes, in bytes."""
     notices: tuple[str, ...]
-    """Files that were only taken from the manifest, and why."""
+    """Files that were only removed from the manifest, with the reason."""
 
 
 def list_staged(folder: PathLike) -> tuple[StagedFile, ...]:
-    """List the files of a folder of copies, as its manifest has them.
+    """List the files of a staging folder, as recorded in its manifest.
 
     Parameters
     ----------
@@ -327,7 +326,7 @@ def list_staged(folder: PathLike) -> tuple[StagedFile, ...]:
     Returns
     -------
     tuple of StagedFile
-        By name; empty where there is no manifest.
+        Sorted by name; empty if there is no manifest.
 
     Raises
     ------
@@ -391,7 +390,7 @@ def verify_staged(
     Returns
     -------
     tuple of VerifiedFile
-        By name; copies that are being made are left out.
+        Sorted by name, without unfinished copies.
     """
     place = StagingFolder.of(folder)
     whole = {name: (entry, entry.checksum) for name, entry in sorted(place.load().items()) if entry.checksum}
@@ -405,9 +404,9 @@ def verify_staged(
             ]
             for name, (entry, made) in whole.items()
         }
-        left = {future for futures in blocks.values() for future in futures}
-        while left:
-            done, left = wait(left, timeout=TICK_S)
+        pending = {future for futures in blocks.values() for future in futures}
+        while pending:
+            done, pending = wait(pending, timeout=TICK_S)
             bytes_done += sum(future.result()[1] for future in done if not future.exception())
             if progress is not None:
                 progress(bytes_done, total)
@@ -419,21 +418,23 @@ def verify_staged(
     )
 
 
-def _problem(path: Path, entry: Entry, made: Checksum, blocks: list[Future[tuple[bytes, int]]]) -> str:
+def _problem(path: Path, entry: Entry, recorded: Checksum, blocks: list[Future[tuple[bytes, int]]]) -> str:
     try:
         size = path.lstat().st_size
         if size != entry.bytes_of_copy:
             return f"has {size} bytes, {entry.bytes_of_copy} were staged"
-        found = combine([block.result()[0] for block in blocks])
+        computed = combine([block.result()[0] for block in blocks])
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
-    return "" if found.digest == made.digest else f"its checksum is {found.digest}, {made.digest} was staged"
+    return (
+        "" if computed.digest == recorded.digest else f"its checksum is {computed.digest}, {recorded.digest} was staged"
+    )
 
 
 def remove_staged(
     folder: PathLike, files: PathLike | Iterable[PathLike] | None = None, *, force: bool = False
 ) -> RemovedFiles:
-    """Delete staged files: all of a folder, or those that are named; nothing that the manifest does not list.
+    """Delete staged files: all of a folder, or the named ones; files that the manifest does not list are never deleted.
 
     Parameters
     ----------
@@ -442,13 +443,13 @@ def remove_staged(
     files : path or iterable of path, optional
         Copies, as paths or by their names in the folder; by default all.
     force : bool
-        Also delete what live processes use or are copying. Who has a file open can still read it; who opens
-        it anew cannot.
+        Also delete files that live processes use or are copying. A process that has such a file open can still read
+        it, but it cannot be opened again.
 
     Returns
     -------
     RemovedFiles
-        What was deleted.
+        The deleted files.
 
     Raises
     ------
@@ -472,17 +473,19 @@ def remove_staged(
         if files is None:
             return RemovedFiles(removed=(), bytes_freed=0, notices=())
         raise StagingError(f"nothing was staged to {place.path}", folder=str(place.path))
-    with place.locked() as listed:
+    with place.locked() as entries:
         paths = () if files is None else several(files, "remove_staged")
-        names = list(dict.fromkeys(_name(place, listed, path) for path in paths)) if files is not None else list(listed)
-        place.reclaim(listed)
-        names = [name for name in names if name in listed]
+        names = (
+            list(dict.fromkeys(_name(place, entries, path) for path in paths)) if files is not None else list(entries)
+        )
+        place.reclaim(entries)
+        names = [name for name in names if name in entries]
         if not force:
-            _check_unused(place, listed, names)
+            _check_unused(place, entries, names)
         removed, freed, notices = list[Path](), 0, list[str]()
         try:
             for name in names:
-                entry, path = listed[name], place.path / name
+                entry, path = entries[name], place.path / name
                 if not entry.whole:
                     place.drop_unfinished(name, entry)
                 elif place.delete_copy(name, entry):
@@ -492,9 +495,9 @@ def remove_staged(
                     notices.append(f"{path} is not the file that was staged, and was left alone")
                 else:
                     notices.append(f"{path} was gone already")
-                del listed[name]
+                del entries[name]
         finally:
-            place.save(listed)
+            place.save(entries)
     return RemovedFiles(removed=tuple(removed), bytes_freed=freed, notices=tuple(notices))
 
 

@@ -1,8 +1,8 @@
-"""Copying several files at once, each in blocks, to names that nothing takes for whole files.
+"""Parallel copying of files in blocks, under names that nothing takes for complete files.
 
 # Guarantees:
 # - `ParallelCopy` has ended its threads when `finished` ends or is closed; each stops at its next piece.
-#   They read and write files and nothing else: what becomes of a finished copy is its caller's business.
+#   They only read and write files; the caller decides what to do with a finished copy.
 # - A block belongs to one thread. Descriptors are opened for a block and closed after it, so that each has
 #   its own read-ahead and an idle file costs none. No lock is held over I/O.
 """
@@ -34,43 +34,43 @@ from h5stream.storage.source.identity import ByteSource
 from h5stream.storage.source.remote import ObjectBytes, ObjectIdentity
 from h5stream.storage.source.stores import stop_asked
 
-# What is read at a time stays in the processor's cache, so that both hashes and reading back cost nothing that can be
-# seen beside the copies through the kernel; mapping either file was slower (docs/notes-staging.md).
+# A piece stays in the processor's cache, so both hashes and reading back cost little compared to the copies through the
+# kernel; mapping either file was slower (docs/notes-staging.md).
 PIECE_BYTES = 256 << 10
 REQUEST_BYTES, OBJECT_THREADS = 4 << 20, 32
-"""Of objects in stores: bytes of a request, and threads, each of which waits for one."""
+"""For objects in stores: bytes of a request, and the number of threads that each wait for one."""
 _LATE_START_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class CopyJob:
-    """One file to be copied, and what the threads know together about it."""
+    """A file to be copied, and the state shared by the threads that copy it."""
 
     folder: StagingFolder
-    name: str  # in the folder
-    entry: Entry  # what the manifest says of it, or is to say when it is finished
-    source: Source  # what the source must still be when the copy is done
-    digests: dict[int, bytes] = field(default_factory=dict)  # of the blocks that are there
-    notices: tuple[str, ...] = ()  # what could not be kept, of a file that was rewritten
+    name: str  # relative to the folder
+    entry: Entry  # its entry in the manifest, or the entry once it is finished
+    source: Source  # the source, which must not change until the copy is done
+    digests: dict[int, bytes] = field(default_factory=dict)  # of the copied blocks, by offset
+    notices: tuple[str, ...] = ()  # losses of a rewritten file
 
     @property
     def blocks(self) -> range:
-        """Where each block begins; a file of zero bytes has one, so that it is made."""
+        """The offset of each block; an empty file has one, so that its copy is created."""
         return range(0, max(1, self.source.size), BLOCK_BYTES)
 
     @property
     def part(self) -> Path:
-        """The unfinished copy, an empty file at first."""
+        """The path of the unfinished copy, initially an empty file."""
         return self.folder.part_path(self.name, self.entry)
 
 
 def default_threads() -> int:
-    """Return the number of threads that copy: more than there are processors, to hide a disk's delay."""
+    """Return the default number of copying threads: more than processors, to hide the latency of disks."""
     return min(8, max(4, limits.cpus()))
 
 
 def digest_of_block(path: Path, offset: int, length: int = BLOCK_BYTES) -> tuple[bytes, int]:
-    """Return the hash of one block of a file, and its bytes."""
+    """Return the hash of one block of a file, and the number of bytes read."""
     digest, at = xxhash.xxh3_128(), offset
     with path.open("rb", buffering=0) as file:
         while piece := os.pread(file.fileno(), min(PIECE_BYTES, offset + length - at), at):
@@ -92,43 +92,43 @@ class ParallelCopy:
         self._bytes_done = 0
 
     def finished(
-        self, jobs: Sequence[CopyJob], threads: int, told: Callable[[int], None] = lambda _: None
+        self, jobs: Sequence[CopyJob], threads: int, report: Callable[[int], None] = lambda _: None
     ) -> Iterator[list[CopyJob]]:
-        """Yield files as they are finished, after `TICK_S` at most; `told` hears how many bytes are copied by then."""
+        """Yield finished jobs at least every `TICK_S`; `report` is called with the number of bytes copied by then."""
         done: queue.SimpleQueue[Future[CopyJob | None]] = queue.SimpleQueue()
-        name, left = f"h5stream-stage-{id(self):x}", len(jobs)
+        name, remaining = f"h5stream-stage-{id(self):x}", len(jobs)
         pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         try:
-            # Writes to one file wait for each other in the kernel, those to several do not: as many files as there are
+            # Writes to one file wait for each other in the kernel, but not writes to several files: so as many files as
             # threads take turns.
             blocks = [(place // threads, at, job) for place, job in enumerate(jobs) for at in job.blocks]
             for _, at, job in sorted(blocks, key=lambda block: block[:2]):
                 pool.submit(self._copy, job, at).add_done_callback(done.put)
-            while left:
-                found: list[CopyJob | None] = []
+            while remaining:
+                results: list[CopyJob | None] = []
                 with contextlib.suppress(queue.Empty):
-                    found.append(done.get(timeout=TICK_S).result())
+                    results.append(done.get(timeout=TICK_S).result())
                     while True:
-                        found.append(done.get_nowait().result())
-                copies = [one for one in found if one is not None]
-                left -= len(copies)
-                told(self._bytes_done)
+                        results.append(done.get_nowait().result())
+                copies = [one for one in results if one is not None]
+                remaining -= len(copies)
+                report(self._bytes_done)
                 yield copies
         finally:
             self._stop.set()
             pool.shutdown(cancel_futures=True)
-            # One that Ctrl-C kept the pool from noting while it was started comes up a moment later, and ends.
+            # A thread whose start Ctrl-C interrupted may be unknown to the pool; it appears a moment later, and ends.
             give_up = time.monotonic() + _LATE_START_S
             while time.monotonic() < give_up and any(one.name.startswith(name) for one in threading.enumerate()):
                 time.sleep(0.001)
 
     def _copy(self, job: CopyJob, start: int) -> CopyJob | None:
-        """Copy a block; return the file if that was the last one."""
+        """Copy a block; return the job if it was the last block."""
         stop_asked.set(self._stop.is_set)
-        # Of an object each request says which one it means; what is kept of it elsewhere does not count here.
+        # Each request for an object names its version; caches of the object are not used here.
         source: ByteSource = ObjectBytes(job.source) if isinstance(job.source, ObjectIdentity) else job.source.open()
-        told = explained(job.folder.path, "copied", job.source.path, job.source.size)
-        with told, contextlib.closing(source), open_part(job) as part:
+        explaining = explained(job.folder.path, "copied", job.source.path, job.source.size)
+        with explaining, contextlib.closing(source), open_part(job) as part:
             span = range(start, min(start + BLOCK_BYTES, job.source.size))
             digest = self._copy_block(job, source, part.fileno(), span)
             with self._lock:
@@ -137,18 +137,20 @@ class ParallelCopy:
             return finish(job, part.fileno()) if is_last else None
 
     def _copy_block(self, job: CopyJob, source: ByteSource, target: int, span: range) -> bytes:
-        """Copy some bytes, and return their hash, which what is read back must have."""
+        """Copy a range of bytes and return their hash, after comparing it with that of the bytes read back."""
         read, back, at = xxhash.xxh3_128(), xxhash.xxh3_128(), span.start
         together = REQUEST_BYTES if isinstance(source, ObjectBytes) else PIECE_BYTES
-        given, got = (memoryview(mmap.mmap(-1, size)) for size in (together, PIECE_BYTES))  # on page boundaries
+        read_buffer, back_buffer = (
+            memoryview(mmap.mmap(-1, size)) for size in (together, PIECE_BYTES)
+        )  # on page boundaries
         while at < span.stop:
-            there = given[: span.stop - at]
-            _read(job, source, at, there)
-            for low in range(0, len(there), PIECE_BYTES):
-                piece = there[low : low + PIECE_BYTES]
+            chunk = read_buffer[: span.stop - at]
+            _read(job, source, at, chunk)
+            for low in range(0, len(chunk), PIECE_BYTES):
+                piece = chunk[low : low + PIECE_BYTES]
                 read.update(piece)
                 _write(target, piece, at)
-                back.update(read_back(target, got[: len(piece)], at))
+                back.update(read_back(target, back_buffer[: len(piece)], at))
                 at += len(piece)
                 with self._lock:
                     self._bytes_done += len(piece)
@@ -164,11 +166,11 @@ class ParallelCopy:
 
 
 def _read(job: CopyJob, source: ByteSource, at: int, target: memoryview) -> None:
-    """Fill memory with the bytes from one place on."""
+    """Fill memory with the bytes from an offset on."""
     try:
         source.read_many((at,), (target,))
     except (SourceChangedError, SourceNotFoundError) as error:
-        check_source(job)  # says what changed
+        check_source(job)  # raises with the change
         raise _changed(job, "it was another one for a moment") from error
 
 
@@ -179,7 +181,7 @@ def _write(target: int, piece: memoryview, at: int) -> None:
 
 
 def read_back(target: int, space: memoryview, at: int) -> memoryview:
-    """Read what was written; less where the file ends, so that the hashes will differ."""
+    """Read written bytes; fewer than written at the end of the file, so that the hashes differ."""
     done = 0
     while done < len(space) and (count := os.preadv(target, [space[done:]], at + done)):
         done += count
@@ -187,7 +189,7 @@ def read_back(target: int, space: memoryview, at: int) -> memoryview:
 
 
 def open_part(job: CopyJob) -> FileIO:
-    """Open the unfinished copy, if it is still the file that was claimed."""
+    """Open the unfinished copy, if it is still the claimed file."""
     with contextlib.suppress(FileNotFoundError):
         part = FileIO(job.part, "r+", opener=open_no_link)
         if os.fstat(part.fileno()).st_ino == job.entry.copy_inode:
@@ -197,7 +199,7 @@ def open_part(job: CopyJob) -> FileIO:
 
 
 def gone(job: CopyJob) -> StagingError:
-    """Return the error of a copy that was taken away while it was made."""
+    """Return the error for a copy that was removed while it was made."""
     path, folder = job.source.path, str(job.folder.path)
     return StagingError(
         f"the copy of {path} was removed from {folder} while it was made (by `h5stream stage --remove --force`?); "
@@ -208,7 +210,7 @@ def gone(job: CopyJob) -> StagingError:
 
 
 def check_source(job: CopyJob) -> None:
-    """Check that a source still is what it was when it was looked at."""
+    """Raise if a source has changed since it was examined."""
     was: Any = job.source
     try:
         now = was.now()
@@ -232,11 +234,11 @@ def _damaged(job: CopyJob, how: str) -> StagedFileDamagedError:
 
 
 def finish(job: CopyJob, target: int, *, repacked: bool = False) -> CopyJob:
-    """Give a copy its source's mode and time, flush it, and look at both files for the last time.
+    """Give a copy its source's mode and time, flush it, and check both files for the last time.
 
-    What comes back is verified, still under its unfinished name, and knows what the manifest is to say of it.
+    The result is verified, still has its unfinished name, and has the final entry of the manifest.
     """
-    if not isinstance(job.source, ObjectIdentity):  # of which only this user reads the copy, as its credentials may be
+    if not isinstance(job.source, ObjectIdentity):  # copies of objects stay private, as credentials may be
         check_source(job)
         facts = os.stat(job.source.path)
         os.fchmod(target, stat.S_IMODE(facts.st_mode) & 0o777)
@@ -245,7 +247,7 @@ def finish(job: CopyJob, target: int, *, repacked: bool = False) -> CopyJob:
     # By its path: an editor that saves by rename leaves an open descriptor on the old file.
     check_source(job)
     copy = os.fstat(target)
-    if repacked:  # whether its values are right was found out through h5py
+    if repacked:  # its values were verified through h5py
         digests = [digest_of_block(job.part, start)[0] for start in range(0, copy.st_size, BLOCK_BYTES)]
     elif copy.st_size == job.source.size:
         digests = [job.digests[start] for start in job.blocks if start < copy.st_size]

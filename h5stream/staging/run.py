@@ -1,15 +1,15 @@
-"""One call of `stage`, from the files asked for to the paths of their copies.
+"""One call of `stage`, from the requested files to the paths of their copies.
 
 # Guarantees:
-# - The manifest is touched by the caller's thread only; the threads of `ParallelCopy` know nothing of it.
-# - What decides runs under `StagingFolder.locked`, and copies no data.
-# - A name is written to the manifest before a file of that name exists, and taken from it after the file is
-#   gone: whatever moment a kill -9 picks, the manifest names every copy that is ours, by its inode. What lies
-#   in the control folder belongs to the session that its name begins with, and is swept away with it.
-# - A process claims all that it will copy at once, copies it, and only then waits for what others copy. So
-#   no two processes wait for each other.
-# - Whatever ends a call early (an error, Ctrl-C, an error of the progress callback) stops the threads and takes back
-#   what was not finished. After a kill -9 the next call that takes the folder's lock does the same.
+# - Only the caller's thread accesses the manifest; the threads of `ParallelCopy` do not.
+# - Decisions are made under `StagingFolder.locked`, without copying data.
+# - A name is written to the manifest before a file of that name exists, and removed after the file is deleted:
+#   whenever a kill -9 comes, the manifest names every copy of h5stream by its inode. Files in the control folder
+#   belong to the session that their names begin with, and are swept away with it.
+# - A process claims all files that it will copy at once, copies them, and only then waits for files that others
+#   copy. So no two processes wait for each other.
+# - If a call ends early (by an error, Ctrl-C, or an error of the progress callback), it stops the threads and removes
+#   unfinished copies. After a kill -9 the next call that takes the folder's lock does the same.
 # - No wait is longer than `TICK_S` without a call of the progress callback.
 """
 
@@ -45,96 +45,96 @@ if TYPE_CHECKING:
     from h5stream.repacking.survey import RewritePlan
 
 _MOST_NOTICES, _MOST_SAMPLES = 3, 32
-RESIDENT_SHARE = 0.9  # from here on nearly every read is served from memory; the rest comes in with the first epoch
+RESIDENT_SHARE = 0.9  # share from which nearly every read is served from memory; the first epoch reads the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingProgress:
-    """How far one call of `stage` has come."""
+    """The progress of one call of `stage`."""
 
     bytes_done: int
-    """Bytes that lie in the folder already, of what had to be copied by this or another process."""
+    """Bytes already in the folder, of those that this or another process had to copy."""
     bytes_total: int
     """Bytes that had to be copied by this or another process."""
     files_done: int
-    """Files that are whole, of those that had to be copied."""
+    """Complete files, of those that had to be copied."""
     files_total: int
     """Files that had to be copied."""
     waiting_for: tuple[int, ...]
-    """Process ids of those who copy what this process only waits for; empty while it copies itself."""
+    """Process ids of those that copy files for which this process waits; empty while it copies itself."""
     notices: tuple[str, ...]
-    """Lines for people that are known so far."""
+    """Messages so far, for users."""
 
 
 ProgressCallback = Callable[[StagingProgress], None]
-"""Called in the caller's thread, about ten times a second, also during waits. What it raises ends the call:
-nothing half-copied is left."""
+"""Called in the caller's thread about ten times a second, also during waits. An exception that it raises ends the call,
+and unfinished copies are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFiles:
-    """Where staged files are, and how they came there."""
+    """The paths of staged files, and how each was made."""
 
     folder: Path
     """The folder."""
     paths: tuple[Path, ...]
-    """For each file that was asked for, in that order, its copy."""
+    """The copy of each requested file, in the order of the request."""
     followed: tuple[Path, ...]
-    """Copies of the files that came along."""
+    """Copies of the files that requested files need."""
     copied: tuple[Path, ...]
     """The copies that this call made."""
     reused: tuple[Path, ...]
-    """The copies that were there already, or that another process made while this one waited."""
+    """Copies that existed already, or that another process made while this one waited."""
     bytes_copied: int
-    """What this call copied, in bytes."""
+    """Bytes copied by this call."""
     notices: tuple[str, ...]
-    """Lines for people: why staging gains little, which files are needed but were not staged."""
+    """Messages for users: why staging gains little, which files are needed but were not staged."""
     token: str = field(repr=False)
-    """Names this call's lease: the session whose lock the process holds; empty where none was taken."""
+    """Names this call's lease: the session whose lock the process holds; empty if there is no lease."""
 
     def release(self) -> None:
-        """Let go of the copies; those that were made by `staged` and that no process uses any more are deleted.
+        """Release the copies; those that were made by `staged` and are no longer used by any process are deleted.
 
-        Nothing happens the second time, in a forked child, or where the folder is gone.
+        Does nothing when called again, in a forked child, or if the folder does not exist.
         """
         StagingFolder(self.folder).release(self.token)
 
 
 class Claim(NamedTuple):
-    """What one look at the manifest decided."""
+    """The decisions of one pass over the manifest."""
 
-    names: list[list[str]]  # for each group, the name of each member
-    to_copy: dict[str, Source]  # what this process is to copy, by name
-    to_wait_for: list[str]  # what other processes are copying
-    files: Files  # the manifest, as it was written
+    names: list[list[str]]  # the name of each member of each group
+    to_copy: dict[str, Source]  # files for this process to copy, by name
+    to_wait_for: list[str]  # files that other processes are copying
+    files: Files  # the manifest as written
 
 
 def _plan_of(source: str, recipe: Recipe) -> RewritePlan:
-    # The engine is imported only here, and only when something is rewritten: `h5stream stage` needs no torch.
+    # The engine is only imported here, for rewriting: `h5stream stage` needs no torch.
     from h5stream.repacking.survey import plan_rewrite
 
     return plan_rewrite(source, recipe)
 
 
-def _rewritten(job: CopyJob, recipe: Recipe, plan: RewritePlan | None, told: Callable[[int], None] | None) -> CopyJob:
-    """Rewrite a file to its unfinished name, verified and flushed, wherever an executor has this called.
+def _rewrite(job: CopyJob, recipe: Recipe, plan: RewritePlan | None, report: Callable[[int], None] | None) -> CopyJob:
+    """Rewrite a file to its unfinished name, verified and flushed; an executor may call this anywhere.
 
-    `told` hears how far it is, in bytes of the estimated size.
+    `report` is called with the progress, in bytes of the estimated size.
     """
     with opened_again(job.source):
-        return _rewritten_here(job, recipe, plan or _plan_of(job.source.path, recipe), told)
+        return _rewrite_here(job, recipe, plan or _plan_of(job.source.path, recipe), report)
 
 
-def _rewritten_here(job: CopyJob, recipe: Recipe, plan: RewritePlan, told: Callable[[int], None] | None) -> CopyJob:
+def _rewrite_here(job: CopyJob, recipe: Recipe, plan: RewritePlan, report: Callable[[int], None] | None) -> CopyJob:
     from h5stream.repacking.repack import rewrite
 
     expected, planned = plan.estimated_nbytes, plan.notices
 
     def show(now: RepackProgress) -> None:
-        if told is not None:
-            told(expected * now.bytes_done // max(1, now.bytes_total))
+        if report is not None:
+            report(expected * now.bytes_done // max(1, now.bytes_total))
 
-    open_part(job).close()  # complains if it is gone
+    open_part(job).close()  # raises if it was removed
     with filesystem.explained(job.folder.path, "rewritten", job.source.path, expected):
         result = rewrite(plan, job.part, show)
     with open_part(job) as part:
@@ -143,7 +143,7 @@ def _rewritten_here(job: CopyJob, recipe: Recipe, plan: RewritePlan, told: Calla
 
 
 def _copied(job: CopyJob, threads: int) -> CopyJob:
-    """Copy a file to its unfinished name, wherever an executor has this called."""
+    """Copy a file to its unfinished name; an executor may call this anywhere."""
     ((finished,),) = filter(None, ParallelCopy().finished([job], threads))
     return finished
 
@@ -153,11 +153,11 @@ class StagingRun:
     """One call of `stage`: claims, copies, publishes, waits."""
 
     folder: StagingFolder
-    hold: bool  # whether the session goes on with the copies, as their user
-    keep: bool  # whether the copies stay when nothing uses them any more
-    margin_bytes: int | None = None  # what is to stay free; None for the defaults
+    hold: bool  # whether the session continues, as a user of the copies
+    keep: bool  # whether the copies stay when they are no longer used
+    margin_bytes: int | None = None  # bytes that must stay free; None for the defaults
     threads: int = 1
-    recipe: Recipe | None = None  # how the files are to be rewritten; None for copies of their own bytes
+    recipe: Recipe | None = None  # how to rewrite the files; None for copies of their own bytes
     progress: ProgressCallback | None = None
     executor: Executor | None = None
     session: str = field(default_factory=new_session)
@@ -172,26 +172,26 @@ class StagingRun:
         self._plan = functools.cache(functools.partial(_plan_of, recipe=self.recipe or Recipe()))
 
     def run(self, paths: Sequence[str], follow: bool) -> StagedFiles:
-        """Bring everything to the folder."""
-        groups: dict[str, Group] = {}
+        """Stage files to the folder."""
+        groups: dict[str, FileGroup] = {}
         for path in dict.fromkeys(paths):
             inside, where = os.path.realpath(self.folder.path), os.path.realpath(path)
-            there = where.startswith(f"{inside}/") and not where.startswith(f"{inside}/{CONTROL}/")
-            if there and not is_address(path) and os.path.isfile(path):
+            is_inside = where.startswith(f"{inside}/") and not where.startswith(f"{inside}/{CONTROL}/")
+            if is_inside and not is_address(path) and os.path.isfile(path):
                 self._notices.append(f"{path} lies in the folder already")
             else:
                 groups[path], notices = gather(path, follow=follow)
                 self._notices += notices
-        if self.recipe is not None:  # before the folder is locked, as it may mean to read a long index
+        if self.recipe is not None:  # before the folder is locked, since it may read a long index
             whole = [entry for entry in self.folder.load().values() if entry.whole]
             for source in (source for group in groups.values() for source in group.members.values()):
                 if not any(is_of(entry, source, self._recipe) for entry in whole):
                     self._notices += [f"{source.path}: {notice}" for notice in self._plan(source.path).notices]
-        with filesystem.unfinished(self._vanish):
-            names = self._until_all_are_there(list(groups.values())) if groups else []
+        with filesystem.unfinished(self._delete_session_files):
+            names = self._stage_groups(list(groups.values())) if groups else []
         return self._result(paths, dict(zip(groups, names, strict=True)))
 
-    def _until_all_are_there(self, groups: Sequence[Group]) -> list[list[str]]:
+    def _stage_groups(self, groups: Sequence[FileGroup]) -> list[list[str]]:
         try:
             while True:
                 claim = self._claim(groups)
@@ -207,47 +207,47 @@ class StagingRun:
                     break
                 self._wait(claim.to_wait_for)
         except BaseException:
-            # Out of space or out of reach: the next call that takes the lock sees a dead session and does the same.
+            # If this fails, the next call that takes the lock finds a dead session and does the same.
             with contextlib.suppress(H5StreamError, OSError):
-                self._vanish()  # first, so that there is room for the manifest
+                self._delete_session_files()  # first, to make room for the manifest
                 self.folder.release(self.session)
             raise
         if not self.hold:
             self.folder.end_session(self.session)
         return claim.names
 
-    def _vanish(self) -> None:
-        """Delete what this session writes; who takes the lock next sees a dead session, and takes its entries out."""
+    def _delete_session_files(self) -> None:
+        """Delete the files that this session writes; the next holder of the lock removes its entries."""
         for path in self.folder.control.glob(f"{self.session}.*"):
             path.unlink(missing_ok=True)
 
     # --- claims -----------------------------------------------------------------------------------------
 
-    def _claim(self, groups: Sequence[Group]) -> Claim:
+    def _claim(self, groups: Sequence[FileGroup]) -> Claim:
         """Decide what to copy and what to use, and write both to the manifest.
 
-        Where what is to be copied does not fit, nothing is changed and `NotEnoughSpaceError` is raised.
+        If the copies do not fit, `NotEnoughSpaceError` is raised and nothing is changed.
         """
         with self.folder.locked(self._tick) as before:
-            there = dict(before)
-            self.folder.reclaim(there)
-            claim = self._decided(groups, there)
+            existing = dict(before)
+            self.folder.reclaim(existing)
+            claim = self._decided(groups, existing)
             files = claim.files
-            outdated = {name: one for name, one in there.items() if name in claim.to_copy or name not in files}
+            outdated = {name: one for name, one in existing.items() if name in claim.to_copy or name not in files}
             if claim.to_copy:
-                self._check_space(there, outdated, claim)
-            if claim.to_copy or self.hold:  # before the manifest names it: without a lock it counts as dead
+                self._check_space(existing, outdated, claim)
+            if claim.to_copy or self.hold:  # before the manifest names it, as sessions without a lock count as dead
                 self.folder.begin_session(self.session)
             for name, entry in outdated.items():
                 self.folder.delete_copy(name, entry)
-            for name in claim.to_copy:  # what an error leaves of them goes with the session
+            for name in claim.to_copy:  # after an error they are deleted with the session
                 files[name] = replace(files[name], copy_inode=self.folder.make_part(name, files[name]))
             if files != before:
                 self.folder.save(files)
         return claim
 
-    def _decided(self, groups: Sequence[Group], there: Files) -> Claim:
-        claim = Claim([], {}, [], dict(there))
+    def _decided(self, groups: Sequence[FileGroup], existing: Files) -> Claim:
+        claim = Claim([], {}, [], dict(existing))
         files, copies = claim.files, dict[str, list[str]]()  # names, by source
         for name, entry in files.items():
             copies.setdefault(entry.source, []).append(name)
@@ -280,17 +280,17 @@ class StagingRun:
                     claim.to_wait_for.append(name)
         chosen = {name for names in claim.names for name in names}
         for source in (source for group in groups for source in group.members.values()):
-            for name in copies.get(source.path, []):  # also under other names, left while they were still used
+            for name in copies.get(source.path, []):  # also under other names, kept while they were used
                 if name in files and name not in chosen and is_free(name, source):
                     del files[name]
         return claim
 
-    def _check_space(self, there: Files, outdated: Iterable[str], claim: Claim) -> None:
+    def _check_space(self, existing: Files, outdated: Iterable[str], claim: Claim) -> None:
         freed = 0
         for name in outdated:
             with contextlib.suppress(OSError):
                 freed += (self.folder.path / name).lstat().st_blocks * 512
-        begun = ((name, entry) for name, entry in there.items() if not entry.whole)
+        begun = ((name, entry) for name, entry in existing.items() if not entry.whole)
         promised = sum(entry.bytes_of_copy - self.folder.copied_bytes(name, entry) for name, entry in begun)
         sizes = [(source.path, claim.files[name].bytes_of_copy) for name, source in claim.to_copy.items()]
         filesystem.check_fits(
@@ -303,39 +303,39 @@ class StagingRun:
         jobs = [CopyJob(self.folder, name, claim.files[name], source) for name, source in claim.to_copy.items()]
         if self.recipe is None:
             self._notices += _gain_notices(jobs, self.folder.path)
-        self._tell(0)
-        done, left, published_at = list[CopyJob](), len(jobs), time.monotonic()
+        self._report(0)
+        done, remaining, published_at = list[CopyJob](), len(jobs), time.monotonic()
         with contextlib.closing(self._finished(jobs)) as rounds:
             for finished in rounds:
                 done += finished
                 self._notices += [notice for one in finished for notice in one.notices]
-                # Small files are done by the hundred in a tick, and the manifest is always written as a whole.
-                soon = self.recipe is not None or len(done) == left or time.monotonic() - published_at >= TICK_S
+                # Hundreds of small files are done in a tick, and the manifest is always written whole.
+                soon = self.recipe is not None or len(done) == remaining or time.monotonic() - published_at >= TICK_S
                 if done and soon:
                     self._publish(done)
-                    left -= len(done)
+                    remaining -= len(done)
                     done, published_at = [], time.monotonic()
-                    self._tell(0)
+                    self._report(0)
 
     def _finished(self, jobs: Sequence[CopyJob]) -> Generator[list[CopyJob]]:
-        """Carry out jobs: all at once in threads, or by a call for each, where they are rewritten or sent away."""
+        """Carry out jobs: all in threads of this process, or one call per job to rewrite it or for an executor."""
         if self.recipe is None and self.executor is None:
             before = sum(self._copied.values())
             yield from ParallelCopy().finished(
-                jobs, self.threads, lambda nbytes: self._tell(before + nbytes - sum(self._copied.values()))
+                jobs, self.threads, lambda nbytes: self._report(before + nbytes - sum(self._copied.values()))
             )
             return
         calls: list[Job]
         if self.recipe is None:
             calls = [(job.source.path, _copied, (job, self.threads)) for job in jobs]
         else:
-            plan, told = (self._plan, self._tell) if self.executor is None else (lambda _: None, None)
-            calls = [(job.source.path, _rewritten, (job, self.recipe, plan(job.source.path), told)) for job in jobs]
+            plan, report = (self._plan, self._report) if self.executor is None else (lambda _: None, None)
+            calls = [(job.source.path, _rewrite, (job, self.recipe, plan(job.source.path), report)) for job in jobs]
         with contextlib.closing(run_jobs(calls, self.executor, self._tick)) as results:
             yield from ([one] for one in results)
 
     def _publish(self, finished: Sequence[CopyJob]) -> None:
-        """Give finished copies their names, and say so; until then the manifest knows them by inode only."""
+        """Give finished copies their names and record them; until then the manifest identifies them by inode only."""
         with self.folder.locked(self._tick) as files:
             for job in finished:
                 now = files.get(job.name)
@@ -344,30 +344,30 @@ class StagingRun:
                 with filesystem.explained(self.folder.path, "copied", job.source.path, job.entry.bytes_of_copy):
                     path = self.folder.path / job.name
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    filesystem.give_name(job.part, path)  # never over another file that was put there
+                    filesystem.give_name(job.part, path)  # never replaces another file
                 files[job.name] = replace(job.entry, users=now.users)
             filesystem.flush_folder(self.folder.path)
             self.folder.save(files)
         self._copied.update({job.name: job.entry.bytes_of_copy for job in finished})
 
     def _wait(self, names: Sequence[str]) -> None:
-        """Wait until what others copy is whole, or its copier is gone."""
+        """Wait until files that others copy are complete, or their copiers are gone."""
         while True:
             files = self.folder.load()
-            there = {name: files[name] for name in names if name in files}
-            alive = self.folder.alive_among(entry for entry in there.values() if not entry.whole)
-            copiers = {entry.owner for entry in there.values() if not entry.whole} & alive
+            existing = {name: files[name] for name in names if name in files}
+            alive = self.folder.alive_among(entry for entry in existing.values() if not entry.whole)
+            copiers = {entry.owner for entry in existing.values() if not entry.whole} & alive
             done = [
                 entry.bytes_of_copy if entry.whole else self.folder.copied_bytes(name, entry)
-                for name, entry in there.items()
+                for name, entry in existing.items()
             ]
-            self._tell(sum(done), sum(entry.whole for entry in there.values()), pids_of(copiers))
+            self._report(sum(done), sum(entry.whole for entry in existing.values()), pids_of(copiers))
             if not copiers:
                 return
             time.sleep(TICK_S)
 
-    def _tell(self, nbytes: int, files: int = 0, waiting_for: tuple[int, ...] = ()) -> None:
-        """Tell how far the call is: how many bytes and files are there beside those that it has published."""
+    def _report(self, nbytes: int, files: int = 0, waiting_for: tuple[int, ...] = ()) -> None:
+        """Report the progress: bytes and files in addition to those that were published."""
         self._now = replace(
             self._now,
             bytes_done=max(self._now.bytes_done, sum(self._copied.values()) + nbytes),
@@ -396,25 +396,25 @@ class StagingRun:
         )
 
 
-# --- which files belong together --------------------------------------------------------------------------------
+# --- groups of files --------------------------------------------------------------------------------------------
 #
-# A file that needs no other keeps its own name. Files that need one another keep their places relative to one another,
-# so that the names inside them still lead where they should. Where a name is taken by something else, the whole group
-# moves into a subfolder named after the source's folder: the file's own name never changes.
+# A file that needs no other keeps its name. Files that need one another keep their relative paths, so that the names
+# inside them stay valid. If a name is taken by another file, the whole group moves into a subfolder named after the
+# source's folder: the name of a file never changes.
 
 
-class Group(NamedTuple):
-    """Files that keep their places relative to one another."""
+class FileGroup(NamedTuple):
+    """Files that keep their relative paths."""
 
-    root: str  # the folder, or the address of one, that all of them lie under
-    members: dict[str, Source]  # by their places there, the one that was asked for first
+    root: str  # the common folder, or its address
+    members: dict[str, Source]  # by relative path, the requested file first
 
 
-def gather(path: str, *, follow: bool) -> tuple[Group, list[str]]:
-    """Return the group of a file: itself, and with `follow` every file that it needs, directly or not; and what to say.
+def gather(path: str, *, follow: bool) -> tuple[FileGroup, list[str]]:
+    """Return the group of a file, with `follow` including all files that it needs, and notices.
 
-    A needed file that is named by an absolute path, or would not be found beside the copy, is an error. Of an object in
-    a store nothing else can come along.
+    A needed file that is named by an absolute path, or would not be found beside the copy, is an error. For an object
+    in a store, needed files cannot be copied.
     """
     if is_address(path):
         root, name = posixpath.split(path)
@@ -422,7 +422,7 @@ def gather(path: str, *, follow: bool) -> tuple[Group, list[str]]:
             raise SourceError(
                 f"{path!r} names a folder of a store, and no object; name objects, or a pattern", file=path
             )
-        return Group(root, {name: ObjectIdentity.of(path)}), []
+        return FileGroup(root, {name: ObjectIdentity.of(path)}), []
     main = Path(os.path.abspath(path))
     stat_of(str(main))
     places, notices = [main], dict[str, None]()
@@ -431,20 +431,20 @@ def gather(path: str, *, follow: bool) -> tuple[Group, list[str]]:
     else:
         try:
             if needs := sorted({f"{item.target} ({item.kind})" for item in references(main)}):
-                said = f"{main} needs other files, which are not staged: {names_text(needs)}"
-                notices[f"{said}. --follow (follow=True) brings them along"] = None
+                notice = f"{main} needs other files, which are not staged: {names_text(needs)}"
+                notices[f"{notice}. --follow (follow=True) brings them along"] = None
         except H5StreamError as error:
             notices[f"it is not known which files {main} needs: {error}"] = None
     root = os.path.commonpath([place.parent for place in places])
     members = {os.path.relpath(place, root): FileIdentity.of(os.path.realpath(place)) for place in places}
-    return Group(root, dict[str, Source](members)), list(notices)
+    return FileGroup(root, dict[str, Source](members)), list(notices)
 
 
 def _closure(main: Path, notices: dict[str, None]) -> list[Path]:
-    """Return the files reached from one, itself first, as places in the layout; and note what to say."""
-    found, waiting = {main: None}, [main]
-    while waiting:
-        for item in references(waiting.pop()):
+    """Return the paths of a file and all files that it needs, itself first; add notices."""
+    places, queue = {main: None}, [main]
+    while queue:
+        for item in references(queue.pop()):
             if item.kind == "external storage":  # the one kind of name that is not looked up beside the file
                 notices[
                     f"{item.file} has external storage, which HDF5 looks for in the working directory: set "
@@ -453,24 +453,24 @@ def _closure(main: Path, notices: dict[str, None]) -> list[Path]:
             place = _place_beside(item)
             if place is None:
                 notices[f"{item.file} names {item.target} ({item.kind}), which does not exist"] = None
-            elif place not in found:
-                found[place] = None
-                waiting.append(place)
-    return list(found)
+            elif place not in places:
+                places[place] = None
+                queue.append(place)
+    return list(places)
 
 
 def _place_beside(item: Reference) -> Path | None:
-    """Return where a needed file stands beside its user; None if it is not there. Refuse what a copy would not find."""
-    place, there = Path(os.path.normpath(item.file.parent / item.target)), item.resolve() is not None
+    """Return the path of a needed file beside its user; None if it is missing. Raise if a copy would not find it."""
+    place, exists = Path(os.path.normpath(item.file.parent / item.target)), item.resolve() is not None
     is_absolute = os.path.isabs(item.target)
-    if is_absolute and there:
+    if is_absolute and exists:
         problem = "is named by an absolute path, so that a copy would still read the original"
-    elif not is_absolute and not there and Path(item.target).is_file():
+    elif not is_absolute and not exists and Path(item.target).is_file():
         problem = "is read from the working directory, so that it has no place beside the copy"
-    elif there and not place.is_file():
+    elif exists and not place.is_file():
         problem = "is reached through a symbolic link that it does not lie beside, and a copy would not find it"
     else:
-        return place if there else None
+        return place if exists else None
     raise UnfollowableReferenceError(
         f"cannot bring along what {item.file} needs: its {item.place} needs {item.target} ({item.kind}), "
         f"which {problem}. Stage without --follow, or rewrite the name relative to the file",
@@ -479,16 +479,16 @@ def _place_beside(item: Reference) -> Path | None:
     )
 
 
-# --- which names they get ---------------------------------------------------------------------------------------
+# --- names in the folder ----------------------------------------------------------------------------------------
 
 
 Standing = Literal["there", "free", "taken"]
-"""What a name in the folder is to a file that would take it: its copy, whole or in the making; that of nothing, or of a
-copy of the source that may be replaced; or that of something else, or of what something uses."""
+"""The status of a name in the folder for a file: "there" for its copy, finished or not; "free" if it is unused, or a
+copy of the source that may be replaced; "taken" if it belongs to another file, or is in use."""
 
 
 def standing(folder: StagingFolder, files: Files, name: str, source: Source, recipe: str) -> Standing:
-    """Say what a name is to a source that is to be copied, or to be rewritten by a recipe."""
+    """Return the status of a name for a source that is to be copied, or rewritten by a recipe."""
     entry = files.get(name)
     if entry is not None and entry.source != source.path:
         return "taken"
@@ -502,8 +502,8 @@ def standing(folder: StagingFolder, files: Files, name: str, source: Source, rec
     return "taken" if entry.users else "free"
 
 
-def names_of(folder: StagingFolder, files: Files, group: Group, copies: Sequence[str], recipe: str) -> list[str]:
-    """Return the names of a group: where it lies already, or the first where none is taken.
+def names_of(folder: StagingFolder, files: Files, group: FileGroup, copies: Sequence[str], recipe: str) -> list[str]:
+    """Return the file names for a group: the names of existing copies, or the first free ones.
 
     `copies` are the names of copies of its first member.
     """
@@ -512,11 +512,11 @@ def names_of(folder: StagingFolder, files: Files, group: Group, copies: Sequence
         return {standing(folder, files, prefix + place, one, recipe) for place, one in group.members.items()}
 
     first = next(iter(group.members))
-    known = [name.removesuffix(first) for name in copies if name == first or name.endswith(f"/{first}")]
-    chosen = next((prefix for prefix in known if stand(prefix) == {"there"}), None)
+    prefixes = [name.removesuffix(first) for name in copies if name == first or name.endswith(f"/{first}")]
+    chosen = next((prefix for prefix in prefixes if stand(prefix) == {"there"}), None)
     if chosen is None:
         reserved = any(place.startswith(f"{CONTROL}/") for place in group.members)
-        # Cut off, so that the name stays within the 255 bytes that a name may have.
+        # Truncated, so that the name stays within 255 bytes.
         folder_name = os.path.basename(group.root)[:50] or "root"
         inside = f"{folder_name}-{hashlib.blake2b(os.fsencode(group.root), digest_size=3).hexdigest()}"
         numbered = (f"{inside}-{number}/" for number in itertools.count(2))
@@ -525,12 +525,12 @@ def names_of(folder: StagingFolder, files: Files, group: Group, copies: Sequence
     return [chosen + place for place in group.members]
 
 
-# --- why staging gains little, for people -----------------------------------------------------------------------
+# --- notices that staging gains little --------------------------------------------------------------------------
 
 
 def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:
-    """Return why staging gains little, for at most `_MOST_SAMPLES` files at even distances."""
-    sources = [job.source for job in jobs if not is_address(job.source.path)]  # from a store, much is gained
+    """Return notices that staging gains little, for at most `_MOST_SAMPLES` evenly spaced files."""
+    sources = [job.source for job in jobs if not is_address(job.source.path)]  # files from stores gain much
     sampled = sources[:: -(-len(sources) // _MOST_SAMPLES) or 1]
     lines = [f"staging {one.path} {why}" for one in sampled if (why := _little_gain(Path(one.path), one.size, folder))]
     if len(lines) > _MOST_NOTICES:

@@ -1,12 +1,12 @@
-"""Advice about training, whatever loads the data: batch size, GPU memory, learning rate, accumulation, precision.
+"""Advice about training, with any loader: batch size, GPU memory, learning rate, accumulation, precision.
 
-`track` shows how a training loop goes. Each other function returns a `Suggestion` and changes nothing. Most is
-arithmetic; what is in `measured` measures, and is started by the user on purpose. Advice about the loader
-stands in `h5stream.advice`.
+`track` shows the progress of a training loop. All other functions return a `Suggestion` and change nothing. Most of
+them compute; those in `measured` run measurements that the user starts on purpose. Advice about the loader is in
+`h5stream.advice`.
 
-Where to start on a GPU stands here: a table of four cards for small rows and models, and a rule for all others. Large
-models have batches of tens of rows, because activations fill the card: those are kept beside the preset, each with its
-workload, since a batch of 96 and one of 7168 on like cards differ by the model and not by the card.
+This module has presets for GPUs: a table of four cards for small rows and models, and a rule for all others. Large
+models have batches of tens of rows, because activations fill the card. Such observations are kept beside the presets,
+each with its workload: batches of 96 and of 7168 on similar cards differ by the model and not by the card.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # so that a type checker finds names that are not there
+if not TYPE_CHECKING:  # so that a type checker reports missing names
 
     def __getattr__(name: str) -> Any:
-        for home in ("training.measured", "advice.track") if name in __all__ else ():  # which need torch
+        for home in ("training.measured", "advice.track") if name in __all__ else ():  # these need torch
             if hasattr(module := importlib.import_module(f"h5stream.{home}"), name):
                 return getattr(module, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -46,7 +46,7 @@ if not TYPE_CHECKING:  # so that a type checker finds names that are not there
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a training script would pass to its loader."""
+    """Arguments for the loader of a training script."""
 
     batch_size: int  # rows
     workers: int  # loader processes (`DataLoader`) or reader threads (h5stream)
@@ -56,7 +56,7 @@ class Setting:
         return f"batch_size={self.batch_size}, num_workers={self.workers}"
 
 
-# Card -> the memory in GiB that the setting is for.
+# Card -> the memory in GiB for which the setting is meant.
 _DOCUMENTED = {
     "RTX 5090": (24.0, Setting(8192, 8, 16)),
     "RTX 5090 Laptop": (24.0, Setting(8192, 8, 16)),
@@ -64,9 +64,11 @@ _DOCUMENTED = {
     "RTX 3090": (24.0, Setting(6144, 8, 12)),
     "RTX 4080": (16.0, Setting(5120, 6, 12)),
 }
-_UNDERUSED = {name: Setting(10240, 12, 16) for name in ("RTX 5090", "RTX 5090 Laptop")}  # what to try then
+_UNDERUSED = {
+    name: Setting(10240, 12, 16) for name in ("RTX 5090", "RTX 5090 Laptop")
+}  # settings for cards that stay underused
 
-# Of larger models: the setting and the work.
+# Settings for larger models, with the workload.
 _OBSERVED = {
     "RTX 3090": "batch_size=12, num_workers=8: fine-tuning a 1B language model, bf16, checkpointing, 18-20 of 24 GiB",
     "RTX 3070": "batch_size=96, num_workers=2: text classifier, fp16, 8-bit AdamW, 7.7 of 8 GiB; validation batch 192",
@@ -75,25 +77,25 @@ _OBSERVED = {
 }
 
 # Rows per GiB of the RTX 3090's preset, the lowest of the four documented ones (4090: 299, 4080: 320,
-# 5090: 341): a start that fits, to be raised by measurement.
+# 5090: 341): it fits as a start, and can be raised by measurement.
 _ROWS_PER_GIB = 6144 / 24
 _ROUND_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPreset(Suggestion):
-    """A place to start on a GPU.
+    """A starting point for a GPU.
 
     Attributes
     ----------
     gpu, memory_gib : str, float
-        The card's name, empty where only a memory was given, and the memory that the setting is for, in GiB.
+        The card's name, empty if only a memory was given, and the memory for which the setting is meant, in GiB.
     setting, underused : Setting
-        Where to start, and what to try next if the GPU stays underused; None where the table does not say it.
+        The setting to start with, and the one to try if the GPU stays underused; None if the table has none.
     documented : bool
         True for a setting from the table of cards, False for one scaled from memory.
     observations : tuple of str
-        Settings for larger models, each with the work that it was used for.
+        Settings for larger models, each with its workload.
     """
 
     gpu: str
@@ -113,17 +115,16 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     Parameters
     ----------
     gpu : str, optional
-        Its name, as the driver, a shop or a person writes it.
+        Its name, as written by the driver, a shop or a person.
     memory_gib : float, optional
-        Its memory in GiB, if the name does not say it or there is no name. With a memory, a name that no
-        table knows is no error.
+        Its memory in GiB, if the name lacks it or there is no name. With a memory, an unknown name is no error.
     cpus : int, optional
-        Processors that may be used; too few for the setting are noted.
+        Processors that may be used; a caveat mentions too few for the setting.
 
     Returns
     -------
     GpuPreset
-        Batch size and reader threads, how they follow, and what to be careful about.
+        Batch size and reader threads, with their derivation and caveats.
 
     Raises
     ------
@@ -142,10 +143,10 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     if not gpu and memory_gib is None:
         raise OptionError("preset_for() needs the name of a GPU or its memory in GiB; neither was given")
     name = find_card(gpu, or_none=memory_gib is not None) if gpu else None
-    memory, known = memory_of(name, gpu or "", memory_gib)
-    of, setting = _DOCUMENTED.get(name or "", (0.0, None))
-    underused = _UNDERUSED.get(name or "") if memory == of else None
-    if setting is not None and memory == of:
+    memory, origin = memory_of(name, gpu or "", memory_gib)
+    documented_gib, setting = _DOCUMENTED.get(name or "", (0.0, None))
+    underused = _UNDERUSED.get(name or "") if memory == documented_gib else None
+    if setting is not None and memory == documented_gib:
         per_gib = setting.batch_size / memory
         lines = [
             f"the table's row of the {name} with {memory:g} GiB: {setting}",
@@ -156,9 +157,9 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
         # The RTX 3090's preset, scaled; below 24 GiB the loader's settings are the 16 GiB card's.
         fit = int(memory * _ROWS_PER_GIB)
         rows = max(fit // _ROUND_ROWS * _ROUND_ROWS, min(fit, _ROUND_ROWS), 1)
-        setting, each = Setting(rows, 8 if memory >= 24 else 6, 12), f"{_ROWS_PER_GIB:g} rows/GiB (4 MiB a row)"
-        scaled = f"{memory:g} GiB x {each} = {memory * _ROWS_PER_GIB:,.0f}, in steps of {_ROUND_ROWS}: {rows}"
-        lines = [f"{memory:g} GiB: {known}", scaled]
+        setting, per_gib_text = Setting(rows, 8 if memory >= 24 else 6, 12), f"{_ROWS_PER_GIB:g} rows/GiB (4 MiB a row)"
+        scaled = f"{memory:g} GiB x {per_gib_text} = {memory * _ROWS_PER_GIB:,.0f}, in steps of {_ROUND_ROWS}: {rows}"
+        lines = [f"{memory:g} GiB: {origin}", scaled]
     observations = (_OBSERVED[name],) if name in _OBSERVED else ()
     caveats = [f"a larger model takes a smaller batch on this card: {seen}" for seen in observations]
     if name == "RTX 5090":
@@ -179,13 +180,13 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
         memory_gib=memory,
         setting=setting,
         underused=underused,
-        documented=memory == of,
+        documented=memory == documented_gib,
         observations=observations,
     )
 
 
 def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
-    """Return a validation batch: half the batch where host memory is the limit, twice where GPU memory is."""
+    """Return a validation batch: half the batch if host memory is the limit, twice the batch if GPU memory is."""
     sizes = {"half": max(1, batch_size // 2), "twice": batch_size * 2}
     return Suggestion(
         title="Validation batch",
@@ -200,12 +201,11 @@ def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
     )
 
 
-# --- GPU names as drivers, shops and people write them -> one card of a table, or the nearest names.
+# --- GPU names, as written by drivers, shops and people, matched to the cards of a table.
 
 
-# Memories in GiB (the makers' "GB"), the usual one first, and the cards that are sold with these, from the makers' data
-# sheets. The notes know the RTX 5090 with 24 GB, which is the laptop card; the desktop card has 32, and its preset says
-# so.
+# Memories in GiB (the makers' "GB"), the usual one first, and the cards sold with them, from the makers' data sheets.
+# The notes on the RTX 5090 are for 24 GB, which is the laptop card; the desktop card has 32, as its preset mentions.
 _SOLD: dict[tuple[float, ...], str] = {
     (8,): "RTX 4070 Laptop, RTX 4060, RTX 3070, RTX 3070 Ti",
     (8, 16): "RTX 4060 Ti",
@@ -234,7 +234,7 @@ _SOLD: dict[tuple[float, ...], str] = {
 }
 CARDS = {name: memory for memory, names in _SOLD.items() for name in names.split(", ")}
 
-# Words that say who made it or how it plugs in, and nothing about the model.
+# Words for the maker or the connector, which do not identify the model.
 _NOISE = re.compile(
     r"\b(nvidia|geforce|tesla|quadro|gpu|graphics|card|generation|edition|workstation|server|founders"
     r"|pci-?e|pcie?|sxm\d?|hbm\d?e?|nvl|mig|gddr\dx?|max-?q|blackwell)\b"
@@ -243,18 +243,18 @@ _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*gi?b\b")
 
 
 def _key(name: str) -> str:
-    """Reduce a name to what tells cards apart: ``NVIDIA GeForce RTX 4090`` to ``rtx4090``."""
+    """Reduce a name to the part that identifies a card: ``NVIDIA GeForce RTX 4090`` to ``rtx4090``."""
     text = _MEMORY.sub(" ", re.sub(r"[_/()-]+", " ", name.lower().replace("pci-e", "pcie")))
     return re.sub(r"[^a-z0-9]", "", _NOISE.sub(" ", text))
 
 
 _BY_KEY = {_key(card): card for card in CARDS}
-# "4090" alone is what people type; a bare number that two cards share would not be in here.
+# Users often type "4090" alone; a number that two cards share would be ambiguous.
 _BY_NUMBER = {key.lstrip("rgtx"): card for key, card in _BY_KEY.items() if key.startswith(("rtx", "gtx"))}
 
 
 def find_card(name: str, *, or_none: bool = False) -> str | None:
-    """Return the card that a name means by the model's letters and digits; the error gives the nearest names."""
+    """Return the card with the letters and digits of a name; the error suggests similar names."""
     key = _key(name)
     card = _BY_KEY.get(key) or _BY_NUMBER.get(key)
     if card is None and not or_none:
@@ -267,7 +267,7 @@ def find_card(name: str, *, or_none: bool = False) -> str | None:
 
 
 def memory_of(card: str | None, name: str, memory_gib: float | None = None) -> tuple[float, str]:
-    """Return the memory of the card that a name means, in GiB, and how that is known."""
+    """Return the memory of the card in GiB, and the origin of this value."""
     if memory_gib is not None or card is None:
         return float(memory_gib or 0), "as given"
     named, sold = _MEMORY.search(name.lower()), CARDS[card]

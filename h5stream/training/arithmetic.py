@@ -1,7 +1,7 @@
-"""Arithmetic about a training, without a device: the memory that it takes, and what to change with the batch.
+"""Arithmetic about training, without a device: memory, and the consequences of another batch size.
 
-Of a GPU's memory what a model takes, of the host's what loading its data does; the learning rate for another batch, by
-the square-root and the linear rule, and how long to warm up; gradient accumulation; what to try first.
+GPU memory of a model, and host memory of its loader; the learning rate for another batch by the square-root and the
+linear rule, with the warm-up; gradient accumulation; and the settings to try first.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from h5stream.training import GpuPreset, Setting
 # The CUDA context with the kernels of torch and its libraries; several hundred MiB on every recent card.
 CONTEXT_BYTES = 512 << 20
 
-# Of the card's memory. Between the notes that leave 0.2 of 8 GiB (2.5 %) and call it full, and those that
-# keep 4 of 24 GiB (17 %): allocator fragmentation, library workspaces and the backward pass's own temporaries.
+# Share of the card's memory, between notes of 0.2 of 8 GiB (2.5 %) left on a full card, and of 4 of 24 GiB (17 %): for
+# allocator fragmentation, library workspaces and the backward pass's own temporaries.
 SAFETY_SHARE = 0.10
 
 BATCHES_ON_DEVICE = 2  # the one in use and the one that is prefetched
 ELEMENT_BYTES = 4  # of a parameter and its gradient; autocast leaves both in 32 bits
 
-# What a worker process adds by itself. Noted with a PyTorch image pipeline: 4 workers about 2 GiB, 12 about
-# 6 GiB, 16 about 8 GiB. A process forked late from a small parent adds less.
+# Memory of a worker process itself. Noted with a PyTorch image pipeline: 4 workers about 2 GiB, 12 about 6 GiB, 16
+# about 8 GiB. A process forked late from a small parent adds less.
 WORKER_BYTES = 512 << 20
 
 _MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
@@ -40,10 +40,10 @@ _MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
 def _memory(
     title: str, answer: str, parts: list[tuple[str, str, int]], lines: Sequence[str] = (), **more: Any
 ) -> Suggestion:
-    """Return a suggestion of memory, each part of which is a name, how it follows, and bytes."""
-    said = [f"{name}: {how} = {text_of_bytes(nbytes)}" for name, how, nbytes in parts]
+    """Return a suggestion about memory from parts, each with a name, its derivation and bytes."""
+    derivations = [f"{name}: {how} = {text_of_bytes(nbytes)}" for name, how, nbytes in parts]
     figures = {f"{name}_bytes": nbytes for name, _, nbytes in parts} | more.pop("figures")
-    return Suggestion(title=title, answer=answer, arithmetic=(*lines, *said), figures=figures, **more)
+    return Suggestion(title=title, answer=answer, arithmetic=(*lines, *derivations), figures=figures, **more)
 
 
 def gpu_memory(
@@ -55,7 +55,7 @@ def gpu_memory(
     activation_bytes_per_row: float = 0,
     row_bytes: int = 0,
 ) -> Suggestion:
-    """Return what a training step takes of a GPU's memory, part by part, and the batch that would fit."""
+    """Return the GPU memory of a training step, part by part, and the largest batch that fits."""
     capacity, weights, name = int(memory_gib * (1 << 30)), ELEMENT_BYTES * parameters, find_optimizer(optimizer)
     on_device, kept, (state, states) = BATCHES_ON_DEVICE * row_bytes, activation_bytes_per_row, OPTIMIZERS[name]
     parts = [
@@ -66,14 +66,14 @@ def gpu_memory(
         ("safety", f"{SAFETY_SHARE:.0%} of the card", int(capacity * SAFETY_SHARE)),
     ]
     room = capacity - sum(nbytes for _, _, nbytes in parts)
-    # The peak takes the larger of activations and the optimizer's temporaries, as large as the weights (``foreach``).
+    # The peak has the larger of activations and the optimizer's temporaries, as large as the weights (``foreach``).
     step = [
         ("batch", f"{BATCHES_ON_DEVICE} x {batch_size} rows x {row_bytes} B", batch_size * on_device),
         ("activation", f"{batch_size} rows x {text_of_bytes(kept)}", int(kept * batch_size)),
         ("step", "temporaries of the optimizer; the larger of them and of activations counts", weights),
     ]
     total = capacity - room + step[0][2] + max(step[1][2], weights)
-    # Solve ``batches + max(activations, step) <= room`` for the rows; None if it is not known what rows cost.
+    # Solve ``batches + max(activations, step) <= room`` for the rows; None if the memory per row is unknown.
     largest, fits = None, total <= capacity
     if kept:
         by_step = (room - weights) / on_device if on_device else math.inf if room >= weights else 0
@@ -98,10 +98,10 @@ def gpu_memory(
     )
 
 
-# --- What an optimizer keeps for each parameter ---------------------------------------------------
+# --- Memory of an optimizer per parameter -----------------------------------------------------------
 
 
-# Bytes for each float32 parameter, and what they are, without step counters (4 bytes a tensor, by default on the host).
+# Bytes per float32 parameter, and their content, without step counters (4 bytes a tensor, by default on the host).
 # 8-bit states have a float32 scale for 256 values: https://arxiv.org/abs/2110.02861 and bitsandbytes' defaults.
 # Adafactor, without first moment, has a row and a column for each matrix: https://arxiv.org/abs/1804.04235, section 3.
 _KEEP = {
@@ -122,7 +122,7 @@ _ALIASES = {"sgdmomentum": "momentum", "sgdm": "momentum", "nesterov": "momentum
 
 
 def find_optimizer(name: str) -> str:
-    """Return an optimizer's name in the table; case, dashes and where "8bit" stands do not matter."""
+    """Return an optimizer's name in the table, ignoring case, dashes and the position of "8bit"."""
     key = re.sub(r"[^a-z0-9]", "", name.lower())
     if "8bit" in key:
         key = key.replace("8bit", "").removeprefix("paged") + "8bit"
@@ -133,19 +133,19 @@ def find_optimizer(name: str) -> str:
     return key
 
 
-# --- What a setting holds in the host's memory: for a stock `DataLoader`, and for h5stream's one budget ---
+# --- Host memory of a setting: for a stock `DataLoader`, and for h5stream's single budget -----------------
 
 
 def dataloader_memory(
     *, row_bytes: int, batch_size: int, workers: int, prefetch_factor: int = 2, available_bytes: int | None = None
 ) -> Suggestion:
-    """Return the host memory that a stock `DataLoader` fills with a setting, rows being of all fields, decoded."""
+    """Return the host memory of a stock `DataLoader`; rows are those of all fields, decoded."""
     batch, count, making = row_bytes * batch_size, workers * prefetch_factor, max(workers, 1)
     of = f"x {text_of_bytes(batch)}"
     parts = [
         ("batch", f"the one in use, {batch_size} rows x {row_bytes} B", batch),
         ("queued", f"{workers} workers x {prefetch_factor} batches = {count} batches {of}", count * batch),
-        # Without workers the training process itself makes its one batch, and holds its rows meanwhile.
+        # Without workers the training process itself makes its single batch, and holds its rows meanwhile.
         ("collating", f"rows on their way into a batch, {making} {of}", making * batch),
         ("worker", f"{workers} processes x {text_of_bytes(WORKER_BYTES)}", workers * WORKER_BYTES),
     ]
@@ -173,35 +173,35 @@ def loader_memory(
     rows: int | None = None,
     memory_budget: int | None = None,
 ) -> Suggestion:
-    """Return the host memory that `H5StreamLoader` plans with, and what a budget does to its window."""
+    """Return the host memory that `H5StreamLoader` plans with, and the effect of a budget on its window."""
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes)
     budget, shape = memory_budget or footprint.DEFAULT_BUDGET, _shape_of(row_bytes, chunk_bytes, rows, block_rows)
-    asked, size, smallest = _sizes(shape, min(batch_size, shape.rows), threads, budget)
-    held = shape.held_nbytes(min(batch_size, shape.rows), size.window_rows)
+    default_rows, size, smallest = _sizes(shape, min(batch_size, shape.rows), threads, budget)
+    leased = shape.held_nbytes(min(batch_size, shape.rows), size.window_rows)
     caveat, over = f"the least that would do, with a weaker shuffle: {text_of_bytes(smallest)}", ""
     if smallest > budget:
         over = f": over the budget, {text_of_bytes(smallest)} would do"
         caveat = f"memory_budget={budget} is too small; memory_budget={smallest} would do"
-    elif size.window_rows < asked:
-        ours, wished = (math.ceil(count / shape.block_rows) for count in (size.window_rows, asked))
-        caveat = f"the shuffle mixes {ours} blocks at a time instead of {wished}"
+    elif size.window_rows < default_rows:
+        blocks, default_blocks = (math.ceil(count / shape.block_rows) for count in (size.window_rows, default_rows))
+        caveat = f"the shuffle mixes {blocks} blocks at a time instead of {default_blocks}"
     block = f"{shape.block_rows} rows, those of a chunk ({text_of_bytes(chunk_bytes)})"
     if block_rows is None:
         block = f"{text_of_bytes(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows"
     open_batches = f"{size.max_open_batches} batches x {text_of_bytes(size.batch_nbytes)}"
     readers = f"{max(size.threads, 1)} threads x {text_of_bytes(shape.scratch.nbytes)}"
     figures = {"batch_bytes": size.batch_nbytes, "window_rows": size.window_rows, "total_bytes": size.needed_nbytes}
-    verdict = {"capped": size.window_rows < asked, "smallest_budget_bytes": smallest, "fits": smallest <= budget}
+    verdict = {"capped": size.window_rows < default_rows, "smallest_budget_bytes": smallest, "fits": smallest <= budget}
     return _memory(
         "Host memory, h5stream",
         f"{text_of_bytes(size.needed_nbytes)}, window of {size.window_rows} rows{over}",
         [
             ("window", f"one is read while one is consumed: {open_batches}", size.max_open_batches * size.batch_nbytes),
-            ("leased", "what the training loop holds as it goes from one batch to the next", held),
+            ("leased", "what the training loop holds as it goes from one batch to the next", leased),
             ("plan", f"{shape.plan_row_nbytes:.0f} B a row of two windows", size.plan_nbytes),
             ("scratch", readers, size.scratch_nbytes),
         ],
-        (f"block: {block}", _window_line(asked, size.window_rows, batch_size, shape)),
+        (f"block: {block}", _window_line(default_rows, size.window_rows, batch_size, shape)),
         caveats=(caveat,),
         sources=("h5stream's design: one budget over slots, windows, plans and scratch; loader.stats() measures",),
         figures=figures | {"threads": size.threads} | verdict,
@@ -209,7 +209,7 @@ def loader_memory(
 
 
 def _shape_of(row_bytes: int, chunk_bytes: int, rows: int | None, block_rows: int | None) -> footprint.Shape:
-    """Return the shape of data of which little is known: one compressed dataset, no chunk larger than it was."""
+    """Return the shape of data with few known properties: one compressed dataset whose chunks do not grow."""
     rows, chunk_rows = rows or _MANY_ROWS, block_rows or max(1, chunk_bytes // row_bytes)
     chunk = chunk_bytes if block_rows else chunk_rows * row_bytes
     return footprint.Shape(
@@ -223,25 +223,25 @@ def _shape_of(row_bytes: int, chunk_bytes: int, rows: int | None, block_rows: in
 
 
 def _sizes(shape: footprint.Shape, batch_rows: int, threads: int, budget: int) -> tuple[int, footprint.Footprint, int]:
-    """Return the rows of a window by the default budget, what this budget has room for or is least, and the least."""
+    """Return a window's rows with the default budget, the footprint for this budget, and the least budget."""
 
     def sized(nbytes: int, most_rows: int | None = None) -> footprint.Footprint:
         return footprint.size_window(
             shape, batch_size=batch_rows, window="auto", memory_budget=nbytes, threads=threads, most_rows=most_rows
         )
 
-    asked = footprint.least_that_fits(sized, footprint.DEFAULT_BUDGET).window_rows
-    ours, least = (footprint.least_that_fits(lambda nbytes: sized(nbytes, asked), one) for one in (budget, 1))
-    return asked, ours, least.memory_budget
+    default_rows = footprint.least_that_fits(sized, footprint.DEFAULT_BUDGET).window_rows
+    chosen, least = (footprint.least_that_fits(lambda nbytes: sized(nbytes, default_rows), one) for one in (budget, 1))
+    return default_rows, chosen, least.memory_budget
 
 
-def _window_line(asked: int, rows: int, batch_size: int, shape: footprint.Shape) -> str:
+def _window_line(default_rows: int, rows: int, batch_size: int, shape: footprint.Shape) -> str:
     wished = shape.wished_rows("auto", batch_size)
     most = f"the most of {footprint.AUTO_BATCHES} batches, {footprint.AUTO_BLOCKS} blocks and "
     most += f"{text_of_bytes(footprint.AUTO_NBYTES)} of at most {footprint.AUTO_ROWS} rows, {wished} rows"
     line = f"rows of a window: {most if wished < shape.rows else f'all {wished} rows'}"
-    line += f", of which two fit {text_of_bytes(footprint.DEFAULT_BUDGET)}: {asked}" * (asked < wished)
-    return line + f", cut to {rows} by the budget" * (rows != asked)
+    line += f", of which two fit {text_of_bytes(footprint.DEFAULT_BUDGET)}: {default_rows}" * (default_rows < wished)
+    return line + f", cut to {rows} by the budget" * (rows != default_rows)
 
 
 # --- a learning rate for another batch ----------------------------------------------------------------------
@@ -263,7 +263,7 @@ _SOURCES = (
 def learning_rate_for(
     new_batch_size: int, *, old_batch_size: int, old_lr: float, optimizer: str = "adamw", rows: int | None = None
 ) -> Suggestion:
-    """Return the learning rate for a new batch of an optimizer step by both rules, and the warm-up."""
+    """Return the learning rate of an optimizer step for a new batch by both rules, and the warm-up."""
     above_zero(old_lr=old_lr)
     plain = find_optimizer(optimizer) in _STEP_BY_GRADIENT
     linear, root = old_lr * (ratio := new_batch_size / old_batch_size), old_lr * math.sqrt(ratio)
@@ -282,10 +282,10 @@ def learning_rate_for(
         caveats.append("for Adam, beta1 and beta2 change with the batch as well (arXiv:2205.10287)")
     if steps and epoch and steps > epoch:
         caveats.append(f"the warm-up is {steps / epoch:.1f} epochs of {epoch} steps")
-    # Goyal et al. ramp up from the old rate; Adam's ramp begins at 0. A smaller batch starts where it ends.
+    # Goyal et al. ramp up from the old rate; Adam's ramp begins at 0. A smaller batch starts with its final rate.
     start = min(old_lr, rate) if plain else 0.0
-    asked = {"old_batch_size": old_batch_size, "new_batch_size": new_batch_size, "old_lr": old_lr}
-    found = {"linear": linear, "sqrt": root, "rule": rule, "lr": rate, "warmup_steps": steps, "warmup_start": start}
+    inputs = {"old_batch_size": old_batch_size, "new_batch_size": new_batch_size, "old_lr": old_lr}
+    results = {"linear": linear, "sqrt": root, "rule": rule, "lr": rate, "warmup_steps": steps, "warmup_start": start}
     return Suggestion(
         title=f"Learning rate for a batch of {new_batch_size}",
         answer=f"{rate:.3g} ({rule} rule)" + ("" if steps is None else f", {steps} warm-up steps from {start:.3g}"),
@@ -297,7 +297,7 @@ def learning_rate_for(
         ),
         caveats=tuple(caveats),
         sources=_SOURCES,
-        figures=asked | found,
+        figures=inputs | results,
     )
 
 
@@ -305,7 +305,7 @@ def learning_rate_for(
 
 
 def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | None = None) -> Suggestion:
-    """Return how many batches to accumulate for a target batch, and the weight of each one's mean loss."""
+    """Return how many batches to accumulate for a target batch, and the weight of the mean loss of each."""
     target, steps = target_batch_size, math.ceil(target_batch_size / batch_size)
     last = target - (steps - 1) * batch_size
     microbatches = (batch_size,) * (steps - 1) + (last,)
@@ -338,7 +338,7 @@ def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | Non
     )
 
 
-# --- what to turn first ----------------------------------------------------------------------------------
+# --- settings to try first -------------------------------------------------------------------------------
 
 
 _FASTER_PRECISION = {
@@ -348,7 +348,7 @@ _FASTER_PRECISION = {
     "bf16": "leave it",
 }
 
-# Why a knob is turned, and when to stop; in the usual order.
+# The reason to change each setting, and when to stop; in the usual order.
 _KNOBS = {
     "batch_size": ("more work for each launch and copy", "when rows/s no longer rise or memory ends (find_batch_size)"),
     "num_workers": ("threads that read and decode", "when the processors are busy or the wait is under 5 %"),
@@ -365,7 +365,7 @@ def what_to_try_first(
     preset: GpuPreset | None = None,
     cpus: int | None = None,
 ) -> Suggestion:
-    """Return the settings in the order to try them, which the share of time spent waiting for data decides."""
+    """Return the settings in the order to try them, which depends on the share of time spent waiting for data."""
     if waiting_share is not None and not 0 <= waiting_share <= 1:
         raise OptionError(f"waiting_share must be between 0 and 1, not {waiting_share}")
     if precision not in _FASTER_PRECISION:
@@ -409,20 +409,20 @@ def what_to_try_first(
 
 
 def _next_batch(now: int, preset: GpuPreset | None) -> str:
-    """Return twice the batch, or a preset that is nearer: of a leap to one nothing is known of this model."""
-    known = (
+    """Return twice the batch, or a nearer preset: larger jumps are not justified for an unknown model."""
+    presets = (
         [(preset.setting, "the preset"), (preset.underused, f"the preset of an underused {preset.gpu}")]
         if preset
         else []
     )
-    larger = [f"{one.batch_size} ({which})" for one, which in known if one and now < one.batch_size <= 2 * now]
-    # As from 8192 to 10240, the one step beyond a preset that the table has.
+    larger = [f"{one.batch_size} ({which})" for one, which in presets if one and now < one.batch_size <= 2 * now]
+    # For example from 8192 to 10240, the only step beyond a preset in the table.
     return larger[0] if larger else f"{2 * now} (double)"
 
 
 def _next_workers(now: int, preset: GpuPreset | None, cpus: int | None) -> str:
-    known = [one.workers for one in (preset.setting, preset.underused) if one] if preset else []
-    wanted = next((value for value in known if value > now), max(1, 2 * now))
+    counts = [one.workers for one in (preset.setting, preset.underused) if one] if preset else []
+    wanted = next((value for value in counts if value > now), max(1, 2 * now))
     if cpus is not None and now > cpus:
         return f"{cpus} (no more processors are allowed here)"
     if now == cpus:

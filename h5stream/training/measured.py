@@ -1,6 +1,6 @@
-"""What is measured of a training on purpose: what a model keeps for its backward pass, and the largest batch.
+"""Measurements of a training that the user starts: the memory kept for the backward pass, and the largest batch.
 
-A batch is small where what is kept is counted, and grows until memory runs out where the largest is looked for.
+The first uses a small batch; the second grows the batch until memory runs out.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from h5stream.device.cuda import release_cached_memory
 from h5stream.errors import OptionError
 from h5stream.structure import first_rows, tensors_of
 
-_LEAST_ROWS = 4  # two points make a line, and batch normalization needs two rows in the smaller
+_LEAST_ROWS = 4  # two points define a line, and batch normalization needs two rows in the smaller batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationMemory(Suggestion):
-    """What a forward pass keeps for the backward pass.
+    """Memory that a forward pass keeps for the backward pass.
 
     Attributes
     ----------
     rows, kept_bytes : tuple of int
-        Rows of the two batches that were measured, and what was kept with each.
+        Rows of the two measured batches, and the bytes kept for each.
     bytes_per_row, fixed_bytes : int
-        What one more row keeps, and what is kept whatever the batch (16-bit copies of weights under autocast, for
+        Bytes kept per additional row, and bytes kept for any batch (16-bit copies of weights under autocast, for
         example).
     """
 
@@ -47,26 +47,26 @@ class ActivationMemory(Suggestion):
 def measure_activations(
     model: torch.nn.Module, batch: Any, *, forward: Callable[[Any], Any] | None = None
 ) -> ActivationMemory:
-    """Run the forward pass on a small batch and on half of it, and count what autograd keeps.
+    """Run the forward pass on a small batch and on half of it, and count the memory that autograd keeps.
 
-    Nothing is left changed: no backward pass is run, and buffers (running means), the random state and each
-    module's mode are put back. The model runs where it is; on the device that will train it the kernels,
-    and so what they keep, are the right ones.
+    Nothing stays changed: there is no backward pass, and buffers (running means), the random state and each module's
+    mode are restored. The model runs on its device; on the device used for training, the kernels, and so the memory
+    that they keep, are the right ones.
 
     Parameters
     ----------
     model : torch.nn.Module
         In the mode in which it will train.
     batch : tensor, or tuple, list or dict of tensors
-        At least 4 rows along each first axis, on the model's device. 8 to 32 rows tell enough.
+        At least 4 rows along each first axis, on the model's device. 8 to 32 rows are enough.
     forward : callable, optional
-        Takes the batch and gives something with the loss in it; under ``torch.autocast`` if training is.
+        Takes the batch and returns a result with the loss in it; under ``torch.autocast`` if training is.
         By default ``model(batch)``, with a tuple, list or dict spread over the arguments.
 
     Returns
     -------
     ActivationMemory
-        Bytes a row, and those that are kept whatever the batch.
+        Bytes per row, and bytes kept for any batch.
 
     Raises
     ------
@@ -127,8 +127,8 @@ def _kept_bytes(model: torch.nn.Module, batch: Any, forward: Callable[[Any], Any
     def key(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
 
-    known = {key(tensor) for tensor in (*model.parameters(), *model.buffers(), *tensors_of(batch))}
-    # The storages are held until the sum is made, so that no address is given out twice.
+    excluded = {key(tensor) for tensor in (*model.parameters(), *model.buffers(), *tensors_of(batch))}
+    # The storages are held until they are summed, so that no address is reused.
     kept: dict[int, torch.UntypedStorage] = {}
     odd_bytes = 0
 
@@ -136,7 +136,7 @@ def _kept_bytes(model: torch.nn.Module, batch: Any, forward: Callable[[Any], Any
         nonlocal odd_bytes
         if tensor.layout is not torch.strided:
             odd_bytes += tensor._nnz() * tensor.element_size()
-        elif key(tensor) not in known:
+        elif key(tensor) not in excluded:
             kept[key(tensor)] = tensor.untyped_storage()
         return tensor
 
@@ -149,7 +149,7 @@ def _kept_bytes(model: torch.nn.Module, batch: Any, forward: Callable[[Any], Any
 
 @contextlib.contextmanager
 def _unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Put buffers, modes and the random state back, whatever happens inside."""
+    """Restore buffers, modes and the random state afterwards."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     modes = [(module, module.training) for module in model.modules()]
     devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
@@ -164,23 +164,23 @@ def _unchanged(model: torch.nn.Module) -> Iterator[None]:
                 buffer.copy_(before)
 
 
-# --- the largest batch that a step takes, by trying ---------------------------------------------------------
+# --- searching the largest batch of a step ------------------------------------------------------------------
 
 
-# Of the largest batch that worked. Memory of a step varies with the data and the allocator's history.
+# Share of the largest batch that worked. The memory of a step varies with the data and the allocator's history.
 MARGIN_SHARE = 0.10
 
-# What libraries say, in lower case, when memory ran out and they raise a plain RuntimeError.
+# Lower-case messages of libraries that raise a plain RuntimeError when memory runs out.
 _MESSAGES = ("out of memory", "t allocate memory", "_alloc_failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One batch size that was tried."""
+    """A batch size that was tried."""
 
     batch_size: int  # rows
     fits: bool  # False if memory ran out
-    message: str = ""  # the first line of what was raised, empty if it fits
+    message: str = ""  # the first line of the error, empty if it fits
 
     def __str__(self) -> str:
         return f"{self.batch_size}: " + ("fits" if self.fits else f"out of memory ({self.message})")
@@ -188,18 +188,18 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch(Suggestion):
-    """The batch that a step takes.
+    """The largest batch of a step.
 
     Attributes
     ----------
     batch_size, largest : int
-        The suggestion: the largest that worked, less a margin; and that itself.
+        The suggestion, which is the largest batch that worked minus a margin; and this largest batch.
     smallest_failure : int or None
-        The smallest that did not, None if none failed up to the limit.
+        The smallest batch that failed, None if none failed up to the limit.
     attempts : tuple of Attempt
-        All that was tried, in order.
+        All attempts, in order.
     steps_run : int
-        How often the step was called.
+        The number of calls of the step.
     """
 
     batch_size: int
@@ -210,7 +210,7 @@ class BatchSearch(Suggestion):
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Tell whether an error, or one that caused it, says that memory ran out, on a GPU or on the host."""
+    """Return whether an error, or one of its causes, means that memory ran out, on a GPU or on the host."""
     while error is not None:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
             return True
@@ -231,47 +231,47 @@ def find_batch_size(
     restore: Sequence[Any] = (),
     free: Callable[[], Any] | None = None,
 ) -> BatchSearch:
-    """Grow the batch until memory runs out, step back, and return the largest that worked less a margin.
+    """Grow the batch until memory runs out, step back, and return the largest that worked minus a margin.
 
     The batch doubles (or, if not even the first fits, halves), then the gap between the largest that worked
     and the smallest that did not is halved down to `resolution`.
 
-    The search itself changes nothing, but `step` does whatever it does: a step that trains has trained
-    afterwards, on made-up rows perhaps. Name model and optimizer in `restore`, or search with copies.
+    The search itself changes nothing, but `step` has its effects: a step that trains changes the model, perhaps with
+    made-up rows. Name model and optimizer in `restore`, or search with copies.
 
     Parameters
     ----------
     step : callable
-        Takes a number of rows, makes such a batch and runs one whole training step: forward, backward,
-        optimizer. What it returns is dropped.
+        Takes a number of rows, makes such a batch and runs one whole training step: forward, backward, optimizer. Its
+        result is dropped.
     start : int
-        Rows to begin with, a size that surely fits.
+        Rows of the first attempt, a size that surely fits.
     limit : int, optional
         Rows that are never exceeded, by default 64 times `start`. On a CPU memory is overcommitted, and the
         kernel may end the process instead of raising: set it low there.
     resolution : int, optional
-        Rows between the last two tries, by default a sixteenth of what worked.
+        Rows between the last two attempts, by default a sixteenth of the size that worked.
     steps_per_try : int, optional
-        Calls for each size. The optimizer's states come into being at the end of the first step, so that
-        only the second meets all of the memory; 2 by default.
+        Calls for each size, 2 by default. The optimizer's states are created at the end of the first step, so only the
+        second step needs all of the memory.
     margin_share : float, optional
-        Of the largest that worked, taken off the suggestion.
+        The share of the largest size that worked to subtract for the suggestion.
     restore : sequence of objects with state_dict and load_state_dict, optional
-        Put back to where they were, from copies in host memory; their gradients are set to None.
+        Objects to restore from copies in host memory; their gradients are set to None.
     free : callable, optional
-        Called between tries, after garbage collection; by default gives torch's cached GPU memory back.
+        Called between attempts, after garbage collection; by default releases torch's cached GPU memory.
 
     Returns
     -------
     BatchSearch
-        The suggestion, the largest batch that worked, and every try.
+        The suggestion, the largest batch that worked, and every attempt.
 
     Raises
     ------
     OptionError
-        Not even one row fits, or an argument breaks a rule.
+        If not even one row fits, or an argument breaks a rule.
     Exception
-        Whatever else `step` raises passes through.
+        Other errors of `step` are not caught.
 
     Examples
     --------
@@ -305,7 +305,7 @@ def find_batch_size(
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            # Only the text survives: the traceback's frames hold the tensors of the failed step.
+            # Keep only the text: the traceback's frames hold the tensors of the failed step.
             message = str(error).split("\n", 1)[0] or type(error).__name__
         attempts.append(Attempt(batch_size=rows, fits=not message, message=message))
         return not message
@@ -327,7 +327,7 @@ def find_batch_size(
 
 
 def _edge(fits: Callable[[int], bool], start: int, most: int, resolution: int | None) -> tuple[int, int | None]:
-    """Return the largest size that fits, 0 for none, and the smallest that does not, None for none up to the limit."""
+    """Return the largest size that fits, 0 for none, and the smallest that fails, None for none up to the limit."""
     low, high, rows = 0, most + 1, start
     while True:
         low, high = (rows, high) if fits(rows) else (low, rows)
@@ -365,11 +365,11 @@ def _report(
 
 
 def _to_host(state: Any) -> Any:
-    """Copy a state into host memory, so that the copy takes no room where the search looks for it."""
+    """Copy a state into host memory, so that the copy does not use the memory under test."""
     if isinstance(state, torch.Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, dict):
-        # A shallow copy first: a module's state carries the versions of its layouts as an attribute.
+        # A shallow copy first: a module's state has the versions of its layouts as an attribute.
         copied = copy.copy(state)
         copied.update({name: _to_host(value) for name, value in state.items()})
         return copied

@@ -1,4 +1,4 @@
-"""Processes that work for this one: Python for samples and batches, and a wall against files that crash libhdf5.
+"""Worker processes: the user's functions for samples and batches, and isolation from files that crash libhdf5.
 
-`samples` is what the user's functions do to a batch, wherever that is; `sample_engine` lets batches go through workers.
+`samples` applies the user's functions to a batch, in any process; `sample_engine` passes batches through workers.
 """

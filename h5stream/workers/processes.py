@@ -1,7 +1,7 @@
-"""Processes that work for this one: how they are started, how their errors travel, and what ends with them.
+"""Worker processes: starting them, passing on their errors, and ending them.
 
-The only home of `subprocess`. A file from elsewhere is looked at `in_child` first: libhdf5 can be made to crash by what
-a file holds (a datatype that refers to itself uses up the stack), which would end this process.
+The only module that uses `subprocess`. Files from elsewhere are opened `in_child` first: a crafted file can crash
+libhdf5 (a datatype that refers to itself exhausts the stack), which would end this process.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 END_S = 1.0
-"""Seconds that a process has to end by itself once its parent hung up."""
+"""Seconds that a process has to end by itself once its parent has closed the socket."""
 
 FOR_THE_PARENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2})
-"""Signals that a terminal or a scheduler sends to all processes of a job: the parent decides what comes of them (a
-last checkpoint, say, which needs batches), and the others end with it."""
+"""Signals that a terminal or a scheduler sends to all processes of a job: the parent decides how to react (a last
+checkpoint, say, which needs batches), and the others end with it."""
 
 
 def interpreter(program: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a new interpreter that finds the modules that this one finds; not a fork.
+    """Start a new interpreter with the module search path of this one; not a fork.
 
-    For workers, which a user's script starts: children of `multiprocessing` import that script whether they need it or
-    not, leave a resource tracker running, and are refused to the daemonic workers of others.
+    For workers that a user's script starts: children of `multiprocessing` always import that script, leave a resource
+    tracker running, and cannot be started by daemonic workers.
     """
     path = [p for p in sys.path if isinstance(p, str)]
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ def interpreter(program: str, **options: Any) -> subprocess.Popen[bytes]:
 
 
 class _Multiprocessed:
-    """A process of `multiprocessing`, shown as one of `subprocess`."""
+    """A process of `multiprocessing` with the interface of `subprocess.Popen`."""
 
     def __init__(self, process: Any) -> None:
         self._process, self.returncode = process, None
@@ -69,32 +69,32 @@ class _Multiprocessed:
 Process = subprocess.Popen[bytes] | _Multiprocessed
 
 
-def start(ours: socket.socket, theirs: socket.socket, method: str, inherited: Any) -> Process:
-    """Start a worker at one end of a socket, whose other end is ours; a fork is given what is `inherited`."""
-    # Blocked meanwhile: a child inherits that, and has its handlers before it lets signals come.
+def start(parent_end: socket.socket, child_end: socket.socket, method: str, inherited: Any) -> Process:
+    """Start a worker at the end `theirs` of a socket pair; a fork also gets `inherited`."""
+    # Blocked meanwhile: a child inherits the mask, and installs its handlers before it unblocks signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
     try:
         if method == "spawn":
-            program = f"from h5stream.workers.worker import serve\nserve({theirs.fileno()}, {os.getpid()})"
-            return interpreter(program, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
-        # The parent of one that a server forks is the server, which ends with this process.
-        given = (theirs, os.getpid(), ours, inherited) if method == "fork" else (theirs, None, None, None)
+            program = f"from h5stream.workers.worker import serve\nserve({child_end.fileno()}, {os.getpid()})"
+            return interpreter(program, stdin=subprocess.DEVNULL, pass_fds=(child_end.fileno(),))
+        # The parent of a process from a fork server is the server, which ends with this process.
+        args = (child_end, os.getpid(), parent_end, inherited) if method == "fork" else (child_end, None, None, None)
         context: Any = multiprocessing.get_context(method)
-        return _Multiprocessed(context.Process(target=_serve, args=given, daemon=True))
+        return _Multiprocessed(context.Process(target=_serve, args=args, daemon=True))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(theirs: socket.socket, parent: int | None, ours: socket.socket | None, inherited: Any) -> None:
+def _serve(child_end: socket.socket, parent: int | None, parent_end: socket.socket | None, inherited: Any) -> None:
     from h5stream.workers.worker import serve
 
-    if ours is not None:
-        ours.close()  # else the parent's end would stay open without it
-    serve(theirs.detach(), os.getppid() if parent is None else parent, inherited)
+    if parent_end is not None:
+        parent_end.close()  # otherwise it would stay open without the parent
+    serve(child_end.detach(), os.getppid() if parent is None else parent, inherited)
 
 
-def see_out(process: Process) -> int | None:
-    """Wait for a process to end, and end it if it does not; return its status, None if it had to be ended."""
+def wait_or_kill(process: Process) -> int | None:
+    """Wait for a process to end, and kill it after a while; return its status, None if it was killed."""
     try:
         return process.wait(END_S)
     except subprocess.TimeoutExpired:
@@ -106,7 +106,7 @@ def see_out(process: Process) -> int | None:
 def ignore_signals() -> None:
     """Leave signals to the parent, in the child.
 
-    With handlers that do nothing, not SIG_IGN, which the programs that a user's function starts would inherit.
+    Handlers that do nothing are used instead of SIG_IGN, which programs started by a user's function would inherit.
     """
     for number in FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)
@@ -114,9 +114,9 @@ def ignore_signals() -> None:
 
 
 def checked_method(context: Any) -> str:
-    """Return the name of a way to start processes, or of a context's; "spawn" unless said.
+    """Return the start method of a context, or a method itself; "spawn" by default.
 
-    Not a fork by default: reader threads are alive, and what they hold locked would stay so in the child.
+    Not "fork" by default: locks that reader threads hold would stay locked in the child.
     """
     method = context.get_start_method() if hasattr(context, "get_start_method") else context or "spawn"
     if method not in multiprocessing.get_all_start_methods():
@@ -128,7 +128,7 @@ def checked_method(context: Any) -> str:
 
 
 def check_function(name: str, function: Callable[..., Any] | None, where: str) -> bytes:
-    """Refuse a function that a child could not call, and return it pickled."""
+    """Raise if a child could not call a function; return it pickled."""
     way_out = ", or pass multiprocessing_context='fork'"
     try:
         data = pickle.dumps(function)
@@ -147,93 +147,93 @@ def check_function(name: str, function: Callable[..., Any] | None, where: str) -
     return data
 
 
-# --- The script that functions come from is imported in a child as multiprocessing does, so that the guard is the same.
+# --- The script that defines functions is imported in a child as multiprocessing does, with the same guard.
 
 
 def main_module(functions: bytes) -> dict[str, Any] | None:
-    """Say how to import the parent's script, if pickled functions come from it.
+    """Return how to import the parent's script if pickled functions come from it, else None.
 
-    Else it is not imported: a script that reads a file needs no ``if __name__ == "__main__"`` for us.
+    Otherwise it is not imported: a script that only reads a file then needs no ``if __name__ == "__main__"``.
     """
     if (b"__main__" not in functions and b"__mp_main__" not in functions) or is_being_imported():
-        return None  # a script that is only imported may make a loader, and starts no child
+        return None  # a script that is only imported may make a loader, but starts no child
     wanted = {"name", "sys_path", "sys_argv", "init_main_from_name", "init_main_from_path"}
-    found = multiprocessing.spawn.get_preparation_data("h5stream")
-    return {name: value for name, value in found.items() if name in wanted}
+    preparation = multiprocessing.spawn.get_preparation_data("h5stream")
+    return {name: value for name, value in preparation.items() if name in wanted}
 
 
 def import_main(main: dict[str, Any]) -> None:
-    """Import the parent's script, in the child; what starts a process meanwhile is told about the missing guard."""
-    here: Any = multiprocessing.current_process()
-    here._inheriting = True
+    """Import the parent's script, in the child; starting a process meanwhile raises the error of the missing guard."""
+    current: Any = multiprocessing.current_process()
+    current._inheriting = True
     try:
         multiprocessing.spawn.prepare(main)
     finally:
-        del here._inheriting
+        del current._inheriting
 
 
 def is_being_imported() -> bool:
-    """Tell whether this process only imports its parent's script."""
+    """Return whether this process is only importing its parent's script."""
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
-def check_main_guard(whose: str) -> None:
-    """Refuse to start a process in a script that is only imported, by a child of its own."""
+def check_main_guard(option: str) -> None:
+    """Raise if a process is started by a script that a child is only importing."""
     if is_being_imported():
         raise OptionError(
-            f"{whose} starts a process that imports this script, because a function it needs is defined "
+            f"{option} starts a process that imports this script, because a function it needs is defined "
             "here; what trains must not run then. Put it under `if __name__ == '__main__':`, or the function into a "
             "module of its own"
         )
 
 
-# --- Errors on their way from a child to its parent, where they are raised with the child's traceback beneath.
+# --- Errors that travel from a child to its parent, which raises them with the child's traceback as cause.
 
 
 EXITS = (
     "a function of yours, or this script, which it imports, called sys.exit(). Put what trains and exits under "
     "`if __name__ == '__main__':`"
 )
-"""Why a process that works for another one exits, and the way out."""
+"""Why a worker process exits, and the way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An error, in a form that always travels."""
+    """An error in a form that can always be sent."""
 
-    error: bytes | None  # it, pickled; None if it does not survive that
-    said: str  # its type and message
-    where: str  # its traceback, with those of its causes
+    error: bytes | None  # the pickled error; None if it cannot be pickled
+    message: str  # its type and message
+    traceback: str  # with those of its causes
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Take an error as it was caught."""
-        where = "".join(traceback.format_exception(error))
+        """Make it from a caught error."""
+        text = "".join(traceback.format_exception(error))
         lines = traceback.format_exception_only(error)
-        said = lines[-1 if isinstance(error, SyntaxError) else 0].strip()  # notes come last
+        message = lines[-1 if isinstance(error, SyntaxError) else 0].strip()  # notes follow the message
         try:
             data = pickle.dumps(error)
-            pickle.loads(data)  # many can be pickled and not made again
+            pickle.loads(data)  # many can be pickled but not unpickled
         except Exception:
-            return cls(error=None, said=said, where=where)
-        return cls(error=data, said=said, where=where)
+            return cls(error=None, message=message, traceback=text)
+        return cls(error=data, message=message, traceback=text)
 
-    def raised_here(self) -> Exception:
+    def to_raise(self) -> Exception:
         """Return the error for the parent to raise, of the same type unless that would end the parent too."""
         error: object = None
         if self.error is not None:
             with contextlib.suppress(Exception):
                 error = pickle.loads(self.error)
         if error is None:
-            error = IsolatedProcessError(f"in the child process, and not to be pickled: {self.said}")
+            error = IsolatedProcessError(f"in the child process, and not to be pickled: {self.message}")
         if not isinstance(error, Exception):
-            error = IsolatedProcessError(f"a child process of h5stream was ended by {self.said}; {EXITS}")
-        error.__cause__ = RuntimeError(f"in the child process:\n{self.where}")
+            error = IsolatedProcessError(f"a child process of h5stream was ended by {self.message}; {EXITS}")
+        error.__cause__ = RuntimeError(f"in the child process:\n{self.traceback}")
         return error
 
 
-def death(who: str, exitcode: int | None, way_out: str) -> IsolatedProcessError:
-    """Say that a process is gone, how, and what to do."""
+def exit_error(who: str, exitcode: int | None, way_out: str) -> IsolatedProcessError:
+    """Return the error for a process that has ended: how it ended, and the way out."""
     if exitcode is not None and exitcode < 0:
         name = signal_name(-exitcode)
         reasons: dict[int, str] = {
@@ -244,39 +244,39 @@ def death(who: str, exitcode: int | None, way_out: str) -> IsolatedProcessError:
         why = reasons.get(-exitcode, "a codec or batch_transform= ended it")
         return IsolatedProcessError(f"{who} was ended by {name} ({why}). {way_out}", exitcode=exitcode)
     how = "does not answer and was ended" if exitcode is None else f"ended with status {exitcode}"
-    said = "what it had to say is on standard error"
+    hint = "what it had to say is on standard error"
     if exitcode in (0, 1):
-        said += f". If that is nothing, {EXITS}"
-    return IsolatedProcessError(f"{who} {how}; {said}. {way_out}", exitcode=exitcode)
+        hint += f". If that is nothing, {EXITS}"
+    return IsolatedProcessError(f"{who} {how}; {hint}. {way_out}", exitcode=exitcode)
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, or its number where it has none."""
+    """Return the name of a signal, or its number if it has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-# --- A call that a child carries out, since what it looks at may end the process.
+# --- Calls in a child process, for files that may crash it.
 
 
 def ready_children(module: str) -> None:
-    """Let the process that `in_child` forks begin to import a module, once for all calls."""
+    """Let the process that `in_child` forks import a module in advance, once for all calls."""
     multiprocessing.set_forkserver_preload([module])
     forkserver.ensure_running()
 
 
 def in_child(what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Return what a call returns that another process carries out."""
+    """Call a function in another process and return its result."""
     context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(theirs, dict(os.environ), function, args, kwargs))
-    with theirs:
+    receiving, sending = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(sending, dict(os.environ), function, args, kwargs))
+    with sending:
         child.start()
     try:
-        with ours:
-            failure, value = ours.recv()
+        with receiving:
+            failure, value = receiving.recv()
     except EOFError:
         child.join()
         status = child.exitcode or 0
@@ -290,17 +290,17 @@ def in_child(what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P
         child.kill()
         child.join()
     if failure is not None:
-        raise failure.raised_here()
+        raise failure.to_raise()
     return value  # type: ignore[no-any-return]
 
 
-def _answer(told: Any, environment: dict[str, str], function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+def _answer(link: Any, environment: dict[str, str], function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the parent decides, and ends this process
-    os.dup2(2, 1)  # what libraries print goes where errors go
+    os.dup2(2, 1)  # output of libraries goes to standard error
     os.environ |= environment
     try:
-        came: tuple[Failure | None, Any] = (None, function(*args, **kwargs))
+        reply: tuple[Failure | None, Any] = (None, function(*args, **kwargs))
     except Exception as error:
-        came = (Failure.of(error), None)
-    told.send(came)
+        reply = (Failure.of(error), None)
+    link.send(reply)

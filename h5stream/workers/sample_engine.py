@@ -1,4 +1,4 @@
-"""An engine whose filled batches go through processes before they come: Python for each sample, beside the training."""
+"""An engine whose filled batches pass through worker processes, which run Python beside the training."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from h5stream.order.epoch import Order
 from h5stream.workers.memory import SharedMemory, create_file, pack, unpack
 from h5stream.workers.processes import check_function, is_being_imported, main_module
 from h5stream.workers.samples import SampleFunctions, warn_of_own_generators
-from h5stream.workers.worker import Done, Job, Told, Worker, noted
+from h5stream.workers.worker import Done, Job, Worker, WorkerConfig, cancelled_entry
 
 SILENT_S = 3.0
-"""Seconds to a first batch, after which it is logged that processes are starting."""
+"""Seconds without a first batch, after which it is logged that processes are starting."""
 
 AHEAD = 2
-"""Batches that each worker has at a time, unless `prefetch_factor` says otherwise: as in DataLoader."""
+"""Batches that each worker has at a time, unless `prefetch_factor` sets another number, as in DataLoader."""
 
 
 class SampleEngine(Engine):
-    """An engine, the workers that its batches go through, and the memory that they go to them in.
+    """An engine with worker processes, which send batches through shared memory.
 
-    # Guarantees: as of `Engine`. Workers end with this object, with `close`, and with the process.
+    # Guarantees: those of `Engine`. Workers end with this object, with `close`, and with the process.
 
-    `reader`, `slot_format` and the `options` are those of `Engine`; slots lie in memory that workers map.
+    `reader`, `slot_format` and the `options` are those of `Engine`; slots are in memory that workers map.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class SampleEngine(Engine):
         count: int,
         method: str,  # how they are started; see `h5stream.workers.processes.checked_method`
         prefetch_factor: int | None,
-        on_start: Callable[[int], None] | None,  # called with its number in each of them
+        on_start: Callable[[int], None] | None,  # called in each worker with its number
         seed: int,  # of the loader
-        whose: str,  # the arguments that ask for them, for errors
-        spare_nbytes: int,  # what of the budget is left for batches that are made
+        option: str,  # the argument that requests workers, for errors
+        spare_nbytes: int,  # the rest of the budget, for results of the functions
         **options: Any,
     ) -> None:
         self.count, self.ahead = count, AHEAD if prefetch_factor is None else max(1, prefetch_factor)
@@ -63,13 +63,13 @@ class SampleEngine(Engine):
             "collate_fn": functions.collate_fn,
             "batch_transform": functions.transform,
         }
-        self._method, self._pickled, self.spare_nbytes, self.whose = method, b"", spare_nbytes, whose
+        self._method, self._pickled, self.spare_nbytes, self.option = method, b"", spare_nbytes, option
         if method != "fork":
-            every, where = called | {"worker_init_fn": on_start}, f"the processes of {whose}"
+            every, where = called | {"worker_init_fn": on_start}, f"the processes of {option}"
             self._pickled = b"".join(check_function(name, function, where) for name, function in every.items())
-        warn_of_own_generators(called, on_start, whose, stacklevel=6)
-        self._told: Callable[..., Told] = functools.partial(
-            Told, count=count, seed=seed, functions=functions, on_start=on_start, whose=whose
+        warn_of_own_generators(called, on_start, option, stacklevel=6)
+        self._config: Callable[..., WorkerConfig] = functools.partial(
+            WorkerConfig, count=count, seed=seed, functions=functions, on_start=on_start, option=option
         )
         self.numbers, self.has_made = itertools.count(1), False
         super().__init__(reader, slot_format, self._beginning(slot_format), **options)
@@ -77,7 +77,7 @@ class SampleEngine(Engine):
             self._start()
 
     def _beginning(self, slot_format: SlotFormat) -> Callable[[], SlotRing]:
-        """Begin without workers, and with memory that none maps yet; return what makes slots in that."""
+        """Reset to no workers and new shared memory; return a maker of slots in this memory."""
         self.workers: list[Worker] = []
         self._end: Callable[[], object] = lambda: None
         self._descriptor = create_file()
@@ -87,28 +87,28 @@ class SampleEngine(Engine):
         return functools.partial(SlotRing, slot_format.nbytes, self.memory.allocate)
 
     def renew(self) -> None:
-        """In a forked child, leave all to the parent."""
+        """In a forked child, leave workers and memory to the parent."""
         self._end_workers()
         self._new_slots = self._beginning(self.slot_format)
         super().renew()
 
     @property
     def _is_whole(self) -> bool:
-        """Whether none of the workers is gone."""
+        """Whether all workers are alive."""
         return all(worker.usable for worker in self.workers)
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether a pass reads by itself; not where a worker is gone, of which one under way is still to be told."""
+        """Whether runs read ahead; not after a worker died, which the run in progress must report first."""
         return super().reads_ahead and self._is_whole
 
     @property
     def pids(self) -> list[int]:
-        """The workers' processes."""
+        """The process ids of the workers."""
         return [worker.pid for worker in self.workers]
 
     def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Any:
-        """Begin a pass, a `SampleRun`; workers that are not there are started, before the threads that read."""
+        """Begin a pass, a `SampleRun`; missing workers are started before the threads that read."""
         if len(self.workers) < self.count or not self._is_whole:
             self._start()
         run = super().begin(order, first_batch, max_open_batches=max_open_batches, world_size=world_size)
@@ -120,15 +120,15 @@ class SampleEngine(Engine):
         self._end = weakref.finalize(self, _end_all, self.workers, self._board)
         main = main_module(self._pickled)
         for number in range(self.count):
-            told = self._told(number=number, called_off=self.memory.lend(self._board.view(np.uint8)), main=main)
-            self.workers.append(Worker(told, self._descriptor, self._method, self.memory.come_back))
+            config = self._config(number=number, cancelled=self.memory.lend(self._board.view(np.uint8)), main=main)
+            self.workers.append(Worker(config, self._descriptor, self._method, self.memory.end_loans))
 
-    def call_off(self, run: int) -> None:
-        """Let workers know that a pass is over."""
-        noted(self._board, run)[0] = run
+    def cancel(self, run: int) -> None:
+        """Tell workers that a pass is over."""
+        cancelled_entry(self._board, run)[0] = run
 
     def trim(self) -> None:
-        """Let go of free memory, also of what goes to workers and does not lie in slots."""
+        """Free unused memory, also that of data for workers that is not in slots."""
         super().trim()
         self.memory.trim()
 
@@ -138,13 +138,13 @@ class SampleEngine(Engine):
         self.workers, self._end = [], lambda: None
 
     def close(self) -> None:
-        """Let go of slots, files and processes."""
+        """Release slots, files and processes."""
         self._end_workers()
         super().close()
 
 
 def _end_all(workers: list[Worker], board: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-    """End workers: all are told before any is waited for. In a forked process they are its parent's."""
+    """End workers: notify all before waiting for any. In a forked process they belong to the parent."""
     if workers and workers[0].is_ours:
         board[0] = 1
         for worker in workers:
@@ -153,28 +153,28 @@ def _end_all(workers: list[Worker], board: np.ndarray[tuple[int], np.dtype[np.in
         worker.end()
 
 
-def _give_back(worker: Worker, made: Future[Done]) -> None:
-    """Let a worker have back what it made of a batch that nobody wants."""
-    if made.exception() is None and (packed := made.result().made) is not None:
+def _give_back(worker: Worker, future: Future[Done]) -> None:
+    """Return the memory of an unwanted result to its worker."""
+    if future.exception() is None and (packed := future.result().packed) is not None:
         worker.memory.give_back(packed.loans)
 
 
-def _hear(run_ref: weakref.ref[SampleRun], made: Future[Done]) -> None:
+def _receive(run_ref: weakref.ref[SampleRun], future: Future[Done]) -> None:
     if (run := run_ref()) is not None:
-        run.hear(made)
+        run.receive(future)
 
 
 _EMPTY = Slot(np.empty(0, dtype=np.uint8))
 
 
 class SampleRun:
-    """One pass whose batches go through workers; it has what an epoch needs of a `Run`.
+    """One pass whose batches go through workers, with the interface that an epoch needs of a `Run`.
 
-    # Guarantees: a thread of its own takes what is filled and gives it to workers, and ends with the pass. It, the
-    consumer, and the threads that hear the workers share what is below `_changed`, under it; the feeder waits for
-    `_room`, which has the same lock: a thread woken for nothing takes a processor from the workers. A filled batch
-    counts as open until its worker is done with it, so that both together stay within the budget. What is
-    under way knows of this by a weak reference, so that a function that takes long keeps no engine alive.
+    # Guarantees: a thread of its own takes filled batches and gives them to workers, and ends with the pass. It, the
+    consumer, and the threads that listen to workers share the attributes below `_changed`, under its lock; the feeder
+    waits for `_room`, which has the same lock: a thread woken for nothing takes a processor from the workers. A filled
+    batch counts as open until its worker is done with it, so that both together stay within the budget. Batches in
+    progress refer to this object weakly, so that a slow function keeps no engine alive.
     """
 
     def __init__(self, run: Run, engine: SampleEngine, first_batch: int, max_open_batches: int) -> None:
@@ -184,18 +184,18 @@ class SampleRun:
         self._number = next(engine.numbers)
         lock = threading.RLock()
         self._changed, self._room = threading.Condition(lock), threading.Condition(lock)
-        # Batches that are not handed over yet: the number of each, who makes it, and what comes of it.
+        # Batches that are not handed over yet: the number, the worker and the result of each.
         self._due: collections.deque[tuple[int, Worker, Future[Done]]] = collections.deque()
         self._ended = self._stopped = False
         self._error: BaseException | None = None
-        self._hearing = functools.partial(_hear, weakref.ref(self))
+        self._on_done = functools.partial(_receive, weakref.ref(self))
         self._feeder = threading.Thread(target=self._feed, name="h5stream-feeder", daemon=True)
         self._feeder.start()
 
     # --- the consumer's side ------------------------------------------------------------------------------
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
-        """Wait for the next batch; None at the end. What it raises is that of `Run.next_batch`."""
+        """Wait for the next batch; None at the end. Raises as `Run.next_batch` does."""
         check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
         since = clock()
@@ -206,22 +206,22 @@ class SampleRun:
                 return batch
             number, worker = self._due[0][:2] if self._due else (self._coming, None)
         if worker is not None:
-            worker.end()  # it may do what it does for ever
+            worker.end()  # it may never finish
         raise timed_out(number, timeout_s, is_read=worker is not None)
 
     def _wait(self, deadline: float | None) -> bool:
         """Wait until the next batch is decided, or the deadline; called under the lock."""
-        left_s = SILENT_S if deadline is None else min(SILENT_S, deadline - time.monotonic())
-        if not self._engine.has_made and not self._changed.wait_for(self._is_decided, left_s) and left_s == SILENT_S:
+        limit_s = SILENT_S if deadline is None else min(SILENT_S, deadline - time.monotonic())
+        if not self._engine.has_made and not self._changed.wait_for(self._is_decided, limit_s) and limit_s == SILENT_S:
             hint(
-                f"the first batch waits for the processes of {self._engine.whose}, each of which imports torch and the "
-                "module of your function first",
+                f"the first batch waits for the processes of {self._engine.option}, each of which imports torch and "
+                "the module of your function first",
                 WORKERS,
             )
         return self._changed.wait_for(self._is_decided, None if deadline is None else deadline - time.monotonic())
 
     def _is_decided(self) -> bool:
-        """Tell whether the next batch, an error or the end has come; called under the lock."""
+        """Return whether the next batch, an error or the end has come; called under the lock."""
         return self._stopped or (self._due[0][2].done() if self._due else self._ended)
 
     def _next(self) -> ReadyBatch | None:
@@ -231,16 +231,16 @@ class SampleRun:
             if self._error is not None:
                 raise self._error
             return None
-        number, worker, made = self._due[0]
-        done = made.result()
+        number, worker, future = self._due[0]
+        done = future.result()
         if done.failure is not None:
-            raise done.failure.raised_here()
-        assert done.made is not None
+            raise done.failure.to_raise()
+        assert done.packed is not None
         self._engine.has_made = True
         self._due.popleft()
         self._coming = number + 1
         self._room.notify()
-        return ReadyBatch(number, done.rows, _EMPTY, {}, value=unpack(done.made, worker.memory))
+        return ReadyBatch(number, done.rows, _EMPTY, {}, value=unpack(done.packed, worker.memory))
 
     # --- other threads ------------------------------------------------------------------------------------
 
@@ -249,8 +249,8 @@ class SampleRun:
         try:
             while self._has_room() and (batch := self._run.next_batch()) is not None:
                 self._give(batch)
-        except BaseException as found:  # nothing ends this thread in silence: the consumer would wait for ever
-            error = found
+        except BaseException as caught:  # a silent end of this thread would let the consumer wait forever
+            error = caught
         with self._changed:
             self._ended, self._error = True, error
             self._changed.notify_all()
@@ -263,29 +263,29 @@ class SampleRun:
     def _give(self, batch: ReadyBatch) -> None:
         filled = pack((batch.slot.lease(), batch.objects), self._engine.memory)
         worker = min(self._engine.workers, key=lambda worker: (worker.gone is not None, len(worker.due)))
-        made = worker.post(Job(self._number, batch.number, batch.rows, filled))
+        future = worker.post(Job(self._number, batch.number, batch.rows, filled))
         with self._changed:
             is_late = self._stopped
             if not is_late:
-                self._due.append((batch.number, worker, made))
-        # Not before it is known to be due: it may be made already.
-        made.add_done_callback(functools.partial(_give_back, worker) if is_late else self._hearing)
+                self._due.append((batch.number, worker, future))
+        # Only after it is in `_due`: it may be done already.
+        future.add_done_callback(functools.partial(_give_back, worker) if is_late else self._on_done)
         self._count_passed_on()
 
     def _count_passed_on(self) -> None:
         with self._changed:
-            passed_on = sum(not made.done() for _, _, made in self._due)
+            passed_on = sum(not future.done() for _, _, future in self._due)
         self._run.allow(self._max_open, self._taken + passed_on)
 
-    def hear(self, made: Future[Done]) -> None:
-        """Take in what came of a batch, or that its worker is gone."""
-        packed = None if made.exception() is not None else made.result().made
+    def receive(self, future: Future[Done]) -> None:
+        """Process the result of a batch, or the end of its worker."""
+        packed = None if future.exception() is not None else future.result().packed
         with self._changed:
             if packed is not None and (nbytes := sum(loan.nbytes for loan in packed.loans)):
-                # What results take is known by now: no more of them at a time than there is room for.
+                # The size of results is known now: limit their number to the room for them.
                 fitting = max(self._engine.count + 1, self._engine.spare_nbytes // nbytes)
                 self._most = min(self._most, fitting)
-            if self._due and self._due[0][2] is made:
+            if self._due and self._due[0][2] is future:
                 self._changed.notify_all()
         self._count_passed_on()
 
@@ -300,22 +300,22 @@ class SampleRun:
         return self._run.waits
 
     def take(self) -> None:
-        """Note that somebody sees to it that it ends."""
+        """Record that somebody will end the run."""
         self._run.take()
 
     def left_to_hand_over(self) -> int | None:
-        """Return the batches that are open once nothing is left to read; None before that."""
-        left = self._run.left_to_hand_over()
+        """Return the number of open batches once all is read; None before that."""
+        remaining = self._run.left_to_hand_over()
         with self._changed:
-            return None if left is None else left + len(self._due)
+            return None if remaining is None else remaining + len(self._due)
 
     def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
-        """Change how many batches may be open; `passed_on` are those of the pass before that count among them."""
+        """Change how many batches may be open, including `passed_on` batches of the previous pass."""
         self._max_open, self._taken = max_open_batches, passed_on
         self._count_passed_on()
 
     def stop(self) -> None:
-        """End the pass; workers are told, and what they made is given back."""
+        """End the pass; workers are notified, and the memory of their results is returned."""
         if os.getpid() != self._pid:
             return
         with self._changed:
@@ -323,9 +323,9 @@ class SampleRun:
             due, self._due = self._due, collections.deque()
             self._changed.notify_all()
             self._room.notify_all()
-        self._engine.call_off(self._number)
-        for _, worker, made in due:
-            made.add_done_callback(functools.partial(_give_back, worker))
+        self._engine.cancel(self._number)
+        for _, worker, future in due:
+            future.add_done_callback(functools.partial(_give_back, worker))
         self._run.stop()
         if self._feeder is not threading.current_thread():
             self._feeder.join(STOP_S)

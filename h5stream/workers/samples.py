@@ -1,8 +1,8 @@
-"""Python for each sample: what is done to a filled batch, here or in a process that takes such batches from its parent.
+"""Transforms of samples and batches by the user's functions, in this process or in workers.
 
-A batch is taken apart into samples, the user's function gets each, and what it gives is collated. Before each sample
-the generators of random numbers are seeded by what `h5stream.samples.columns.Column` has for it, so that it makes no
-difference which process does it. Generators of the functions' own no one seeds: each worker has a copy of them.
+A batch is taken apart into samples, the user's function gets each, and the results are collated. Before each sample the
+random generators are seeded from `h5stream.samples.columns.SampleColumn`, so the result does not depend on the process.
+Generators that the functions own are not seeded: each worker has a copy of them.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ SEED_NBYTES = 16
 Function = Callable[[Any], Any]
 
 
-class CalledOffError(Exception):
-    """What is done is of no use to the parent any more; never seen outside."""
+class WorkCancelledError(Exception):
+    """The parent cancelled this work; internal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFunctions:
-    """The user's functions, in the order in which a batch goes through them."""
+    """The user's functions for samples and batches, in the order in which they are applied."""
 
     assembler: Assembler  # assembler, slot_format: how a slot becomes a batch
     slot_format: SlotFormat
     sample_transform: Function | None  # gets each sample
-    # gets the list of what came of them; by default torch's `default_collate`, where there is a `sample_transform`
+    # gets the list of results; by default torch's `default_collate`, if there is a `sample_transform`
     collate_fn: Function | None
     transform: Function | None  # gets the batch
     gives_samples: bool  # whether each sample comes singly
-    repeats: bool  # whether a sample may come twice in an epoch; its place then has a part in its seed
+    repeats: bool  # whether a sample may come twice in an epoch; its seed then depends on its place too
 
-    def here(self, batch: ReadyBatch) -> Any:
-        """Make the user's batch in this process, whose own random numbers stay as they are."""
+    def apply_here(self, batch: ReadyBatch) -> Any:
+        """Make the user's batch in this process, and restore its random state afterwards."""
         states = random.getstate(), np.random.get_state(), torch.get_rng_state()
         try:
             take = functools.partial(torch.empty, dtype=torch.uint8)
-            return self.made(batch, Collating(batch.rows, take), lambda: False)
+            return self.apply(batch, Collator(batch.rows, take), lambda: False)
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
             torch.set_rng_state(states[2])
 
-    def made(self, batch: ReadyBatch, collating: Collating, is_called_off: Callable[[], bool]) -> Any:
+    def apply(self, batch: ReadyBatch, collate: Collator, is_cancelled: Callable[[], bool]) -> Any:
         """Make the user's batch."""
         memory = batch.slot.lease()
         numbers, seeds = self._seeds(memory, batch)
@@ -77,9 +77,9 @@ class SampleFunctions:
             return value if self.transform is None else self.transform(value)
         value = samples_of(value, batch.rows)
         if self.sample_transform is not None:
-            results = self._transformed(value, numbers, seeds, is_called_off)
+            results = self._transformed(self.sample_transform, value, numbers, seeds, is_cancelled)
             is_kept = self.collate_fn is None and not self.gives_samples
-            value = [*map(collating.kept, results)] if is_kept else [*results]
+            value = [*map(collate.keep, results)] if is_kept else [*results]
         if self.gives_samples:
             convert: Function = torch_collate.default_convert
             value = value[0] if self.sample_transform is None else convert(value[0])
@@ -88,7 +88,7 @@ class SampleFunctions:
             value = self.collate_fn(value)
         elif self.sample_transform is not None and not self.gives_samples:
             try:
-                value = collating(value)
+                value = collate(value)
             except Exception as error:
                 error.add_note(
                     "while what sample_transform= gave was collated as by torch's default_collate: it is to be alike "
@@ -108,15 +108,19 @@ class SampleFunctions:
         return pairs[:, 0].tolist(), seeds.tolist()
 
     def _transformed(
-        self, samples: list[Any], numbers: list[int], seeds: list[int], is_called_off: Callable[[], bool]
+        self,
+        transform: Function,
+        samples: list[Any],
+        numbers: list[int],
+        seeds: list[int],
+        is_cancelled: Callable[[], bool],
     ) -> Iterator[Any]:
-        assert self.sample_transform is not None
         for number, seed, sample in zip(numbers, seeds, samples, strict=True):
-            if is_called_off():
-                raise CalledOffError
+            if is_cancelled():
+                raise WorkCancelledError
             seed_all(seed)
             try:
-                yield self.sample_transform(sample)
+                yield transform(sample)
             except StopIteration as error:
                 raise RuntimeError(f"sample_transform= raised StopIteration, at sample {number}") from error
             except Exception as error:
@@ -125,30 +129,30 @@ class SampleFunctions:
 
 
 def seed_all(seed: int) -> None:
-    """Seed what functions draw from. Not by `torch.manual_seed`, which takes 300 us to tell devices as well."""
+    """Seed the global generators. Not by `torch.manual_seed`, which takes 300 us since it also seeds devices."""
     random.seed(seed)
     np.random.seed(seed >> 32)
     torch.default_generator.manual_seed(seed)
 
 
 KEPT_NBYTES = 4096
-"""Bytes from which a tensor of a result is copied to its place in the batch at once."""
+"""Tensors of results from this size on are copied to their place in the batch immediately."""
 
 
 class _Places:
-    """Where each sample's tensor goes, all like the first one; what is asked for each is looked up once."""
+    """The places of each sample's tensor in the batch, with the properties to compare looked up once."""
 
     def __init__(self, whole: torch.Tensor, first: torch.Tensor) -> None:
-        self.whole, self.each = whole, whole.unbind(0)
+        self.whole, self.rows = whole, whole.unbind(0)
         self.dtype, self.shape, self.nbytes = first.dtype, first.shape, first.nbytes
         self.address = whole.data_ptr()
 
 
-class Collating:
-    """Collates a batch as torch's ``default_collate``, tensors straight into memory of the batch.
+class Collator:
+    """Collates a batch as torch's ``default_collate``, with tensors copied straight into memory of the batch.
 
-    Large ones are copied there as soon as a sample has come: they are in the processor's cache then, and the next
-    sample's can have their memory. Past the cache, where they lie as they are to: it keeps what the function works on.
+    Large tensors are copied as soon as a sample is done: they are still in the processor's cache, and the next sample
+    can reuse their memory. Contiguous ones bypass the cache, which keeps the working set of the function.
     """
 
     def __init__(self, count: int, take: Callable[[int], torch.Tensor]) -> None:
@@ -157,7 +161,7 @@ class Collating:
         self._come = -1
         self._next = 0
 
-    def kept(self, result: Any) -> Any:
+    def keep(self, result: Any) -> Any:
         """Return the next sample's result with its large tensors at their places in the batch."""
         self._come += 1
         self._next = 0
@@ -176,7 +180,7 @@ class Collating:
         return value
 
     def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor to its place, and give that; or the tensor, where it is not as the first sample's."""
+        """Copy a tensor to its place and return that; return the tensor unchanged if it differs from the first one."""
         if not is_plain(tensor):
             return tensor
         number, self._next = self._next, self._next + 1
@@ -187,7 +191,7 @@ class Collating:
         places = self._places[number]
         if tensor.dtype is not places.dtype or tensor.shape != places.shape:
             return tensor
-        place = places.each[self._come]
+        place = places.rows[self._come]
         if tensor.is_contiguous():
             copy_past_cache(places.address + self._come * places.nbytes, tensor.data_ptr(), places.nbytes)
             return place
@@ -198,26 +202,26 @@ class Collating:
         return memory.view(like.dtype).view(self._count, *like.shape)
 
     def __call__(self, samples: list[Any]) -> Any:
-        """Collate."""
+        """Collate the results of all samples."""
         kinds = torch_collate.default_collate_fn_map | {torch.Tensor: self._stacked}
         return torch_collate.collate(samples, collate_fn_map=kinds)
 
     def _stacked(self, tensors: Sequence[torch.Tensor], **_: Any) -> torch.Tensor:
         first = tensors[0]
         for places in self._places:
-            each = places.each
-            if first is each[0] and len(tensors) == len(each) and all(map(operator.is_, tensors, each)):
+            rows = places.rows
+            if first is rows[0] and len(tensors) == len(rows) and all(map(operator.is_, tensors, rows)):
                 return places.whole
         kind = first.dtype, first.shape
         is_alike = all(is_plain(t) and (t.dtype, t.shape) == kind for t in tensors)
         if len(tensors) != self._count or not first.numel() or not is_alike:
-            with _no_worker_info():  # else it would take shared memory of torch's
+            with _no_worker_info():  # otherwise it would use shared memory of torch's own
                 return torch_collate.collate_tensor_fn(tensors)  # type: ignore[no-any-return]
         return torch.stack(tuple(tensors), 0, out=self._new(first))
 
 
 def is_plain(tensor: Any) -> bool:
-    """Tell whether the bytes of a tensor's memory say all of it."""
+    """Return whether a tensor is fully described by its memory, dtype, shape and strides."""
     return (
         isinstance(tensor, torch.Tensor)
         and tensor.is_cpu
@@ -245,15 +249,15 @@ _MOST_LOOKED_AT = 1000
 
 
 def warn_of_own_generators(
-    functions: Mapping[str, Callable[..., Any] | None], on_start: Any, whose: str, stacklevel: int
+    functions: Mapping[str, Callable[..., Any] | None], on_start: Any, option: str, stacklevel: int
 ) -> None:
-    """Warn where functions reach generators of their own, but for those that a worker's start reaches as well."""
+    """Warn if functions reach generators of their own, except for those that a worker's start reaches as well."""
     started = _own(on_start)
     for name, function in functions.items():
-        if found := [where for key, where in _own(function).items() if key not in started]:
+        if reached := [where for key, where in _own(function).items() if key not in started]:
             warnings.warn(
-                f"{name}= reaches {found[0]!r}, a generator of random numbers of its own, of which each process of "
-                f"{whose} has a copy: they may draw the same numbers, and batches depend on how many there are. The "
+                f"{name}= reaches {reached[0]!r}, a generator of random numbers of its own, of which each process of "
+                f"{option} has a copy: they may draw the same numbers, and batches depend on how many there are. The "
                 "generators of the modules random, numpy.random and torch are seeded for each sample: draw from "
                 "these, or seed your own by them inside of the function, as by "
                 "np.random.default_rng(np.random.randint(2**32)), or in albumentations "
@@ -264,23 +268,23 @@ def warn_of_own_generators(
 
 
 def _own(function: Any) -> dict[int, str]:
-    """Return the generators that a function reaches, by their `id`, with where; none if it says that it seeds some."""
-    found: dict[int, str] = {}
+    """Return the generators that a function reaches, from `id` to name; empty if its code seeds some."""
+    generators: dict[int, str] = {}
     seen: set[int] = set()
-    waiting = [("", function, 0)]
-    while waiting and len(seen) < _MOST_LOOKED_AT:
-        name, value, depth = waiting.pop(0)
+    queue = [("", function, 0)]
+    while queue and len(seen) < _MOST_LOOKED_AT:
+        name, value, depth = queue.pop(0)
         if id(value) in seen or any(value is one for one in _SEEDED):
             continue
         seen.add(id(value))
         if isinstance(value, _KINDS):
-            found[id(value)] = name or type(value).__name__
+            generators[id(value)] = name or type(value).__name__
         elif depth < _DEPTH:
             codes = (code for one in _functions(value, depth) for code in _codes(one.__code__))
             if any(not _SEEDING.isdisjoint(code.co_names) for code in codes):
                 return {}
-            waiting += [(".".join(filter(None, (name, key))), one, depth + 1) for key, one in _inside(value)]
-    return found
+            queue += [(".".join(filter(None, (name, key))), one, depth + 1) for key, one in _inside(value)]
+    return generators
 
 
 _TURNED = frozenset({"permute", "transpose", "moveaxis", "movedim", "swapaxes", "swapdims", "rearrange", "mT", "T"})
@@ -289,9 +293,9 @@ _TURNING = frozenset({"Lambda", "ToImage", "ToTensor", "PILToTensor", "ToPILImag
 
 def parts_of_library(function: Any, library: str) -> list[Any]:
     """Return the objects of a library that a function reaches; none if something before them may move axes."""
-    found, seen, waiting = list[Any](), set[int](), [(function, 0)]
-    while waiting and len(seen) < _MOST_LOOKED_AT:
-        value, depth = waiting.pop(0)
+    objects, seen, queue = list[Any](), set[int](), [(function, 0)]
+    while queue and len(seen) < _MOST_LOOKED_AT:
+        value, depth = queue.pop(0)
         if id(value) in seen:
             continue
         seen.add(id(value))
@@ -302,15 +306,15 @@ def parts_of_library(function: Any, library: str) -> list[Any]:
             return []
         if type(value).__module__.startswith(library):
             parts = getattr(value, "transforms", None)
-            waiting[:0] = [(one, depth) for one in parts] if isinstance(parts, list | tuple) else []
-            found += [] if parts else [value]
+            queue[:0] = [(one, depth) for one in parts] if isinstance(parts, list | tuple) else []
+            objects += [] if parts else [value]
         elif depth < _DEPTH:
-            waiting += [(one, depth + 1) for _, one in _inside(value)]
-    return found
+            queue += [(one, depth + 1) for _, one in _inside(value)]
+    return objects
 
 
 def _functions(value: Any, depth: int) -> Iterator[types.FunctionType]:
-    """Return a function, or the methods of an object that is called as one."""
+    """Yield a function, or the methods of a callable object."""
     if isinstance(value, types.FunctionType):
         yield value
     elif depth == 0:
@@ -318,7 +322,7 @@ def _functions(value: Any, depth: int) -> Iterator[types.FunctionType]:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Give code, and the code inside of it."""
+    """Yield a code object and all code objects nested in it."""
     yield code
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
@@ -326,7 +330,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """Return what a value reaches, with its name: of a function its globals, defaults and closure."""
+    """Yield the values that a value refers to, with their names: for a function its globals, defaults and closure."""
     if isinstance(value, functools.partial):
         yield from (("", one) for one in (value.func, *value.args, *value.keywords.values()))
     elif isinstance(value, types.FunctionType):
@@ -338,7 +342,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
         yield from (value.__kwdefaults__ or {}).items()
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
-            if cell != types.CellType():  # it may be empty yet
+            if cell != types.CellType():  # it may still be empty
                 yield name, cell.cell_contents
     elif isinstance(value, (types.MethodType, types.BuiltinMethodType)):
         yield from (("", getattr(value, one, None)) for one in ("__self__", "__func__"))

@@ -443,7 +443,7 @@ def test_conformations_of_molecules_are_all_read(tmp_path):
     found = _inspected(tmp_path / "a.h5", write)
     assert 'samples=Objects("*/*")' in _printed(found)
     (kind,) = found.kinds
-    assert [way.samples for way in kind.ways] == ['Objects("*/*")', 'Rows(of="*/*")']
+    assert [way.samples for way in kind.recipes] == ['Objects("*/*")', 'Rows(of="*/*")']
     assert len(H5Dataset(str(tmp_path / "a.h5"), "energy", samples=Objects("*/*"))) == 18
 
 
@@ -482,7 +482,7 @@ def test_patients_with_a_label_are_read_whole_or_row_by_row(tmp_path, label):
                 file[f"p{k:02d}"].attrs["label"] = k
 
     (kind,) = _inspected(tmp_path / "a.h5", write).kinds
-    whole, rows = kind.ways
+    whole, rows = kind.recipes
     assert (whole.samples, rows.samples) == ('Objects("*")', 'Rows(of="*")')
     name, form = ("age", 'Field("age", take="all")') if label == "a value" else ("label", '"@label"')
     assert rows.fields == {"ecg": '"ecg"', name: form}

@@ -15,8 +15,8 @@ from h5stream.advice.tune import (
     LEAST_GAIN,
     TURNS,
     WORTH_MIXING,
-    Attempt,
     Bench,
+    TuningRun,
     compare,
     search,
     thread_counts,
@@ -46,10 +46,10 @@ class Machine:
     def measure(self, knob, threads, window):
         self.asked.append((knob, threads, window))
         if window > self.fits:
-            return Attempt(knob=knob, threads=threads, window_rows=window, blocks=0, refused="needs more")
+            return TuningRun(knob=knob, threads=threads, window_rows=window, blocks=0, refused="needs more")
         rate = self.by_threads.get(threads, 1.0) * self.by_window.get(window, 1.0)
         statistics = LoaderStatistics(threads=1, running_s=1.0, read_s=self.reading)
-        return Attempt(
+        return TuningRun(
             knob=knob, threads=threads, window_rows=window, blocks=window // 10, rows_per_s=rate, statistics=statistics
         )
 
@@ -92,7 +92,7 @@ def test_a_window_that_does_not_fit_is_left_out():
 
 
 def test_windows_keep_enough_blocks_and_batches_and_threads_end_at_the_processors():
-    default = Attempt(knob="default", threads=1, window_rows=1024, blocks=1024)
+    default = TuningRun(knob="default", threads=1, window_rows=1024, blocks=1024)
     assert window_sizes(default, rows=3000, batch_size=10) == (128, 256, 512, 2048, 3000)
     assert window_sizes(default, rows=1024, batch_size=200) == ()
     assert [thread_counts(cpus) for cpus in (1, 2, 6, 8)] == [(1,), (1, 2), (1, 2, 4, 6), (1, 2, 4, 8)]

@@ -19,7 +19,7 @@ from making import make_file, write_datasets
 from rich.console import Console
 
 from h5stream._version import __version__
-from h5stream.advice.tune import Attempt
+from h5stream.advice.tune import TuningRun
 from h5stream.baseline import Measurement
 from h5stream.cli.advice import attempts_table
 from h5stream.cli.app import fail
@@ -125,7 +125,7 @@ def test_the_start_screen_fits_a_small_terminal(h5stream):
 )
 def test_tunes_bars_give_way_to_numbers_of_many_digits(width, window, rate):
     slow, fast = (
-        Attempt(knob="default", threads=128, window_rows=window, blocks=12_345, rows_per_s=one, first_batch_s=12.345)
+        TuningRun(knob="default", threads=128, window_rows=window, blocks=12_345, rows_per_s=one, first_batch_s=12.345)
         for one in (rate / 8, rate)
     )
     console = Console(file=io.StringIO(), width=width)

@@ -21,7 +21,7 @@ from h5stream.base.names import Names, Within, as_pattern, unquoted
 from h5stream.base.texts import as_text, did_you_mean
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.kinds import Of
-from h5stream.samples.segments import Edges, Said, edges_of, in_memory
+from h5stream.samples.segments import Edges, Segmentation, edges_of, in_memory
 from h5stream.storage.decode.small_floats import widened
 from h5stream.storage.file.catalogue import Catalogue
 from h5stream.storage.file.discovery import (
@@ -183,7 +183,7 @@ def groups_of(
     raw: RawFile | None = None,
 ) -> Sequence[str]:
     """Return the paths of the groups, or datasets, of an open file that `of` names or matches."""
-    if of is None or of == FILES or isinstance(of, Said):
+    if of is None or of == FILES or isinstance(of, Segmentation):
         return [root]
     above = f"{root}/" if root else ""
     with contextlib.nullcontext(raw) if raw else RawFile(file, guard) as raw:
@@ -251,7 +251,7 @@ def _missing_text(file: h5py.File, name: str, option: str, kind: _Kind) -> str:
 
 def edges_in(file: h5py.File, group: str, of: Of, rows: int, path: str, guard: Guard) -> Edges:
     """Return the edges of the segments of a group's rows, relative to its first row."""
-    if not isinstance(of, Said) or in_memory(of):
+    if not isinstance(of, Segmentation) or in_memory(of):
         return np.array([0, rows], dtype=np.int64)
     above = f"{group}/" if group else ""
     values = [np.asarray(widened(once_of(file, Within(above, name), path, guard))) for name in of.names]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import MeaningWarning, OptionError
-from h5stream.samples.columns import Column
+from h5stream.samples.columns import SampleColumn
 from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, all_missing, as_stored, packing
 from h5stream.samples.table import ROW
 from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, has_small_sequences, type_if_any
@@ -316,13 +316,15 @@ def _with_field_packings(
     numbers = [np.array([index_of[one] for one in part.tolist()], dtype=np.int32) for part in of]
     is_of_parts = all(len(part) == 1 for part in numbers) and not field.at
     if dataset is None or (is_of_parts and dataset < len(layout.aligned)):
-        column = Column(np.concatenate(numbers), layout.file_starts, by_rows=True)
+        column = SampleColumn(np.concatenate(numbers), layout.file_starts, by_rows=True)
     else:
-        column = Column(_sample_packings(layout, field, numbers, dataset))
+        column = SampleColumn(_sample_packings(layout, field, numbers, dataset))
     return _with_column(layout, number, packings, column)
 
 
-def _with_column(layout: SampleLayout, number: int, packings: tuple[Packing, ...], column: Column) -> SampleLayout:
+def _with_column(
+    layout: SampleLayout, number: int, packings: tuple[Packing, ...], column: SampleColumn
+) -> SampleLayout:
     """Return the layout with a field of the index of each sample's packing."""
     fields = list(layout.fields)
     fields[number] = replace(fields[number], packings=packings, packed_by=len(fields))
@@ -417,7 +419,7 @@ def with_joint_packings(layout: SampleLayout, layouts: Sequence[SampleLayout]) -
                 old = column.of(every, one.anchors_of(every))
             values.append(np.array([index_of[packing] for packing in own.packings], dtype=np.int32)[old])
         joint = np.concatenate(values)
-        column = Column(joint, layout.file_starts, by_rows=True) if is_of_parts else Column(joint)
+        column = SampleColumn(joint, layout.file_starts, by_rows=True) if is_of_parts else SampleColumn(joint)
         layout = _with_column(layout, number, tuple(index_of), column)
     return layout
 

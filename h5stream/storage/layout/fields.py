@@ -30,7 +30,7 @@ from h5stream.base.names import Within, as_pattern, braces_in, parted, quoted, t
 from h5stream.base.texts import check_ordered, did_you_mean, listed, names_in
 from h5stream.errors import OptionError, SourceNotFoundError
 from h5stream.samples.boxes import ROWS
-from h5stream.samples.columns import FROM_NO_FILE, Given
+from h5stream.samples.columns import FROM_NO_FILE, VirtualField
 from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
 from h5stream.samples.packing import Missing, missing_of
 from h5stream.samples.ragged import (
@@ -632,7 +632,7 @@ def _axis_index(index: Any, *, is_one: bool = False) -> Any:
 
 
 # Open h5py objects are accepted as well, in place of their names; h5py has no types to annotate that.
-FieldLike = str | Field | Given
+FieldLike = str | Field | VirtualField
 Fields = FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike] | None
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -643,7 +643,7 @@ class SampleShape:
 
     kind: str  # `"one"`, `"tuple"` or `"dict"`
     keys: tuple[str, ...]  # a key for each entry: the dict's key, or the field's name
-    fields: tuple[Field | Given, ...]  # the entries, in the user's order
+    fields: tuple[Field | VirtualField, ...]  # the entries, in the user's order
 
     def inside(self, group: str) -> SampleShape:
         """Return the structure with all fields in a group."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.samples.columns import Column, DrawnRows
+from h5stream.samples.columns import DrawnRows, SampleColumn
 from h5stream.samples.kinds import Draws
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import Normalization, Ragged
@@ -356,7 +356,7 @@ class SampleLayout:
     allow_external: bool  # whether h5py may follow data out of the opened files
     space: Space | None = None  # the samples, if these are not the rows
     left_out: int = 0  # files and groups of rows that lack a field
-    columns: tuple[tuple[int, Column], ...] = ()  # numbers and columns of the fields that no dataset contains
+    columns: tuple[tuple[int, SampleColumn], ...] = ()  # numbers and columns of the fields that no dataset contains
     lookups: tuple[Lookup, ...] = ()  # for the datasets that are looked up, which are the last ones
 
     @property

@@ -24,7 +24,7 @@ from h5stream.samples.boxes import (
     box_space,
     table_axis_space,
 )
-from h5stream.samples.columns import Given
+from h5stream.samples.columns import VirtualField
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.space import Along, Listed, Space, steps_of
 from h5stream.samples.table import START, Table
@@ -92,7 +92,7 @@ class Extents:
         return cls(samples=samples, kind=None if isinstance(samples, Boxes) else along_axis(samples, is_scaled=True))
 
     @classmethod
-    def for_fields(cls, samples: SampleKind | None, fields: tuple[Field | Given, ...]) -> Extents | None:
+    def for_fields(cls, samples: SampleKind | None, fields: tuple[Field | VirtualField, ...]) -> Extents | None:
         """Return the extents of samples with these fields; None if samples are rows, or sequences of rows."""
         if samples is None:
             return None

@@ -24,7 +24,7 @@ from h5stream.errors import (
     OptionError,
     UnsupportedFieldError,
 )
-from h5stream.samples.columns import Given, Padding, Values
+from h5stream.samples.columns import Padding, Values, VirtualField
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
@@ -224,7 +224,7 @@ def _placeholder_parts(builder: _PartBuilder, rows: int) -> Iterator[DatasetPart
 # --- entries: one for each field that the user asked for, by its kind
 
 
-def _add_entry(builder: _PartBuilder, key: Key, spec: Field | Given) -> Any:
+def _add_entry(builder: _PartBuilder, key: Key, spec: Field | VirtualField) -> Any:
     """Add the fields of one entry of a sample; return the number of its field, or a dict of numbers."""
     if not isinstance(spec, Field):
         return _add_column(builder, spec)
@@ -455,7 +455,7 @@ def _not_an_array(builder: _PartBuilder, spec: Field) -> H5StreamError:
     return _field_error(builder.opened, spec, f": ragged='arrays' {why}")
 
 
-def _add_column(builder: _PartBuilder, column: Given) -> int:
+def _add_column(builder: _PartBuilder, column: VirtualField) -> int:
     """Add a field that is not read from a dataset; return its number."""
     if isinstance(column, Padding):
         if builder.sequences is None:

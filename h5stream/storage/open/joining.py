@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
-from h5stream.samples.columns import Column, asked_of_each
+from h5stream.samples.columns import SampleColumn, look_up_each
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Ragged, changed
 from h5stream.samples.space import Along, Space, joined_space
@@ -160,7 +160,7 @@ def with_named_shapes(layout: SampleLayout, builders: Iterable[LookupBuilder]) -
             room = tuple(shapes.max(axis=0).tolist())
             fields[builder.entry] = replace(fields[builder.entry], row_shape=room)
             datasets[lookup.dataset] = tuple(_resized(part, room) for part in datasets[lookup.dataset])
-            columns = (*layout.columns, (builder.entry + 1, Column(shapes[lookup.rows])))
+            columns = (*layout.columns, (builder.entry + 1, SampleColumn(shapes[lookup.rows])))
             layout = replace(layout, fields=tuple(fields), datasets=tuple(datasets), columns=columns)
     return layout
 
@@ -396,7 +396,7 @@ def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tupl
     if draws:  # one function that calls each dataset's own for its samples
         counted = [layout.samples for layout in layouts], [one.rows for one in draws]
         starts, ends = ((0, *np.cumsum(counts).tolist()) for counts in counted)
-        function = partial(asked_of_each, draws, starts[:-1], ends[:-1])
+        function = partial(look_up_each, draws, starts[:-1], ends[:-1])
         draw = replace(draws[0], function=function, rows=ends[-1])
     return tuple(parts), replace(lookups[0], dataset=number + k, rows=np.concatenate(rows), draw=draw, **others)
 
@@ -414,7 +414,7 @@ def _check_stacked(layouts: Sequence[SampleLayout], lookups: Sequence[Lookup]) -
 
 def _joined_column(
     layouts: Sequence[SampleLayout], k: int, starts: tuple[int, ...], space: Space | None
-) -> tuple[int, Column]:
+) -> tuple[int, SampleColumn]:
     """Return the field number and the column in memory for the samples of all layouts."""
     number, first = layouts[0].columns[k]
     if first.space is not None:

@@ -27,10 +27,10 @@ from h5stream.errors import (
     UnsupportedFieldError,
 )
 from h5stream.samples.boxes import ROWS, Boxes, FieldSteps, axis_space
-from h5stream.samples.columns import Column, Padding, SampleNumber, SourceNumber, Values
+from h5stream.samples.columns import Padding, SampleColumn, SampleNumber, SourceNumber, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE
-from h5stream.samples.segments import Said, edges_over, in_memory
+from h5stream.samples.segments import Segmentation, edges_over, in_memory
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
 from h5stream.samples.table import GROUP, ROW, Table, groups_in, table_space
 from h5stream.storage.decode.elements import held_dtype
@@ -198,7 +198,7 @@ def _with_places(shape: SampleShape, request: Asked, samples: SampleKind | None,
     """
     of = samples.columns.get(GROUP) if isinstance(samples, Table) else getattr(samples, "of", None)
     is_word = isinstance(of, str) and of in (FILES, ROWS)
-    if of is None or is_word or isinstance(of, Said | np.ndarray):
+    if of is None or is_word or isinstance(of, Segmentation | np.ndarray):
         return shape
     fields = [*shape.fields]
     starred = [
@@ -438,13 +438,15 @@ def _member_kind(request: Asked) -> Any:
     return h5py.Dataset if are_datasets else h5py.Group
 
 
-def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind | None) -> Iterator[tuple[int, Column]]:
+def _columns(
+    layout: SampleLayout, files: list[FileParts], samples: SampleKind | None
+) -> Iterator[tuple[int, SampleColumn]]:
     """Yield the numbers and columns of fields that are not read from a dataset."""
     for number, spec in zip(layout.entries, layout.shape.fields, strict=True):
         if isinstance(spec, (SampleNumber, SourceNumber)):
-            yield number, Column(starts=(0,) if isinstance(spec, SourceNumber) else ())
+            yield number, SampleColumn(starts=(0,) if isinstance(spec, SourceNumber) else ())
         elif isinstance(spec, Padding):
-            yield number, Column(steps=steps_of(spec.steps, samples, "Padding()") or (), space=layout.space)
+            yield number, SampleColumn(steps=steps_of(spec.steps, samples, "Padding()") or (), space=layout.space)
         elif isinstance(spec, Values):
             if len(spec.values) != layout.samples:
                 count_text = (
@@ -453,7 +455,7 @@ def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind |
                 raise FieldLengthError(
                     f"{spec.name!r} in memory has {count_text}, also for those that rows= leaves out"
                 )
-            yield number, Column(spec.values)
+            yield number, SampleColumn(spec.values)
     are_objects = files[0].are_objects
     for place, (number, first) in enumerate(files[0].constants):
         values: Any = [file.constants[place][1] for file in files]
@@ -462,7 +464,7 @@ def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind |
             values = values.view(held_dtype(values.dtype))
         elif are_objects:
             values = [*itertools.chain(*values)]
-        yield number, Column(values) if are_objects else Column(values, layout.file_starts, by_rows=True)
+        yield number, SampleColumn(values) if are_objects else SampleColumn(values, layout.file_starts, by_rows=True)
 
 
 def _space(
@@ -487,7 +489,7 @@ def _space(
         return None
     edges = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
     if in_memory(samples.of):
-        edges = edges_over(cast(Said, samples.of), edges)
+        edges = edges_over(cast(Segmentation, samples.of), edges)
     taken = [field.steps for field in fields if field.steps is not None] or [tuple(samples.steps or (0,))]
     lengths, least, most = np.diff(edges), min(map(min, taken)), max(map(max, taken))
     return axis_space(samples, lengths[:, None], [FieldSteps(elements=lengths, least=least, most=most)], edges)

@@ -27,9 +27,9 @@ from h5stream.samples.whole import (
     Shape,
     are_samples,
     datasets_are_samples,
+    differing_axes,
     numbered,
     pattern_of,
-    unlike_axes,
 )
 from h5stream.storage.decode.images import format_of
 from h5stream.storage.file.discovery import is_hard_link, is_matrix, some_of, spread
@@ -198,12 +198,12 @@ def _fields_of_whole(contents: Sequence[_Contents], wanted: Sequence[str]) -> di
     nbytes = max(entry.nbytes for entry in contents)
     if not are_samples(shapes, rows, nbytes=nbytes, labelled=labelled) or _is_table(shapes, rows, labelled):
         return {}
-    axes = {name: unlike_axes(shapes[name]) for name in wanted}
+    axes = {name: differing_axes(shapes[name]) for name in wanted}
     return {name: 'ragged="arrays"' if any(along) else 'ragged="pad"' * bool(along) for name, along in axes.items()}
 
 
 def _is_table(shapes: Mapping[str, Sequence[Shape]], rows: Sequence[str], labelled: bool) -> bool:
     """Return whether rows of a few numbers each may be those of one large table, split into equal parts."""
     widest = max((shapes[name][0] for name in rows), key=math.prod)
-    is_equal = not any(unlike_axes(shapes[name]) for name in rows)
+    is_equal = not any(differing_axes(shapes[name]) for name in rows)
     return not labelled and is_equal and len(widest) == 2 and widest[0] >= _TABLE * widest[1]
