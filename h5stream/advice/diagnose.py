@@ -36,7 +36,7 @@ STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "
 PYTHON, PLANNING, START = "Python", "planning", "start of the epoch"
 BATCH_TOO_SMALL, STEP = "batch too small", "step"
 
-# Decoding rate of one thread for lz4 on the 2-core reference machine (docs/history.md), as for a repacked file.
+# Decoding rate of one thread for lz4 on the 2-core reference machine , as for a repacked file.
 FAST_DECODE_BYTES_PER_S = 1.8e9
 TORN = 1.5  # bytes decoded per byte used above which the order should change, not the filter
 IDLE = 0.6  # share of idle time above which readers cannot be the limit
