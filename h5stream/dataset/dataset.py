@@ -41,9 +41,9 @@ from h5stream.samples.kinds import Objects, Sequences
 from h5stream.samples.ragged import changed
 from h5stream.storage.file.groups import FILES
 from h5stream.storage.layout.fields import (
-    Asked,
     Field,
     Fields,
+    Request,
     SampleShape,
     Source,
     read_request,
@@ -160,7 +160,7 @@ class H5Dataset(Dataset[Any]):
     shares: SourceShares | None
     _numpy: bool
     _cache: BlockCache
-    _requests: tuple[tuple[Asked, SampleKind | None], ...]  # one per joined dataset, to open further fields
+    _requests: tuple[tuple[Request, SampleKind | None], ...]  # one per joined dataset, to open further fields
 
     def __init__(
         self,

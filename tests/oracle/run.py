@@ -61,7 +61,9 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
             return [{"form": form["form"], **refused_as_a_whole(case, folder, what)} for form in case["forms"][:1]]
         with (
             mock.patch.object(groups, "MANY", case.get("many", groups.MANY)),
-            mock.patch.object(opening, "_MOST_OPENED", min(opening._MOST_OPENED, case.get("many", opening._MOST_OPENED))),
+            mock.patch.object(
+                opening, "_MOST_OPENED", min(opening._MOST_OPENED, case.get("many", opening._MOST_OPENED))
+            ),
             mock.patch.object(kept, "KEEP_NBYTES", -1 if case.get("streamed") else kept.KEEP_NBYTES),
         ):
             return [{"form": form["form"], **run_form(reading, form)} for form in case["forms"]]

@@ -94,12 +94,12 @@ def leaf_of(dtype: np.dtype, member: tuple[str, ...], stacked: tuple[str, ...] =
         unit_nbytes=unit,
         units=current.itemsize // unit,
         swapped=unit > 1 and base.newbyteorder("=") != base,
-        dtype=held_dtype(base),
+        dtype=batch_dtype(base),
         shape=tuple(shape),
     )
 
 
-def held_dtype(dtype: np.dtype) -> np.dtype:
+def batch_dtype(dtype: np.dtype) -> np.dtype:
     """Return a scalar's type in a batch: native byte order, and int64 for dates and times."""
     return np.dtype(np.int64) if dtype.kind in "mM" else np.dtype(dtype.newbyteorder("="))
 
@@ -275,27 +275,27 @@ def has_small_sequences(dtype: np.dtype) -> bool:
     return any(items is not None and has_small_floats(items) for items in inside)
 
 
-def as_asked(dtype: np.dtype, torch_dtype: object) -> np.dtype:
+def as_torch_bits(dtype: np.dtype, torch_dtype: object) -> np.dtype:
     """Return a dtype with opaque bytes as the bits of `torch_dtype`, if the sizes match."""
     name = str(torch_dtype).removeprefix("torch.")
     if name not in FLOATS or dtype.kind != "V" or _why_no_type(dtype):
         return dtype
     if dtype.subdtype is not None:
-        return np.dtype((as_asked(dtype.subdtype[0], torch_dtype), dtype.subdtype[1]))
+        return np.dtype((as_torch_bits(dtype.subdtype[0], torch_dtype), dtype.subdtype[1]))
     if dtype.fields is None or dtype.names is None:
         return bits_dtype(name, dtype.itemsize) if dtype.itemsize == FLOATS[name].nbytes else dtype
     formats, offsets = (
-        [as_asked(dtype[one], torch_dtype) for one in dtype.names],
+        [as_torch_bits(dtype[one], torch_dtype) for one in dtype.names],
         [dtype.fields[one][1] for one in dtype.names],
     )
     return np.dtype({"names": dtype.names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
 
 
-def value_as_asked(value: Any, torch_dtype: object) -> Any:
+def value_as_torch_bits(value: Any, torch_dtype: object) -> Any:
     """Return a value or an array with opaque bytes as the bits of `torch_dtype`."""
     if torch_dtype is None or not isinstance(value, (np.ndarray, np.void)):
         return value
-    dtype = as_asked(value.dtype, torch_dtype)
+    dtype = as_torch_bits(value.dtype, torch_dtype)
     return value if dtype is value.dtype else np.asarray(value).view(dtype)
 
 
@@ -796,7 +796,7 @@ def member_of(value: Any, member: Sequence[str]) -> Any:
     return value
 
 
-def as_samples_have_it(value: Any) -> Any:
+def sample_value(value: Any) -> Any:
     """Return a value of a file, a group or an object as samples hold it: an array of numbers, or Python objects."""
     if isinstance(value, (str, bytes)):  # NumPy would take zeros from its end
         return bytes(value) if isinstance(value, bytes) else str(value)

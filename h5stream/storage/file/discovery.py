@@ -257,7 +257,7 @@ def is_there(file: h5py.File, name: str, path: str) -> bool:
     return False
 
 
-def thing_at(file: h5py.File, name: str, path: str) -> Node | None:
+def object_at(file: h5py.File, name: str, path: str) -> Node | None:
     """Return the object with a name; None if it is missing."""
     try:
         return file[name]
@@ -286,7 +286,7 @@ def _shortened(names: Sequence[str], most: int = _LISTED) -> str:
     return ", ".join(names[:most]) + " ..." * (len(names) > most)
 
 
-class Thing(NamedTuple):
+class FieldSource(NamedTuple):
     """A field's dataset, its path in the file, and the member path in its elements."""
 
     dataset: h5py.Dataset
@@ -294,7 +294,7 @@ class Thing(NamedTuple):
     member: tuple[str, ...]
 
 
-def find_dataset(file: h5py.File, name: str, path: str, guard: Guard) -> Thing:
+def find_dataset(file: h5py.File, name: str, path: str, guard: Guard) -> FieldSource:
     """Return the dataset or the member with a field's name."""
 
     def leads_to_dataset(candidate: str) -> bool:
@@ -311,7 +311,7 @@ def find_dataset(file: h5py.File, name: str, path: str, guard: Guard) -> Thing:
             dtype = _type_of(dataset, name, path)
             member = member_in(dtype, reading) if reading.mark else ()
             if member is not None:
-                return Thing(dataset, reading.path, member)
+                return FieldSource(dataset, reading.path, member)
             lacking = lacking or reading
     if lacking is None:
         raise _not_found(file, name, path)
@@ -334,7 +334,7 @@ def means(file: h5py.File, name: str, path: str, guard: Guard) -> Reading | None
             if is_there(file, reading.path, path):
                 return reading
             continue
-        owner = thing_at(file, reading.path or "/", path)
+        owner = object_at(file, reading.path or "/", path)
         if reading.mark == "@" and owner is not None and reading.rest[0] in owner.attrs:
             return reading
         if reading.mark == ":" and isinstance(owner, h5py.Dataset):
@@ -487,7 +487,7 @@ def _attribute_of(file: h5py.File, name: str, meaning: Reading | None, path: str
     if reading is None:
         raise _not_found(file, name, path)
     where, attribute = reading.path, reading.rest[0]
-    owner = thing_at(file, where, path) if where else file
+    owner = object_at(file, where, path) if where else file
     what = f"{'the file' if not where else repr(where)} has no attribute {attribute!r}."
     hint = did_you_mean(attribute, [] if owner is None else list(owner.attrs))
     raise refusal(path, name, f": {what}{hint}", FieldNotFoundError)
@@ -504,7 +504,7 @@ def type_once(file: h5py.File, name: str, path: str, guard: Guard) -> np.dtype:
     return dtype
 
 
-def region_rows(regions: Thing, of: h5py.Dataset | None, name: str, path: str) -> NDArray[np.int64]:
+def region_rows(regions: FieldSource, of: h5py.Dataset | None, name: str, path: str) -> NDArray[np.int64]:
     """Return the first and the end row of each region in a dataset of region references."""
     references = regions.dataset[()]
     for part in regions.member:

@@ -29,12 +29,12 @@ from h5stream.storage.file.discovery import (
     dataset_at,
     is_hard_link,
     is_there,
+    object_at,
     once_of,
     refusal,
-    thing_at,
 )
 from h5stream.storage.file.external import Guard
-from h5stream.storage.headers.headers import ASK, Alike, looked_up, raw_of, read_headers, superblock_of
+from h5stream.storage.headers.headers import ASK, HeaderBatch, looked_up, raw_of, read_headers, superblock_of
 from h5stream.storage.headers.templates import GROUP, NOWHERE, Ints
 from h5stream.storage.source.handles import DAMAGE
 from h5stream.storage.source.local import identity_of
@@ -85,12 +85,12 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
         self.superblock = superblock_of(file, identity.size)
         self.raw = raw_of(self._source, self.superblock)
         self.fileno = h5py.h5o.get_info(file.id).fileno
-        self._read: tuple[Ints | None, set[str], list[Alike]] = (None, set(), [])
+        self._read: tuple[Ints | None, set[str], list[HeaderBatch]] = (None, set(), [])
 
     def __exit__(self, *_: object) -> None:
         self._source.close()  # h5py's file stays open
 
-    def headers(self, addresses: Ints, attributes: Sequence[str] = ()) -> list[Alike]:
+    def headers(self, addresses: Ints, attributes: Sequence[str] = ()) -> list[HeaderBatch]:
         """Return the headers at some addresses, the last result cached; see `read_headers`."""
         if self._read[0] is not addresses or not self._read[1].issuperset(attributes):
             self._read = addresses, set(attributes), read_headers(self.raw, addresses, attributes)
@@ -203,7 +203,7 @@ def groups_of(
         is_known = _kind_mask(names, kind, raw)
     for name in (names[k] for k in np.flatnonzero(~is_known).tolist()):
         guard.check_links(file, name, path)
-        if not isinstance(thing_at(file, name, path), kind):
+        if not isinstance(object_at(file, name, path), kind):
             raise refusal(path, name, f" has no {_missing_text(file, name, option, kind)}", FieldNotFoundError)
     return names
 

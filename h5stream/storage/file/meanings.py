@@ -18,7 +18,7 @@ from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Pac
 from h5stream.samples.table import ROW
 from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, has_small_sequences, type_if_any
 from h5stream.storage.decode.small_floats import held_as, name_of, shown, widened, widened_dtype
-from h5stream.storage.file.discovery import Node, thing_at
+from h5stream.storage.file.discovery import Node, object_at
 from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import (
@@ -244,7 +244,7 @@ class _DatasetOpener:
         if within != self._path:
             self._opened.close()
             self._file, self._path = self._opened.enter_context(open_hdf5(within)), within
-        return thing_at(self._file, path, within), within
+        return object_at(self._file, path, within), within
 
 
 def _file_of_each(part: DatasetPart, identity: FilesIdentity) -> NDArray[np.int64]:

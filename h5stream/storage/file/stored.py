@@ -30,7 +30,7 @@ from h5stream.storage.decode.columns import ColumnPiece, Columns, column_pieces
 from h5stream.storage.decode.elements import dtype_of
 from h5stream.storage.decode.filters import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.decode.small_floats import widened
-from h5stream.storage.file.discovery import Thing, find_dataset, is_attribute, means, once_of, refusal, type_once
+from h5stream.storage.file.discovery import FieldSource, find_dataset, is_attribute, means, once_of, refusal, type_once
 from h5stream.storage.file.external import Guard, files_behind, without_soft_links
 from h5stream.storage.file.h5py_reader import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.headers.headers import superblock_of
@@ -128,7 +128,7 @@ def _inode(path: str) -> str | tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """The location of a dataset: its file, and its path in the file after resolving all links."""
 
     number: int
@@ -152,7 +152,7 @@ class OpenFile:
         number = self.files.number_of(path)  # its state before it is opened
         return OpenFile(self._linked.enter_context(open_hdf5(path)), number, self.files, self.guard, self._linked)
 
-    def find(self, name: str) -> Thing:
+    def find(self, name: str) -> FieldSource:
         """Return a field's dataset."""
         return find_dataset(self.file, name, self.path, self.guard)
 
@@ -176,9 +176,9 @@ class OpenFile:
         """Return whether a name is that of an attribute."""
         return is_attribute(self.file, name, self.path, self.guard)
 
-    def place(self, source: Thing) -> Place:
+    def place(self, source: FieldSource) -> Location:
         """Return the location of a dataset after following links, as if its own file had been opened."""
-        here = Place(self.number, self.identity, source.dataset, source.path)
+        here = Location(self.number, self.identity, source.dataset, source.path)
         if source.dataset.file.filename == self.file.filename:
             return here
         # libhdf5 only has a path in the other file for objects that were not reached through a soft link in this one.
@@ -189,7 +189,7 @@ class OpenFile:
         resolved = other.file.get(name) if name else None
         if not isinstance(resolved, h5py.Dataset) or h5o.get_info(resolved.id).addr != h5o.get_info(dataset.id).addr:
             return here._replace(unresolved="it lies in another file, behind an external link")
-        return Place(other.number, other.identity, resolved, name.strip("/"))
+        return Location(other.number, other.identity, resolved, name.strip("/"))
 
 
 # --- parts: the storage layouts of datasets
@@ -197,7 +197,7 @@ class OpenFile:
 
 def part_of(
     opened: OpenFile,
-    place: Place,
+    place: Location,
     name: str,
     columns: Columns = None,
     along: tuple[Along, ...] = (),
@@ -231,7 +231,7 @@ def part_moved(part: DatasetPart, moved: NDArray[np.int64] | None) -> DatasetPar
     return replace(part, moved=moved, access=DECODED if part.access == DIRECT else part.access)
 
 
-def _h5py_part(place: Place, columns: Columns, targets: Sequence[Target], row_start: int) -> DatasetPart:
+def _h5py_part(place: Location, columns: Columns, targets: Sequence[Target], row_start: int) -> DatasetPart:
     """Return the part of a dataset that is read through h5py; its reason is empty if h5stream may read it itself."""
     dataset, row_shape = place.dataset, place.dataset.shape[1:]
     pipeline = filters.pipeline_of(dataset.id.get_create_plist())
@@ -257,7 +257,7 @@ def _h5py_part(place: Place, columns: Columns, targets: Sequence[Target], row_st
 
 
 def _h5py_reason(
-    place: Place, pipeline: filters.Pipeline, targets: Sequence[Target], stored: elements.StoredElement
+    place: Location, pipeline: filters.Pipeline, targets: Sequence[Target], stored: elements.StoredElement
 ) -> str:
     """Return why a dataset's type or layout requires h5py; empty if it does not."""
     dataset, dtype = place.dataset, dtype_of(place.dataset)
@@ -277,7 +277,7 @@ def _h5py_reason(
     return f"{filters.KNOWN_NAMES[undone[0].id]}: only libhdf5 undoes it" if undone else ""
 
 
-def _chunked_part(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
+def _chunked_part(part: DatasetPart, place: Location, name: str, targets: Sequence[Target]) -> DatasetPart:
     """Return the part with its chunk index, or for h5py if the chunks are not reliable."""
     index, why = _read_index(part, place, name)
     if index is None or part.reason:
@@ -309,7 +309,9 @@ def _with_index(part: DatasetPart, index: ChunkIndex, targets: Sequence[Target])
     )
 
 
-def _read_index(part: DatasetPart, place: Place, name: str, element_nbytes: int = 0) -> tuple[ChunkIndex | None, str]:
+def _read_index(
+    part: DatasetPart, place: Location, name: str, element_nbytes: int = 0
+) -> tuple[ChunkIndex | None, str]:
     """Return the chunk index if it is needed and readable, or None and the reason."""
     dataset, identity = place.dataset, place.identity
     # Even if h5py reads, only the index shows whether a missing filter was applied to any chunk.
@@ -343,7 +345,7 @@ def _read_index(part: DatasetPart, place: Place, name: str, element_nbytes: int 
 # --- values of variable length whose heap can be read without libhdf5
 
 
-def _heap_part(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
+def _heap_part(part: DatasetPart, place: Location, name: str, targets: Sequence[Target]) -> DatasetPart:
     """Return the part with references to its variable-length values, or for h5py if they cannot be read."""
     dataset, rows = place.dataset, place.dataset.shape[0]
     where, kind, whole = 0, dataset.id.get_type(), elements.stored_as(dataset)
@@ -375,7 +377,7 @@ def _heap_part(part: DatasetPart, place: Place, name: str, targets: Sequence[Tar
     return replace(part, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(targets))
 
 
-def _read_all_elements(place: Place, stored: DatasetPart, taken: slice) -> NDArray[np.uint8] | None:
+def _read_all_elements(place: Location, stored: DatasetPart, taken: slice) -> NDArray[np.uint8] | None:
     """Read the bytes `taken` of all elements, chunk by chunk; None if missing chunks have a fill value."""
     index, dataset, nbytes = stored.chunk_index, place.dataset, stored.stored_element_nbytes
     is_filled = dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED

@@ -62,7 +62,7 @@ class Superblock(NamedTuple):
     base_address: int  # the origin of addresses: the bytes of the user block
 
 
-class Alike(NamedTuple):
+class HeaderBatch(NamedTuple):
     """The contents of the headers that match one template; every array has one entry per object."""
 
     template: Template
@@ -77,12 +77,12 @@ class Alike(NamedTuple):
     values: dict[str, Ints]
     said: dict[str, Bytes]  # (objects, bytes): the values of those attributes, if they are short
 
-    def of(self, fits: Bools) -> Alike:
+    def of(self, fits: Bools) -> HeaderBatch:
         """Return the selected objects."""
         which, address, nbytes, mask, dims, sides = (array[fits] for array in self[1:-2])
         values = {name: array[fits] for name, array in self.values.items()}
         said = {name: array[fits] for name, array in self.said.items()}
-        return Alike(self.template, which, address, nbytes, mask, dims, sides, values, said)
+        return HeaderBatch(self.template, which, address, nbytes, mask, dims, sides, values, said)
 
 
 def superblock_of(file: Any, file_nbytes: int) -> Superblock:
@@ -99,12 +99,12 @@ def raw_of(source: ByteSource, superblock: Superblock) -> Raw:
     return Raw(source=source, wide=wide, long=long, origin=np.array([base]), end=np.array([nbytes if is_usual else 0]))
 
 
-def read_headers(raw: Raw, addresses: Ints, attributes: Sequence[str] = ()) -> list[Alike]:
+def read_headers(raw: Raw, addresses: Ints, attributes: Sequence[str] = ()) -> list[HeaderBatch]:
     """Read the headers at some addresses; objects that only libhdf5 understands are omitted."""
     # In file order: a million headers in random order take 2.5 s sorted, and 3.6 s unsorted.
     remaining = np.argsort(addresses, kind="stable")
     remaining = remaining[addresses[remaining] >= 0]
-    batches, unknown, compared = list[Alike](), 0, 0
+    batches, unknown, compared = list[HeaderBatch](), 0, 0
     while len(remaining) and unknown < _MOST_UNKNOWN and compared < _COMPARED_EACH * len(addresses) + _COMPARED_MORE:
         template = template_of(raw.of(remaining[:1]), int(addresses[remaining[0]]), attributes)
         if template is None:
@@ -123,7 +123,7 @@ def read_headers(raw: Raw, addresses: Ints, attributes: Sequence[str] = ()) -> l
     return [batch for batch in batches if len(batch.which)]
 
 
-def _compared(template: Template, raw: Raw, which: Ints, addresses: Ints) -> tuple[Bools, Alike]:
+def _compared(template: Template, raw: Raw, which: Ints, addresses: Ints) -> tuple[Bools, HeaderBatch]:
     """Compare objects with a template; return which match, and the contents of all headers."""
     matched = match(template, raw, addresses)
     dims, sides = (matched.numbers(places, template.rank) for places in (template.dims, template.sides))
@@ -151,7 +151,7 @@ def _compared(template: Template, raw: Raw, which: Ints, addresses: Ints) -> tup
     values = {name: matched.where(place) if name else address for name, (place, _) in template.values.items()}
     short = {name: place for name, (place, _) in template.values.items() if name and place.nbytes <= _SHORT_NBYTES}
     contents = {name: matched.data[:, place.at : place.at + place.nbytes].copy() for name, place in short.items()}
-    return fits, Alike(template, which, address, nbytes, mask, dims, sides, values, contents)
+    return fits, HeaderBatch(template, which, address, nbytes, mask, dims, sides, values, contents)
 
 
 def looked_up(raw: Raw, groups: Ints, path: str) -> Ints:
@@ -184,7 +184,7 @@ def _lots(which: Ints, size: int, most: int) -> list[Ints]:
 # --- chunk indexes ------------------------------------------------------------------------------------------------
 
 
-def chunks_of(raw: Raw, headers: Alike) -> tuple[Bools, Chunks]:
+def chunks_of(raw: Raw, headers: HeaderBatch) -> tuple[Bools, Chunks]:
     """Return the chunks of objects: contiguous data, or chunks in B-trees, one-page fixed arrays or single chunks.
 
     The first result is a mask of the objects that were understood; the others have no chunks here and are left to

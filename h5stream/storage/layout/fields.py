@@ -687,7 +687,7 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Request:
     """The parsed source and fields of a user."""
 
     paths: tuple[str, ...]  # the files, in order
@@ -696,7 +696,7 @@ class Asked:
     of_pattern: tuple[bool, ...] = ()  # for each file, whether it matched a pattern
 
 
-def read_request(source: Source, fields: Fields) -> Asked:
+def read_request(source: Source, fields: Fields) -> Request:
     """Parse the arguments for the source and the fields."""
     sources = several(source, "a source")
     named = [named_by(one) for one in sources]
@@ -716,14 +716,14 @@ def read_request(source: Source, fields: Fields) -> Asked:
     if is_dataset and fields is not None:
         raise OptionError(f"the source is the dataset {name!r}, so it is the field; leave out fields=, or give a file")
     if is_dataset:
-        return Asked(paths=tuple(paths), group="", shape=sample_shape(name), of_pattern=of_pattern)
+        return Request(paths=tuple(paths), group="", shape=sample_shape(name), of_pattern=of_pattern)
     shape = None if fields is None else sample_shape(fields)
     for one in shape.fields if shape else ():
         of = one._file if isinstance(one, Field) else ""
         if of and not any(os.path.exists(path) and os.path.samefile(of, path) for path in paths):
             problem = f"the field {one.name!r} is a dataset of {of!r}, which is not among the files that are opened"
             raise OptionError(f"{problem}; all fields come from the source")
-    return Asked(paths=tuple(paths), group=name, shape=shape, of_pattern=of_pattern)
+    return Request(paths=tuple(paths), group=name, shape=shape, of_pattern=of_pattern)
 
 
 # --- sources: paths, patterns, and open h5py objects in place of their names

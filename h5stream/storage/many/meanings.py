@@ -8,7 +8,7 @@ import numpy as np
 from h5stream.base.names import Ints
 from h5stream.storage.decode import elements
 from h5stream.storage.file.meanings import meaning_of, text_of_value
-from h5stream.storage.headers.headers import Alike, Superblock
+from h5stream.storage.headers.headers import HeaderBatch, Superblock
 from h5stream.storage.headers.templates import Bytes, Raw
 from h5stream.storage.layout.heap import DOUBTFUL, values_of
 from h5stream.storage.layout.layout import Meaning
@@ -19,7 +19,7 @@ _AT_ONCE = 1024
 """Texts read in one call; in many files, each text is in a heap collection of its own."""
 
 
-def distinct_meanings(raw: Raw, headers: Alike, dataset: h5py.Dataset) -> tuple[list[Meaning], Ints]:
+def distinct_meanings(raw: Raw, headers: HeaderBatch, dataset: h5py.Dataset) -> tuple[list[Meaning], Ints]:
     """Return the distinct meanings of datasets, and the index of each one's; `dataset` is the first of them.
 
     Attributes that are not in the headers, or that are neither numbers nor text, are assumed to equal the first's.

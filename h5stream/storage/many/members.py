@@ -24,23 +24,23 @@ from h5stream.samples.packing import MEANINGS
 from h5stream.storage.decode import elements
 from h5stream.storage.decode.elements import (
     Meanings,
-    as_samples_have_it,
     joined_meanings,
     kind_of,
     may_be_sorted,
     meanings_of,
     same,
     same_type,
+    sample_value,
 )
 from h5stream.storage.decode.small_floats import dtype_of_float, shown
 from h5stream.storage.file.catalogue import Catalogue
-from h5stream.storage.file.discovery import dataset_at, is_there, means, once_of, refusal, thing_at, type_once
+from h5stream.storage.file.discovery import dataset_at, is_there, means, object_at, once_of, refusal, type_once
 from h5stream.storage.file.external import Guard, without_soft_links
 from h5stream.storage.file.groups import RawFile, checked
 from h5stream.storage.file.h5py_reader import compact_offset
 from h5stream.storage.file.meanings import meaning_of
 from h5stream.storage.file.stored import open_hdf5
-from h5stream.storage.headers.headers import ASK, Alike, Chunks, chunks_of, looked_up, read_headers
+from h5stream.storage.headers.headers import ASK, Chunks, HeaderBatch, chunks_of, looked_up, read_headers
 from h5stream.storage.headers.templates import CHUNKED, COMPACT, CONTIGUOUS, NOWHERE, Bools, Raw, is_sound, numbers_in
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.heap import DOUBTFUL
@@ -83,7 +83,7 @@ class ObjectMembers:
             self._addresses[path] = self.raw_file.inside(names, path) if is_inside else self.raw_file.addresses(names)
         return self._addresses[path]
 
-    def headers(self, path: str, attributes: Sequence[str]) -> list[Alike]:
+    def headers(self, path: str, attributes: Sequence[str]) -> list[HeaderBatch]:
         """Read the headers under a path in each member, with some of their attributes."""
         return self.raw_file.headers(self._header_addresses(path), attributes)
 
@@ -119,7 +119,7 @@ class FileMembers:
     def _roots(self) -> Ints:
         return root_addresses(self.raw)
 
-    def headers(self, path: str, attributes: Sequence[str]) -> list[Alike]:
+    def headers(self, path: str, attributes: Sequence[str]) -> list[HeaderBatch]:
         """Read the headers under a path in each file, with some of their attributes."""
         return read_headers(self.raw, looked_up(self.raw, self._roots, path), attributes)
 
@@ -134,7 +134,7 @@ class FileMembers:
         self.guard.check_links(file, path, file.filename)
         if not is_there(file, path, file.filename):
             return False
-        obj = thing_at(file, path or "/", file.filename)
+        obj = object_at(file, path or "/", file.filename)
         is_elsewhere = obj is not None and obj.file.filename != file.filename
         if is_elsewhere or without_soft_links(file, path).strip("/") != path:
             raise MixedStorageError(path)
@@ -462,7 +462,7 @@ class DatasetColumn(_ColumnBase):
         chunks[0] = np.repeat(np.arange(len(which)), counts)
         return chunks
 
-    def add_headers(self, members: Members, headers: list[Alike]) -> None:
+    def add_headers(self, members: Members, headers: list[HeaderBatch]) -> None:
         """Fill the entries of headers that are understood and have the reference's axes, or those of their template."""
         for group in headers:
             rank = group.template.rank
@@ -484,7 +484,7 @@ class DatasetColumn(_ColumnBase):
             self.shape_numbers[which] = self._shape_indices(sides)
             self._add_meanings(members, usual_group.of(understood))
 
-    def _add_meanings(self, members: Members, group: Alike) -> None:
+    def _add_meanings(self, members: Members, group: HeaderBatch) -> None:
         """Fill the meanings of members whose headers fit one template."""
         if not len(group.which):
             return
@@ -612,7 +612,7 @@ class ValueColumn(_ColumnBase):
         """The value of each member."""
         return self.table[""]
 
-    def add_headers(self, members: Members, headers: list[Alike]) -> None:
+    def add_headers(self, members: Members, headers: list[HeaderBatch]) -> None:
         """Read the values of members that have the first one's type and shape."""
         if self._is_shared:
             self.valid[:], self.kind[:] = True, 0
@@ -706,13 +706,13 @@ def read_value(
             if is_number and opened.dtype.itemsize <= 16 and opened.shape is not None and not member:
                 numbers = np.zeros(opened.shape, opened.dtype)
                 opened.read(*[h5py.h5s.ALL] * (0 if meaning.mark else 2), numbers)
-                return as_samples_have_it(numbers)
-    value = elements.value_as_asked(once_of(file, name, file.filename, guard), cast)
+                return sample_value(numbers)
+    value = elements.value_as_torch_bits(once_of(file, name, file.filename, guard), cast)
     if member and elements.compound_of(value) is None:
-        why = f": {name!r} is {_value_text(as_samples_have_it(value))}, and that of the first object is a compound"
+        why = f": {name!r} is {_value_text(sample_value(value))}, and that of the first object is a compound"
         raise refusal(file.filename, name, why, FieldLengthError)
     try:
-        return as_samples_have_it(elements.member_of(value, member))
+        return sample_value(elements.member_of(value, member))
     except (ValueError, KeyError):
         why = f": {name!r} has no member {':'.join(member)!r}, which that of the first object has"
         raise refusal(file.filename, name, why, FieldLengthError) from None
@@ -732,7 +732,7 @@ class BytesColumn(_ColumnBase):
         self.table["where"][which], self.table["nbytes"][which] = address, nbytes
         self.valid[which], self.kind[which] = True, kind
 
-    def add_headers(self, members: Members, headers: list[Alike]) -> None:
+    def add_headers(self, members: Members, headers: list[HeaderBatch]) -> None:
         """Fill the entries of headers that are understood and whose data are contiguous."""
         for number, group in enumerate(headers):
             if group.template.layout == CONTIGUOUS:

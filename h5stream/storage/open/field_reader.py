@@ -33,24 +33,24 @@ from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage.decode import elements
 from h5stream.storage.decode.columns import ColumnNames, ColumnPiece, axes_taken, selected_shape
-from h5stream.storage.decode.elements import as_samples_have_it, dtype_of
+from h5stream.storage.decode.elements import dtype_of, sample_value
 from h5stream.storage.decode.images import Images
 from h5stream.storage.decode.small_floats import shown, widened_dtype
 from h5stream.storage.file.discovery import (
     PARTS,
-    Thing,
+    FieldSource,
     categories_of,
     is_matrix,
     is_there,
+    object_at,
     refusal,
     region_rows,
     shape_of,
-    thing_at,
     why_not_opened,
 )
 from h5stream.storage.file.groups import ELSEWHERE, RawFile
 from h5stream.storage.file.meanings import check_is_number, meaning_of, packing_of
-from h5stream.storage.file.stored import OpenFile, Place, part_moved, part_of
+from h5stream.storage.file.stored import Location, OpenFile, part_moved, part_of
 from h5stream.storage.layout.axis_names import AxisNames, axis_names, chosen_by_name, moved, unlike_names
 from h5stream.storage.layout.fields import Field, SampleShape, Take, check_options, columns_wanted, not_ragged
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
@@ -94,7 +94,7 @@ class _PartBuilder:
     numbers: tuple[str, list[int]] | None = None  # the first field with {} in its name, and the numbers of its objects
     rows_dataset: tuple[OpenFile, str] | None = None  # the dataset that defines samples' rows: its file and name
     # datasets with rows for each sample, by what is read of them, with all fields that they fill
-    datasets: dict[tuple[object, ...], tuple[Place, Field, tuple[Along, ...], list[Target]]] = field(
+    datasets: dict[tuple[object, ...], tuple[Location, Field, tuple[Along, ...], list[Target]]] = field(
         default_factory=dict
     )
     parts: list[DatasetPart] = field(default_factory=list)  # parts that are complete: objects as rows
@@ -300,7 +300,7 @@ def _axes_before_columns(builder: _PartBuilder, spec: Field, source: OpenFile, s
 
 
 def _named_axes(
-    builder: _PartBuilder, spec: Field, node: Thing, source: OpenFile, along: tuple[Along, ...]
+    builder: _PartBuilder, spec: Field, node: FieldSource, source: OpenFile, along: tuple[Along, ...]
 ) -> tuple[AxisNames, ...]:
     """Return the names of the columns that a field takes; empty for objects, and for columns taken by position."""
     if builder.are_objects or spec.columns == (Ellipsis,) or node.member or len(node.dataset.shape) < 2:
@@ -397,7 +397,7 @@ def _objects_as_rows(
         why = f": {names[0]!r} is a single value, not a row; Objects(...) takes such, else write them as one dataset"
         raise _field_error(source, spec, why)
 
-    def describe(node: Thing) -> tuple[EntryLayout, DatasetPart]:
+    def describe(node: FieldSource) -> tuple[EntryLayout, DatasetPart]:
         steps = None if spec.ragged is not None else steps_of(spec.take.steps, builder.sequences, spec.name)
         along, shape = Extents.of(Objects("*")).take(node.dataset.shape, changed(spec, take=Take()), source.path)
         entry = _describe(builder, spec, node, shape if steps is None else (len(steps), *shape), steps)
@@ -473,20 +473,20 @@ def _add_constant(builder: _PartBuilder, spec: Field) -> Any:
     if spec.ragged is not None:  # type and shape follow once all values are read
         number = builder.add(_field(spec.name, object, cast=spec.dtype, ragged=spec.ragged))
         builder.constants.append(
-            (number, as_samples_have_it(elements.value_as_asked(builder.opened.once(spec.name), spec.dtype)))
+            (number, sample_value(elements.value_as_torch_bits(builder.opened.once(spec.name), spec.dtype)))
         )
         return number
     node = builder.opened.find(spec.name) if spec.missing and not builder.opened.is_attribute(spec.name) else None
     if spec.missing and (node is None or builder.are_objects):
         why = ": missing= is for datasets, not for attributes or single values of objects; leave it out, and change the"
         raise _field_error(builder.opened, spec, f"{why} batch in batch_transform=", OptionError)
-    value, stored = elements.value_as_asked(builder.opened.once(spec.name), spec.dtype), None
+    value, stored = elements.value_as_torch_bits(builder.opened.once(spec.name), spec.dtype), None
     first, dtype = len(builder.fields), elements.compound_of(value)
     for member, kind in _leaves_of(dtype, ()) if dtype is not None else [((), None)]:
         if kind is not None and kind.subdtype is not None and kind.subdtype[0].fields is not None:
             why = "an array of compounds inside a compound has no tensor form"
             raise _field_error(builder.opened, spec, f" is a compound, and of its member {':'.join(member)!r}: {why}")
-        one = as_samples_have_it(elements.member_of(value, member))
+        one = sample_value(elements.member_of(value, member))
         number = _add_value(builder, ":".join((spec.name, *member)), one, spec.dtype)
         builder.constants.append((number, one))
         if isinstance(one, np.ndarray) and one.dtype.kind in "iu":
@@ -504,7 +504,7 @@ def _add_value(builder: _PartBuilder, name: str, values: Any, cast: Any, *, is_s
     """Add a field of values in memory: a single one for all samples, or one for each."""
     if not isinstance(values, np.ndarray):
         return builder.add(_field(name, object, cast=cast))
-    shape, dtype = values.shape if is_single else values.shape[1:], elements.held_dtype(values.dtype)
+    shape, dtype = values.shape if is_single else values.shape[1:], elements.batch_dtype(values.dtype)
     return builder.add(_field(name, dtype, shape, cast=cast, unit=_time_unit(values.dtype)))
 
 
@@ -698,7 +698,7 @@ def _stretches(builder: _PartBuilder, lookup: LookupBuilder, spec: Field) -> tup
     if isinstance(spec.lookup, Bounds) and not opened.is_attribute(names[0]):
         node = opened.find(names[0])
         if h5py.check_ref_dtype(_inner_dtype(node)) is h5py.RegionReference:
-            of = None if spec.file else thing_at(opened.file, lookup.parts[-1].path, opened.path)
+            of = None if spec.file else object_at(opened.file, lookup.parts[-1].path, opened.path)
             return Between(*names * 2), [*region_rows(node, of, spec.name, opened.path)]
     return spec.lookup, [np.asarray(opened.numbers(name)).reshape(-1) for name in names]
 
@@ -878,7 +878,7 @@ def _lookup_of(builder: _PartBuilder, key: Key, spec: Field, from_user: LookupIn
 
 
 def _add_lookup_part(
-    builder: _PartBuilder, lookup: LookupBuilder, spec: Field, source: OpenFile, node: Thing | None = None
+    builder: _PartBuilder, lookup: LookupBuilder, spec: Field, source: OpenFile, node: FieldSource | None = None
 ) -> None:
     """Add a file's part of a looked-up dataset."""
     node = node or _dataset_with_rows(source, spec.name)
@@ -915,7 +915,7 @@ def _sources(builder: _PartBuilder, spec: Field) -> Iterator[OpenFile]:
         yield builder.opened.beside(path)
 
 
-def _dataset_with_rows(source: OpenFile, name: str) -> Thing:
+def _dataset_with_rows(source: OpenFile, name: str) -> FieldSource:
     """Return a dataset, or a member of it; raise if it has no axis of rows."""
     node = source.find(name)
     if not node.dataset.shape:
@@ -964,7 +964,7 @@ def _origin_column(builder: _PartBuilder, spec: Field) -> str:
 
 
 def _dataset_part(
-    builder: _PartBuilder, place: Place, spec: Field, along: tuple[Along, ...], targets: list[Target], *, start: int
+    builder: _PartBuilder, place: Location, spec: Field, along: tuple[Along, ...], targets: list[Target], *, start: int
 ) -> DatasetPart:
     """Return the part of a dataset; for images, with their lengths if another dataset holds these."""
     part = part_of(builder.opened, place, spec.name, spec.columns, along, targets, row_start=start)
@@ -1005,7 +1005,7 @@ def _other_file_error(source: OpenFile, name: str, what: str) -> H5StreamError:
     return refusal(source.path, name, f"{why} as the source, or as Field(..., file=)")
 
 
-def _row_selection(builder: _PartBuilder, node: Thing, spec: Field) -> tuple[tuple[int, ...], Steps | None]:
+def _row_selection(builder: _PartBuilder, node: FieldSource, spec: Field) -> tuple[tuple[int, ...], Steps | None]:
     """Return the shape that a sample of one or several rows has of a dataset, and its steps; None for one row."""
     steps = None if spec.lookup is not None else steps_of(spec.take.steps, builder.sequences, spec.name)
     if spec.take.axis not in (None, 0) or spec.take.scale:
@@ -1026,11 +1026,11 @@ def _row_selection(builder: _PartBuilder, node: Thing, spec: Field) -> tuple[tup
 
 
 def _describe(
-    builder: _PartBuilder, spec: Field, node: Thing, shape: tuple[int, ...], steps: Steps | None = None
+    builder: _PartBuilder, spec: Field, node: FieldSource, shape: tuple[int, ...], steps: Steps | None = None
 ) -> EntryLayout:
     """Return the entry of a dataset: its field, or one for each member of a compound, with the samples' shape."""
     layouts, targets = list[FieldLayout](), list[Target]()
-    whole: Any = elements.as_asked(_inner_dtype(node), spec.dtype)
+    whole: Any = elements.as_torch_bits(_inner_dtype(node), spec.dtype)
     if spec.decode:
         return _describe_image(builder, spec, _image_leaf(builder, spec, node, whole), steps, node.member)
     if spec.members:
@@ -1067,7 +1067,12 @@ def _target(
 
 
 def _field_layout(
-    builder: _PartBuilder, spec: Field, node: Thing, dtype: np.dtype[Any], shape: tuple[int, ...], steps: Steps | None
+    builder: _PartBuilder,
+    spec: Field,
+    node: FieldSource,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    steps: Steps | None,
 ) -> tuple[FieldLayout, elements.Leaf | None]:
     """Return the field of elements of a type other than a compound, and the position of its bytes in an element."""
     (dataset, path, member), ragged = node, spec.ragged
@@ -1075,7 +1080,7 @@ def _field_layout(
     is_value = ragged is not None and spec.lookup is None and not builder.are_objects
     items = elements.vlen_base(dtype) if is_value else None
     whole = elements.stored_as(dataset)
-    stored_dtype = elements.as_asked(
+    stored_dtype = elements.as_torch_bits(
         elements.plain_dtype(dtype_of(dataset)) if whole.is_whole else whole.dtype, spec.dtype
     )
     dtype, stored = (dtype, stored_dtype) if items is None else (items, items)
@@ -1091,7 +1096,7 @@ def _field_layout(
     layout = FieldLayout(
         name=name,
         kind=kind,
-        dtype=np.dtype(object) if base.kind == "O" else elements.held_dtype(base),
+        dtype=np.dtype(object) if base.kind == "O" else elements.batch_dtype(base),
         row_shape=(*shape, *inner_shape),
         steps=steps,
         at=spec.take.at,
@@ -1122,7 +1127,7 @@ def _unsupported_reason(spec: Field, dtype: np.dtype[Any], kind: str, member: tu
     return "ragged rows are of numbers, or with ragged='list' of texts and of values of variable length"
 
 
-def _image_leaf(builder: _PartBuilder, spec: Field, node: Thing, dtype: np.dtype[Any]) -> elements.Leaf | None:
+def _image_leaf(builder: _PartBuilder, spec: Field, node: FieldSource, dtype: np.dtype[Any]) -> elements.Leaf | None:
     """Return the position of an image in a row of bytes; None if images are values of variable length."""
     shape, leaf = node.dataset.shape, elements.bytes_leaf(dtype)
     rows, are_rows = shape[1:], builder.extents is None
@@ -1177,7 +1182,7 @@ def _check_members(builder: _PartBuilder, spec: Field, dtype: np.dtype[Any]) -> 
         raise _field_error(builder.opened, spec, f"{why}make a field for each")
 
 
-def _inner_dtype(node: Thing) -> Any:
+def _inner_dtype(node: FieldSource) -> Any:
     """Return the type of the elements of a dataset, or of their member."""
     dtype: Any = elements.plain_dtype(dtype_of(node.dataset))
     for part in node.member:

@@ -18,7 +18,7 @@ from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Ragged, changed
 from h5stream.samples.space import Along, Space, joined_space
 from h5stream.storage.decode.columns import column_pieces
-from h5stream.storage.decode.elements import Meanings, held_dtype, joined_meanings, same_type
+from h5stream.storage.decode.elements import Meanings, batch_dtype, joined_meanings, same_type
 from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.meanings import warn_of_meanings, with_joint_packings, without_packings
 from h5stream.storage.file.stored import part_moved
@@ -176,8 +176,8 @@ def with_rows_of_values(layout: SampleLayout) -> SampleLayout:
         if values and isinstance(values[0], np.ndarray):
             row_shape = () if field.ragged.form == ARRAYS else values[0].shape[1:]
             unit = str(values[0].dtype) if values[0].dtype.kind in "mM" else ""
-            fields[number] = replace(field, dtype=held_dtype(values[0].dtype), row_shape=row_shape, unit=unit)
-            values = [value.view(held_dtype(value.dtype)) for value in values if isinstance(value, np.ndarray)]
+            fields[number] = replace(field, dtype=batch_dtype(values[0].dtype), row_shape=row_shape, unit=unit)
+            values = [value.view(batch_dtype(value.dtype)) for value in values if isinstance(value, np.ndarray)]
         elif field.ragged.form != "list":
             why = "is of texts, or of values that are no numbers, which come in lists: ragged='list'"
             raise OptionError(f"field {field.name!r} {why}, and not {field.ragged.form!r}")

@@ -33,7 +33,7 @@ from h5stream.samples.ragged import DENSE
 from h5stream.samples.segments import Segmentation, edges_over, in_memory
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
 from h5stream.samples.table import GROUP, ROW, Table, groups_in, table_space
-from h5stream.storage.decode.elements import held_dtype
+from h5stream.storage.decode.elements import batch_dtype
 from h5stream.storage.decode.filters import DecodeError
 from h5stream.storage.decode.images import COLOURS, LOOKED_AT, Images, decode_image, palette_bits
 from h5stream.storage.decode.small_floats import held_as, shown, widened, widened_dtype
@@ -44,7 +44,16 @@ from h5stream.storage.file.groups import FILES, RawFile, edges_in, groups_of
 from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.file.meanings import warn_of_meanings, with_packings
 from h5stream.storage.file.stored import Files, OpenFile, open_hdf5
-from h5stream.storage.layout.fields import Asked, Field, Fields, SampleShape, Source, beside, read_request, sample_shape
+from h5stream.storage.layout.fields import (
+    Field,
+    Fields,
+    Request,
+    SampleShape,
+    Source,
+    beside,
+    read_request,
+    sample_shape,
+)
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.open.field_reader import read_fields
@@ -74,12 +83,12 @@ _KINDS = "Sequences(...), Rows(...), Objects(...), Table(...) or Boxes(...)"
 
 
 def open_layout(
-    source: Source | Asked, fields: Fields = None, *, samples: SampleKind | None = None, allow_external: bool = False
+    source: Source | Request, fields: Fields = None, *, samples: SampleKind | None = None, allow_external: bool = False
 ) -> SampleLayout:
     """Open files, find the fields in each, and return the layout of a sample."""
     if samples is not None and not isinstance(samples, SampleKind):
         raise OptionError(f"samples= takes {_KINDS}, such as Sequences(16, of='data/*'), not {samples!r}")
-    request = source if isinstance(source, Asked) else read_request(source, fields)
+    request = source if isinstance(source, Request) else read_request(source, fields)
     files = Files(request.paths)
     builder = _read_parts(request, files, samples, allow_external)
     shape, lookup_builders = builder.shape, builder.lookups
@@ -173,7 +182,7 @@ class _LayoutBuilder:
         self.starts.append(self.rows + part.rows)
 
 
-def _read_parts(request: Asked, files: Files, samples: SampleKind | None, allow_external: bool) -> _LayoutBuilder:
+def _read_parts(request: Request, files: Files, samples: SampleKind | None, allow_external: bool) -> _LayoutBuilder:
     """Find the fields in all files: objects stored in the same way together, all others one by one."""
     fields = [one for one in request.shape.fields if isinstance(one, Field)] if request.shape else []
     others = (path for one in fields for path in one.file)
@@ -191,7 +200,7 @@ def _read_parts(request: Asked, files: Files, samples: SampleKind | None, allow_
     return _read_one_by_one(request, shape, files, samples, guard)
 
 
-def _with_places(shape: SampleShape, request: Asked, samples: SampleKind | None, guard: Guard) -> SampleShape:
+def _with_places(shape: SampleShape, request: Request, samples: SampleKind | None, guard: Guard) -> SampleShape:
     """Return the shape with its fields beside groups or objects, such as "/labels/*", resolved.
 
     A name that exists in the first file, with its star, is taken literally.
@@ -216,7 +225,7 @@ def _with_places(shape: SampleShape, request: Asked, samples: SampleKind | None,
 
 
 def _read_one_by_one(
-    request: Asked, shape: SampleShape, files: Files, samples: SampleKind | None, guard: Guard
+    request: Request, shape: SampleShape, files: Files, samples: SampleKind | None, guard: Guard
 ) -> _LayoutBuilder:
     """Find the fields in each file or group, opening one at a time; similar groups are derived from the first."""
     builder = _LayoutBuilder(shape)
@@ -253,7 +262,7 @@ def _read_one_by_one(
 
 
 def _existing_groups(
-    opened: OpenFile, builder: _LayoutBuilder, request: Asked, samples: SampleKind | None
+    opened: OpenFile, builder: _LayoutBuilder, request: Request, samples: SampleKind | None
 ) -> list[tuple[str, str]]:
     """Return the groups of a file like `_groups`, without missing ones if they may be left out."""
     try:
@@ -277,12 +286,12 @@ def _skips(samples: SampleKind | None) -> bool:
     return isinstance(samples, Objects | Rows | Sequences | Boxes) and samples.missing == "skip"
 
 
-def _is_from_pattern(opened: OpenFile, request: Asked) -> bool:
+def _is_from_pattern(opened: OpenFile, request: Request) -> bool:
     return opened.number < len(request.of_pattern) and request.of_pattern[opened.number]
 
 
 def _leaves_out(
-    opened: OpenFile, builder: _LayoutBuilder, group: str, request: Asked, samples: SampleKind | None
+    opened: OpenFile, builder: _LayoutBuilder, group: str, request: Request, samples: SampleKind | None
 ) -> bool:
     """Return whether a file, or a group of it, that lacks a field is left out; if so, count it."""
     is_left_out = _skips(samples)
@@ -327,7 +336,7 @@ def _read_group(opened: OpenFile, builder: _LayoutBuilder, group: str, samples: 
 
 
 def _read_stacked(
-    request: Asked, shape: SampleShape, files: Files, samples: Objects, guard: Guard
+    request: Request, shape: SampleShape, files: Files, samples: Objects, guard: Guard
 ) -> _LayoutBuilder | None:
     """Read objects, or files, as rows of one dataset for each field; None if they must be read one by one."""
     builder, key, of_files = _LayoutBuilder(shape), _catalogue_key(request.group, shape, samples), samples.of == FILES
@@ -342,7 +351,7 @@ def _read_stacked(
         def read_files() -> FileParts:
             return file_rows(files, identity, catalogue, inside, request.group, samples, guard, builder.lookups)
 
-        with opening().here_and_there():
+        with opening().without_prefetching():
             part = load_or_find(catalogue, builder.lookups, read_files)
         if part is None:
             return None
@@ -362,7 +371,7 @@ def _read_stacked(
 
 
 def _read_objects(
-    opened: OpenFile, raw: RawFile, request: Asked, samples: Objects, builder: _LayoutBuilder
+    opened: OpenFile, raw: RawFile, request: Request, samples: Objects, builder: _LayoutBuilder
 ) -> FileParts | None:
     """Return the objects of one file as rows; None if they must be read one by one."""
 
@@ -414,7 +423,7 @@ def _group_error(error: FieldNotFoundError, samples: SampleKind | None) -> Field
 
 
 def _groups(
-    file: h5py.File, request: Asked, samples: SampleKind | None, number: int, guard: Guard
+    file: h5py.File, request: Request, samples: SampleKind | None, number: int, guard: Guard
 ) -> list[tuple[str, str]]:
     """Return the groups of a file that hold rows: their paths, and the names that a table has for them."""
     where = request.paths[number], guard, _member_kind(request)
@@ -431,7 +440,7 @@ def _samples_text(samples: SampleKind | None) -> str:
     return "Objects({})" if isinstance(samples, Objects) else "of={}"
 
 
-def _member_kind(request: Asked) -> Any:
+def _member_kind(request: Request) -> Any:
     """Return the type of the objects that hold rows: groups, or datasets if a field is ``"."`` or a member of it."""
     specs = () if request.shape is None else request.shape.fields
     are_datasets = any(isinstance(one, Field) and one.name.partition(":")[0] == "." for one in specs)
@@ -461,7 +470,7 @@ def _columns(
         values: Any = [file.constants[place][1] for file in files]
         if isinstance(first, np.ndarray) and layout.fields[number].ragged is None:
             values = np.concatenate(values) if are_objects else np.stack(values)
-            values = values.view(held_dtype(values.dtype))
+            values = values.view(batch_dtype(values.dtype))
         elif are_objects:
             values = [*itertools.chain(*values)]
         yield number, SampleColumn(values) if are_objects else SampleColumn(values, layout.file_starts, by_rows=True)
@@ -530,7 +539,7 @@ def _can_hold(dtype: np.dtype[Any], number: float) -> bool:
     )
 
 
-def _requested_shape(request: Asked, samples: SampleKind | None, guard: Guard) -> SampleShape:
+def _requested_shape(request: Request, samples: SampleKind | None, guard: Guard) -> SampleShape:
     """Return the requested fields or, if none are named, all datasets of the first group with rows."""
     if request.shape is not None:
         return request.shape

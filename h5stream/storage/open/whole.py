@@ -34,7 +34,7 @@ from h5stream.samples.whole import (
 from h5stream.storage.decode.images import format_of
 from h5stream.storage.file.discovery import is_hard_link, is_matrix, some_of, spread
 from h5stream.storage.file.stored import open_hdf5
-from h5stream.storage.layout.fields import Asked
+from h5stream.storage.layout.fields import Request
 from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.source.handles import DAMAGE
 from h5stream.storage.source.stores import is_address
@@ -54,7 +54,7 @@ class _Contents(NamedTuple):
     images: Mapping[str, str] = MappingProxyType({})  # the formats of datasets that are one encoded image
 
 
-def hint_of_rows(request: Asked, layout: SampleLayout) -> str:
+def hint_of_rows(request: Request, layout: SampleLayout) -> str:
     """Return a hint on what to write if the requested rows do not seem to be the samples; else empty."""
     names = [*dict.fromkeys(parts[0].path.strip("/") for parts in layout.datasets)]
     first, *others = request.paths
@@ -72,7 +72,7 @@ def hint_of_rows(request: Asked, layout: SampleLayout) -> str:
 # --- files
 
 
-def _hint_of_files(request: Asked, layout: SampleLayout, names: Sequence[str]) -> str:
+def _hint_of_files(request: Request, layout: SampleLayout, names: Sequence[str]) -> str:
     chosen, contents = spread(request.paths, _MOST_SAMPLED), list[_Contents]()
     if any(map(is_address, chosen)):  # use the layout alone: opening a file would send requests
         by_path = defaultdict[str, dict[str, Shape]](dict)
@@ -111,7 +111,7 @@ def _fields_code(fields: Mapping[str, str]) -> str:
 # --- one file: groups, datasets, parts of a sparse matrix
 
 
-def _hint_inside(file: h5py.File, request: Asked, names: Sequence[str]) -> str:
+def _hint_inside(file: h5py.File, request: Request, names: Sequence[str]) -> str:
     group = os.path.commonpath([posixpath.dirname(name) for name in names])
     if group and is_matrix(file[group]):
         what = f"{group} is a sparse matrix, and {names_text(names)} hold its values one by one"

@@ -110,7 +110,7 @@ class Opening:
         return [self._identities[address] for address in addresses]
 
     @contextlib.contextmanager
-    def here_and_there(self) -> Iterator[None]:
+    def without_prefetching(self) -> Iterator[None]:
         """Disable prefetching for a block that opens only some of the objects."""
         following, self._next = self._next, iter(())
         try:
