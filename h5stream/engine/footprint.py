@@ -337,7 +337,7 @@ def least_that_fits(sized: Callable[[int], Footprint], budget: int, most: int = 
     return size
 
 
-class _Reading(NamedTuple):
+class _WindowChoice(NamedTuple):
     """One way to read an epoch."""
 
     rows: int  # of a window
@@ -350,7 +350,7 @@ class _Reading(NamedTuple):
 
 def _ways(
     shape: Shape, batch_size: int, window: int | str, memory_budget: int, shuffle: bool, most_rows: int | None
-) -> Iterator[_Reading]:
+) -> Iterator[_WindowChoice]:
     """Yield the ways to read an epoch, the best first."""
     rows = shape.wished_rows(window, batch_size)
     if window == "auto" and most_rows is not None:
@@ -362,7 +362,7 @@ def _ways(
     def room(share: int) -> int:
         return memory_budget - max(memory_budget // share, shape.scratch.nbytes) - shape.fixed_nbytes
 
-    def whole(rows: int) -> _Reading:
+    def whole(rows: int) -> _WindowChoice:
         """Return windows of so many rows that are read whole."""
         first = rows if window == "all" else min(rows, shape.first_rows(batch_size))
         # A window ends at a block's edge, and its last batch may go on in the next.
@@ -371,7 +371,7 @@ def _ways(
         # A batch of each may go on in the next window; and no more than the end of one epoch and the next one.
         most = min(math.ceil(together / batch_size) + 4, 2 * math.ceil(shape.rows / batch_size))
         least = shape.batches_of(held, batch_size)
-        return _Reading(rows, first, held, (least, max(least, most)), is_auto=window == "auto")
+        return _WindowChoice(rows, first, held, (least, max(least, most)), is_auto=window == "auto")
 
     if window == "auto":
         if shape.two_nbytes(rows, batch_size) > room(SCRATCH_SHARE if most_rows is None else LEAST_SCRATCH_SHARE):
@@ -385,10 +385,10 @@ def _ways(
     if window == "all" and shape.anywhere:
         # What is read in file order is faster by half; this is for what does not fit so.
         most = 2 * max(AUTO_BATCHES, AT_ONCE_NBYTES // (shape.batch_nbytes(batch_size) + OPEN_NBYTES))
-        yield _Reading(rows, rows, rows, (2, most), gathers=True)
+        yield _WindowChoice(rows, rows, rows, (2, most), gathers=True)
 
 
-def _fitted(shape: Shape, windows: _Reading, batch_size: int, memory_budget: int, threads: int) -> Footprint:
+def _fitted(shape: Shape, windows: _WindowChoice, batch_size: int, memory_budget: int, threads: int) -> Footprint:
     """Return the footprint with as many slots and threads as fit the budget, or the smallest one."""
     scratch, slot = shape.scratch, shape.batch_nbytes(batch_size) + OPEN_NBYTES
     held, (least, most) = windows.held, windows.slots
