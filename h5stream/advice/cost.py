@@ -414,7 +414,7 @@ def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Runs], flo
     count = len(order.window_edges) - 1
     chunks = max(order.blocks.count, -(-part.rows // part.chunk_rows) * len(part.pieces))
     taken = min(count, max(1, count * PLANNED_CHUNKS // max(1, chunks)))
-    # The last of each stretch, since the first windows of an epoch are untypically small.
+    # The last of each stretch, since the first windows of an epoch are atypically small.
     windows = [order.window_ranges((k + 1) * count // taken - 1) for k in range(taken)]
     return windows, order.rows / max(1, sum(int((ends - begins).sum()) for begins, ends in windows))
 
