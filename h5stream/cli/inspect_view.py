@@ -126,7 +126,7 @@ def _members(entry: DatasetEntry, width: int, most: int | None) -> Iterator[Text
 
 
 def _is_shown(entry: DatasetEntry) -> bool:
-    """Tell whether it matters how a dataset is reached: it has rows, or it is damaged and nothing is known of it."""
+    """Return whether it matters how a dataset is reached: it has rows, or it is damaged and nothing is known of it."""
     return bool(entry.rows) or entry.layout == DAMAGED
 
 

@@ -603,7 +603,7 @@ def _seam_rows(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]])
 
 
 def _rows_anywhere(datasets: Iterable[tuple[DatasetPart, ...]]) -> bool:
-    """Tell whether rows that need no decoding can be read one by one: reads must not be for a few bytes."""
+    """Return whether rows that need no decoding can be read one by one: reads must not be for a few bytes."""
     reads = nbytes = 0
     for parts in datasets:
         unlike = {

@@ -320,7 +320,7 @@ def rows_of_values(values: Sequence[NDArray[Any]], field: FieldLayout) -> Ragged
 
 
 def is_widened(dtype: np.dtype[Any]) -> bool:
-    """Tell whether a kernel takes column numbers of a type as wider ones: its own are signed."""
+    """Return whether a kernel takes column numbers of a type as wider ones: its own are signed."""
     return dtype.kind == "u" and dtype.itemsize < 4
 
 

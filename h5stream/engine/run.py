@@ -197,7 +197,7 @@ class Run:
         return self._open.ready
 
     def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
-        """Change how many batches may be open; `passed_on` were handed over and count until they are let go."""
+        """Change how many batches may be open; `passed_on` were handed over and count until they are released."""
         with self._lock:
             self._open.most, self._open.passed_on = max_open_batches, passed_on
             self._tell_of_room()

@@ -189,7 +189,7 @@ class Kept:
         return Placement.by_number(first[counts > 0], counts[counts > 0])
 
     def has(self, number: int, placement: Placement) -> bool:
-        """Tell whether rows of a dataset, in any order, are all there; spans only where all of the dataset is."""
+        """Return whether rows of a dataset, in any order, are all there; spans only where all of the dataset is."""
         chunks = self._chunks.get(number)
         if chunks is None or self.is_whole:
             return chunks is not None
@@ -233,7 +233,7 @@ class Kept:
         return min(counts)
 
     def _copying(self, plan: Native, placement: Placement, low: int, high: int) -> Task:
-        """Return the task that copies some of the rows; it keeps the memory, which `trim` may let go of."""
+        """Return the task that copies some of the rows; it keeps the memory, which `trim` may release."""
         part = plan._replace(first=low, last=high)
         own = np.array([low]), np.array([high])
         return Task(shared=placement, own=own, bring=functools.partial(self._copy, part), native=part)
@@ -243,7 +243,7 @@ class Kept:
             raise_if_stopped()
 
     def _is_far(self, placement: Placement) -> bool:
-        """Tell whether no cache holds the rows that come next."""
+        """Return whether no cache holds the rows that come next."""
         return self.nbytes > CACHED_NBYTES and not is_ascending(placement.rows)
 
     # --- how rows of datasets land, of which those of chunks that were decoded before are here ---
@@ -338,7 +338,7 @@ class _Chunks:
         self.is_all = bool((np.array(counts) * self._lengths >= [part.rows for part in parts]).all())
 
     def have(self, rows: Places) -> bool:
-        """Tell whether the chunks of all these rows are there."""
+        """Return whether the chunks of all these rows are there."""
         for piece in pieces(len(rows)):
             of = np.searchsorted(self._starts, rows[piece], side="right") - 1 if len(self._starts) > 1 else 0
             chunk = self._edges[of] + (rows[piece] - self._starts[of]) // self._lengths[of]
