@@ -47,7 +47,7 @@ def test_a_foreign_library_has_one_home(path):
             assert {place, room} & HOMES[library], f"{place} imports {library}, whose home is {HOMES[library]}"
 
 
-MOST_LINES = 45
+MOST_LINES = 80
 # What is longer than that, and how long it may be; nothing new belongs here.
 LONGER: dict[str, int] = {}
 
