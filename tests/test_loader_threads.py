@@ -21,12 +21,13 @@ from inner import (
 from making import corrupt_chunk
 from sample_files import eventually, gate, in_thread, open_descriptors, reader_threads, write_sample
 
-from h5stream import H5StreamLoader, Sequences, Weighted
+from h5stream import H5Dataset, H5StreamLoader, Sequences, Weighted
 from h5stream.engine.batches import PlannedWindow
 from h5stream.engine.reader import RowReader
-from h5stream.engine.run import Run
+from h5stream.engine.run import Engine, Run
 from h5stream.errors import CorruptChunkError, LoaderClosedError, LoaderTimeoutError
 from h5stream.loader.epoch import Iterations, LoaderIterator
+from h5stream.repacking import repack
 from h5stream.storage.source.stores import raise_if_stopped, stop_asked
 
 
@@ -173,6 +174,18 @@ def test_what_ctrl_c_left_begun_before_anybody_had_it_ends(sample, monkeypatch, 
     assert not ahead_of(loader)
     assert sum(len(y) for _, y in loader) == 4000
     loader.close()
+
+
+@pytest.mark.parametrize("use", ["statistics", "repack"])
+def test_what_ctrl_c_left_begun_of_a_pass_over_the_file_ends(sample, tmp_path, monkeypatch, use):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    around(monkeypatch, Engine, "begin", after=interrupt)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        H5Dataset(sample.path, "x").statistics() if use == "statistics" else repack(sample.path, tmp_path / "b.h5")
+    assert caught.traceback  # it keeps the frames, and so the pass, which ended all the same
+    assert reader_threads() == []
 
 
 def test_an_epoch_that_cannot_begin_leaves_another_one_as_it_was(sample, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -324,15 +325,14 @@ def read_through(
     )
     slot_format = SlotFormat.for_rows(layout.fields, batch_rows)
     slots = functools.partial(SlotRing, slot_format.nbytes, most_slots=size.max_open_batches)
-    engine = Engine(RowReader(layout, {}, size.kept), slot_format, slots, threads=size.threads)
     order = EpochOrder(blocks, settings).as_filled(size.batches_at_once)
-    run = engine.begin(order, 0, max_open_batches=size.max_open_batches)
-    try:
+    # Which ends the pass, also one that Ctrl-C cuts short as it begins.
+    with contextlib.closing(
+        Engine(RowReader(layout, {}, size.kept), slot_format, slots, threads=size.threads)
+    ) as engine:
+        run = engine.begin(order, 0, max_open_batches=size.max_open_batches)
         while (batch := run.next_batch()) is not None:
             yield batch, slot_format
-    finally:
-        run.stop()
-        engine.close()
 
 
 def _values_of(batch: ReadyBatch, slot_format: SlotFormat, number: int, field: FieldLayout) -> Any:

@@ -433,21 +433,24 @@ def _decoded(
     threads, together = limits.cpus(), _chunks_together(dataset, chunk_rows, order)
     slot_format, nbytes = SlotFormat.for_rows(dataset.layout.fields, chunk_rows), chunk_rows * dataset.row_nbytes
     slots = functools.partial(SlotRing, slot_format.nbytes)
-    engine = Engine(RowReader(dataset.layout), slot_format, slots, threads=threads)
     spans = [(start, min(start + chunk_rows, dataset.rows)) for start in range(0, dataset.rows, chunk_rows)]
-    run = engine.begin(
-        ListedOrder(
-            listed=(np.arange(*span, dtype=np.int64) if order is None else order[slice(*span)] for span in spans),
-            together=together,
-            total_rows=dataset.rows,
-            batches=len(spans),
-        ),
-        0,
-        # A shuffle fills its memory with one window; otherwise the next one is decoded while this one is written.
-        max_open_batches=together if order is not None else 2 * together,
-    )
     waiting: collections.deque[tuple[int, int, Slot, Future[_Encoded]]] = collections.deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="h5stream-encode") as pool:
+    with (
+        ThreadPoolExecutor(threads, thread_name_prefix="h5stream-encode") as pool,
+        # Which ends the pass, also one that Ctrl-C cuts short as it begins.
+        contextlib.closing(Engine(RowReader(dataset.layout), slot_format, slots, threads=threads)) as engine,
+    ):
+        run = engine.begin(
+            ListedOrder(
+                listed=(np.arange(*span, dtype=np.int64) if order is None else order[slice(*span)] for span in spans),
+                together=together,
+                total_rows=dataset.rows,
+                batches=len(spans),
+            ),
+            0,
+            # A shuffle fills its memory with one window; otherwise the next one is decoded while this one is written.
+            max_open_batches=together if order is not None else 2 * together,
+        )
         try:
             while (batch := run.next_batch()) is not None or waiting:
                 if batch is not None:
@@ -460,7 +463,6 @@ def _decoded(
         finally:
             run.stop()
             pool.shutdown(cancel_futures=True)
-            engine.close()
 
 
 def _chunks_together(dataset: survey.RawDataset, chunk_rows: int, order: _Order) -> int:
