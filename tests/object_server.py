@@ -17,9 +17,9 @@ class ObjectServer(Server):
 
     def __init__(self, folder, port=0, tls=None):
         super().__init__(folder, Distance(latency_ms=0, connection_mb_s=math.inf, total_mb_s=math.inf))
-        begun, self._connections = queue.SimpleQueue(), {}
+        begun, self._tls, self._connections = queue.SimpleQueue(), tls, set()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(begun, port, tls)), name="object-server", daemon=True
+            target=lambda: asyncio.run(self._run(begun, port)), name="object-server", daemon=True
         )
         self._thread.start()
         self._loop, self._ended, port = begun.get()
@@ -27,26 +27,40 @@ class ObjectServer(Server):
 
     async def serve(self, reader, writer):
         """Answer the requests of a connection until it is closed, also at the other end."""
-        self._connections[writer] = asyncio.current_task()
+        if self._tls and not await self._shake_hands(writer):
+            return
+        self._connections.add(writer)
         try:
             await super().serve(reader, writer)
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
         finally:
-            del self._connections[writer]
+            self._connections.remove(writer)
 
-    async def _run(self, begun, port, tls):
-        server, ended = await asyncio.start_server(self.serve, "127.0.0.1", port, ssl=tls), asyncio.Event()
+    async def _shake_hands(self, writer):
+        """Begin TLS here and not by the listening socket, whose handshakes nobody could end; return whether it began."""
+        try:
+            await writer.start_tls(self._tls)
+        except (OSError, asyncio.CancelledError):  # the other end broke it off, or the server ends
+            return False
+        return True
+
+    async def _run(self, begun, port):
+        server, ended = await asyncio.start_server(self.serve, "127.0.0.1", port), asyncio.Event()
         begun.put((asyncio.get_running_loop(), ended, server.sockets[0].getsockname()[1]))
         await ended.wait()
+        for _ in range(5):  # connections that wait are accepted, and begin: with `close` they would be lost half made
+            await asyncio.sleep(0)
         server.close()
-        await asyncio.sleep(0)  # those that were just accepted begin
-        connections = dict(self._connections)
-        for writer, task in connections.items():
-            writer.transport.abort()  # what waits to be sent would keep it open
-            task.cancel()
-        closed = (writer.wait_closed() for writer in connections)
-        await asyncio.gather(*closed, *connections.values(), return_exceptions=True)
+        # A connection is served or in a handshake; each task may be followed by another.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            writers = tuple(self._connections)
+            for task in tasks:
+                task.cancel()
+            for writer in writers:
+                writer.transport.abort()  # what waits to be sent would keep it open
+            await asyncio.gather(*tasks, *(writer.wait_closed() for writer in writers), return_exceptions=True)
+            await asyncio.sleep(0)  # sockets are closed
 
     def __enter__(self):
         return self

@@ -27,7 +27,7 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Engine, Run
 from h5stream.errors import CorruptChunkError, LoaderClosedError, LoaderTimeoutError
 from h5stream.loader.epoch import Iterations, LoaderIterator
-from h5stream.repacking import repack
+from h5stream.repacking.repack import repack
 from h5stream.storage.source.stores import raise_if_stopped, stop_asked
 
 
@@ -178,7 +178,7 @@ def test_what_ctrl_c_left_begun_before_anybody_had_it_ends(sample, monkeypatch, 
 
 @pytest.mark.parametrize("use", ["statistics", "repack"])
 def test_what_ctrl_c_left_begun_of_a_pass_over_the_file_ends(sample, tmp_path, monkeypatch, use):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     around(monkeypatch, Engine, "begin", after=interrupt)
