@@ -38,7 +38,7 @@ class ObjectServer(Server):
             self._connections.remove(writer)
 
     async def _shake_hands(self, writer):
-        """Begin TLS here and not by the listening socket, whose handshakes nobody could end; return whether it began."""
+        """Begin TLS here, since nobody could end a handshake of the listening socket; return whether it began."""
         try:
             await writer.start_tls(self._tls)
         except (OSError, asyncio.CancelledError):  # the other end broke it off, or the server ends
