@@ -32,9 +32,9 @@ from h5stream.engine.slots import Memory, SlotFormat, map_memory
 from h5stream.engine.statistics import Tally
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, epoch_blocks, numbers, row_numbers, select_rows
-from h5stream.order.epoch import Window
 from h5stream.order.places import Places, is_ascending, place_dtype
 from h5stream.order.weights import SourceShares, random_samples, samples_of_segments
+from h5stream.order.window import Window
 from h5stream.samples.boxes import ROWS
 from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences

@@ -21,7 +21,8 @@ from h5stream.loader.position import Cursor, Progress
 from h5stream.loader.route import Route, route_for
 from h5stream.loader.settings import Settings
 from h5stream.loader.state import EpochPosition
-from h5stream.order.epoch import EpochOrder, Order
+from h5stream.order.epoch import EpochOrder
+from h5stream.order.window import Order
 from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.source.stores import NOTHING, StoreUsage
 from h5stream.workers.processes import checked_method

@@ -21,11 +21,13 @@ from h5stream.loader.arguments import DrawnSeed, drawn_seed
 from h5stream.loader.draws import places_of
 from h5stream.loader.position import Cursor, current_ranks
 from h5stream.loader.state import check_same
-from h5stream.order.epoch import FEW_BLOCKS, EpochOrder, Order, Quality, distinct, forecast, is_weak
+from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
 from h5stream.order.permutation import VERSION
+from h5stream.order.quality import FEW_BLOCKS, Quality, distinct, forecast, is_weak
 from h5stream.order.users import CheckedOrder
 from h5stream.order.weights import DrawnBlocks
+from h5stream.order.window import Order
 from h5stream.storage.layout.layout import SampleLayout
 
 
@@ -294,7 +296,7 @@ def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) ->
             yield listed[np.argsort(within)].tolist()
 
 
-# --- warnings of weak shuffles; see `order.epoch.is_weak` ------------------------------------------------
+# --- warnings of weak shuffles; see `order.quality.is_weak` ------------------------------------------------
 
 
 _LARGE_CHUNK_NBYTES = 4 * 1024 * 1024
