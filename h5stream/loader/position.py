@@ -28,8 +28,7 @@ from h5stream.loader.state import (
     settings_fingerprint,
 )
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import EpochOrder
-from h5stream.order.line import OrderSettings, TakenBatches
+from h5stream.order.epoch import EpochOrder, OrderSettings, TakenBatches
 from h5stream.order.users import CheckedOrder, ListedOrder, Ranks, SamplerOrder
 from h5stream.order.weights import DrawnBlocks, EpochDraws, PlannedDraws, drawn_blocks
 from h5stream.order.window import Order

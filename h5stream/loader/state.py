@@ -12,7 +12,7 @@ from h5stream.dataset.dataset import H5Dataset
 from h5stream.errors import StateError
 from h5stream.loader.settings import Settings
 from h5stream.order.blocks import Blocks, block_rows
-from h5stream.order.line import OrderSettings, TakenBatches
+from h5stream.order.epoch import OrderSettings, TakenBatches
 from h5stream.order.users import Ranks
 from h5stream.order.weights import digest
 from h5stream.samples.space import Space
