@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, Self
 
 from h5stream.device.cuda import CudaBackend
 from h5stream.engine.assemble import Assembler
@@ -17,6 +17,7 @@ from h5stream.engine.run import STOP_S, Engine, Run, check_process
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.statistics import clock
 from h5stream.errors import LoaderClosedError
+from h5stream.loader.options import Batch
 from h5stream.loader.position import Cursor, Progress
 from h5stream.loader.route import Route, route_for
 from h5stream.loader.settings import Settings
@@ -63,7 +64,7 @@ class Iterations:
             if field.kind == "object" or field.is_listed or field.is_of_values:
                 self._reads_windows_ahead = False
 
-    def begin(self, loader: Any) -> LoaderIterator:
+    def begin(self, loader: Any) -> LoaderIterator[Any]:
         """Begin the next iteration of the loader: the one that was started ahead for it, or a new one."""
         start = self.cursor.next_start()
         # If epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is wasted work.
@@ -81,7 +82,7 @@ class Iterations:
                     ahead[-1]()
                 self.drop_ahead()
                 run, progress = self._begun(start, most)
-            iterator = LoaderIterator(loader, self, run, progress)
+            iterator: LoaderIterator[Any] = LoaderIterator(loader, self, run, progress)
         self.cursor.move_to(progress, iterator)
         return iterator
 
@@ -173,7 +174,7 @@ class Iterations:
         self.engine.close()
 
 
-class LoaderIterator:
+class LoaderIterator(Generic[Batch]):
     """One epoch of a loader; an iterator over its batches.
 
     # Guarantees: any number of threads may share it: they take turns, each batch is given once, and each of them
@@ -200,7 +201,7 @@ class LoaderIterator:
             "an epoch that is under way stays in its process; pickle the loader, not its iterator"
         )
 
-    def __iter__(self) -> LoaderIterator:
+    def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:
@@ -215,7 +216,7 @@ class LoaderIterator:
         """Whether it yields no further batches: it was closed, or has ended."""
         return self._closed or self._over
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         check_process(self._pid)  # first: a thread that stayed in the parent may hold the turn for ever
         with self._turns:
             if self._over:
@@ -229,7 +230,7 @@ class LoaderIterator:
                     self._feed.close()
                 raise
 
-    def _next(self) -> Any:
+    def _next(self) -> Batch:
         if self._closed:
             raise self._closed_early()
         route = self._route
@@ -237,6 +238,7 @@ class LoaderIterator:
             batch = (self._feed or self._run).next_batch(self._loader.timeout)
             if batch is not None:
                 began = clock()
+                value: Batch
                 if route.assembler is None:
                     value = route.make(batch)
                 else:

@@ -6,13 +6,12 @@ import inspect
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 import torch
-from torch.utils.data import Dataset
 
 from h5stream.base.hints import hint
 from h5stream.base.leases import Living
@@ -26,12 +25,14 @@ from h5stream.errors import OptionError
 from h5stream.loader.arguments import OLD, OldNames, drawn_seed, hint_of_channels, hints_of_types, with_new_names
 from h5stream.loader.draws import recognised
 from h5stream.loader.epoch import Iterations, LoaderIterator
+from h5stream.loader.options import Batch, FunctionOptions, PlainArguments, PlainOptions
 from h5stream.loader.position import Cursor, current_ranks
 from h5stream.loader.route import with_seeds
 from h5stream.loader.sampler import batch_sampler_of, sampler_of, warn_of_weak_shuffle
 from h5stream.loader.settings import (
     DEFAULT_BATCH_ROWS,
     DataArguments,
+    DataSource,
     FunctionArguments,
     ReadingArguments,
     SamplingArguments,
@@ -41,12 +42,14 @@ from h5stream.loader.settings import (
 )
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.users import Balanced, OrderFactory, Sized, Weighted
-from h5stream.storage.layout.fields import Fields, Source
+from h5stream.storage.layout.fields import FieldLike, Fields
 from h5stream.storage.open.extents import SampleKind
 from h5stream.structure import copy_batch
 
+_T = TypeVar("_T")
 
-class H5StreamLoader:
+
+class H5StreamLoader(Generic[Batch]):
     """Streams shuffled batches from HDF5 files; every parameter of ``DataLoader`` keeps its name and place.
 
     Parameters
@@ -185,9 +188,83 @@ class H5StreamLoader:
 
     _is_made = False
 
+    # The type of a batch, as far as `fields` and the functions tell: a field that is named by a text is taken for a
+    # tensor, and `Field(name)` leaves the type open.
+    @overload
+    def __init__(
+        self: H5StreamLoader[torch.Tensor],
+        dataset: DataSource,
+        batch_size: int = ...,
+        *,
+        fields: str,
+        **options: Unpack[PlainArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: H5StreamLoader[list[torch.Tensor]],
+        dataset: DataSource,
+        batch_size: int = ...,
+        *,
+        fields: list[str] | tuple[str, ...],
+        **options: Unpack[PlainArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: H5StreamLoader[dict[str, Any]],
+        dataset: DataSource,
+        batch_size: int = ...,
+        *,
+        fields: Mapping[str, FieldLike],
+        **options: Unpack[PlainArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: H5StreamLoader[_T],
+        dataset: DataSource,
+        batch_size: int | None = ...,
+        *,
+        batch_transform: Callable[[Any], _T],
+        fields: Fields = ...,
+        collate_fn: Callable[[list[Any]], Any] | None = ...,
+        **options: Unpack[FunctionOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: H5StreamLoader[_T],
+        dataset: DataSource,
+        batch_size: int | None = ...,
+        *,
+        collate_fn: Callable[[list[Any]], _T],
+        fields: Fields = ...,
+        **options: Unpack[FunctionOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: H5StreamLoader[Any],
+        dataset: DataSource,
+        batch_size: int | None = ...,
+        shuffle: bool | None = ...,
+        sampler: Iterable[Any] | None = ...,
+        batch_sampler: Iterable[Any] | None = ...,
+        num_workers: int | None = ...,
+        collate_fn: Callable[[list[Any]], Any] | None = ...,
+        pin_memory: bool = ...,
+        drop_last: bool = ...,
+        timeout: float = ...,
+        worker_init_fn: Callable[[int], None] | None = ...,
+        multiprocessing_context: Any = ...,
+        generator: torch.Generator | None = ...,
+        *,
+        fields: Fields = ...,
+        batch_transform: None = ...,
+        sample_transform: Callable[[Any], Any] | None = ...,
+        sample_workers: int | None = ...,
+        transform_workers: int | None = ...,
+        **options: Unpack[PlainOptions],
+    ) -> None: ...
     def __init__(
         self,
-        dataset: Source | Dataset[Any] | Sequence[Dataset[Any]],
+        dataset: DataSource,
         batch_size: int | None = DEFAULT_BATCH_ROWS,
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
@@ -315,7 +392,7 @@ class H5StreamLoader:
         backend = None if reading.device is None else backend_for(reading.device)
         self._cursor = Cursor(settings, self.dataset, layout, followed)
         self._iterations = Iterations(settings, layout, self._cursor, backend)
-        self._iterators: Living[LoaderIterator] = Living()
+        self._iterators: Living[LoaderIterator[Any]] = Living()
         self._counters: RunCounters | None = None
         self._settings = settings
         # Arguments that are attributes, as in DataLoader.
@@ -486,7 +563,7 @@ class H5StreamLoader:
         """
         self._iterations.restore(state_dict)
 
-    def __iter__(self) -> LoaderIterator:
+    def __iter__(self) -> LoaderIterator[Batch]:
         """Start an epoch; any number of iterators may be in use at once."""
         if self._iterations.renew_after_fork():
             self._iterators = Living()
@@ -548,7 +625,7 @@ class H5StreamLoader:
         return self._counters.snapshot(self._iterations.asked_ahead())
 
     @classmethod
-    def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader:
+    def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader[Any]:
         """Make a loader with the settings that `h5stream tune` wrote; arguments given here take precedence.
 
         It shuffles, as `tune` did, unless the profile says otherwise, or ``shuffle=False`` or a sampler is given here.
@@ -623,7 +700,7 @@ class H5StreamLoader:
         self._give_back()
         return_freed_memory()
 
-    def __enter__(self) -> H5StreamLoader:
+    def __enter__(self) -> Self:
         """Close the loader when the block ends."""
         return self
 
@@ -637,7 +714,7 @@ class H5StreamLoader:
         )
 
 
-_without_budget: Living[H5StreamLoader] = Living()
+_without_budget: Living[H5StreamLoader[Any]] = Living()
 """All loaders of this process that were given no budget; see `H5StreamLoader._make_room`."""
 
 
