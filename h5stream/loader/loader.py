@@ -685,12 +685,17 @@ class H5StreamLoader(Generic[Batch]):
         loaders. So loaders that take turns, as for training and validation, hold one default budget together; loaders
         that run at the same time each hold what they need.
         """
-        nbytes = {other: other.held_nbytes for other in _without_budget if other is not self}
-        for other in sorted((one for one in nbytes if one.is_idle), key=lambda one: -nbytes[one]):
-            if sum(nbytes.values()) + self.window_size.needed_nbytes <= self.memory_budget:
+        idle, held_nbytes = [], self.window_size.needed_nbytes
+        for other in _without_budget:
+            if other is not self:
+                held_nbytes += (nbytes := other.held_nbytes)
+                if other.is_idle:
+                    idle.append((nbytes, other))
+        for nbytes, other in sorted(idle, key=lambda pair: -pair[0]):
+            if held_nbytes <= self.memory_budget:
                 return
             other.trim()
-            nbytes[other] = 0
+            held_nbytes -= nbytes
 
     def close(self) -> None:
         """End all iterators and their threads, free their memory and close the files."""

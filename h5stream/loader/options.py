@@ -45,7 +45,7 @@ class PlainOptions(OldNames, total=False):
 
 
 class PlainArguments(PlainOptions, total=False):
-    """Those and the ones of DataLoader, all by name, that do not change the type of a batch."""
+    """All arguments that do not change the type of a batch, by name: `PlainOptions`, and those of DataLoader."""
 
     shuffle: bool | None
     sampler: Iterable[Any] | None
@@ -60,7 +60,7 @@ class PlainArguments(PlainOptions, total=False):
 
 
 class FunctionOptions(PlainArguments, total=False):
-    """Those and `sample_transform` with the workers; the functions after it decide on the type of a batch."""
+    """The arguments of a loader whose last function decides on the type of a batch."""
 
     sample_transform: Callable[[Any], Any] | None
     sample_workers: int | None

@@ -211,8 +211,9 @@ def checked(
         check_batch_transform(functions.batch_transform)
     check_window(sampling.window)
     ranks = checked_ranks(sampling.rank, sampling.world_size, listed=sampling.is_listed)
-    sources = (data.dataset, getattr(data.dataset, "dataset", None))  # a Mixture, or a Subset of one
-    is_drawn = sampling.drawn is not None or any(getattr(source, "shares", None) is not None for source in sources)
+    is_drawn = sampling.drawn is not None
+    for source in (data.dataset, getattr(data.dataset, "dataset", None)):  # a Mixture, or a Subset of one
+        is_drawn = is_drawn or getattr(source, "shares", None) is not None
     shuffle = is_drawn if sampling.shuffle is None else bool(sampling.shuffle)
     if (contradiction := _contradiction(sampling, functions, shuffle)) is not None:
         raise OptionError(contradiction)

@@ -275,12 +275,12 @@ class DrawnBlocks:
 
     @property
     def count(self) -> int:
-        """Their number."""
+        """The number of blocks."""
         return self.drawn.count
 
     @property
     def edges(self) -> Ints:
-        """Where each begins, and where the last ends."""
+        """The place at which each begins, and at which the last ends."""
         return self.drawn.edges
 
     @property

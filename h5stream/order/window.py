@@ -1,4 +1,4 @@
-"""What an order is: the rows of an epoch in windows, and the batch and place of each; for orders of your own too."""
+"""The `Order` protocol, for orders of your own too: the rows of an epoch in windows, and the batch of each."""
 
 from __future__ import annotations
 
