@@ -24,8 +24,8 @@ from bench.learning_data import SOURCES, Data
 from bench.machine import describe
 from h5stream.engine.footprint import Scratch, Shape
 from h5stream.order.blocks import Blocks, make_blocks
-from h5stream.order.epoch import EpochOrder, forecast
-from h5stream.order.line import OrderSettings
+from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.quality import forecast
 
 SEEDS = 10
 HIDDEN = 64

@@ -10,7 +10,7 @@ from torch.utils.data import Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError, WeakShuffleWarning
-from h5stream.order.epoch import FEW_BLOCKS
+from h5stream.order.quality import FEW_BLOCKS
 
 CLASSES, ROWS_A_CLASS, BATCH = 300, 64, 64
 ROWS = CLASSES * ROWS_A_CLASS

@@ -186,7 +186,7 @@ def score_figure(report: dict[str, Any]) -> Figure:
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("score of order.epoch.forecast")
+    axes.set_xlabel("score of order.quality.forecast")
     axes.set_ylabel("test loss / full shuffle's")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

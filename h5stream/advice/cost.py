@@ -26,8 +26,8 @@ from h5stream.engine.plan.unfiltered import RowTable
 from h5stream.engine.reader import default_threads
 from h5stream.engine.statistics import Tally
 from h5stream.errors import H5StreamError
-from h5stream.order.epoch import EpochOrder, forecast, is_weak
-from h5stream.order.line import OrderSettings
+from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.quality import forecast, is_weak
 from h5stream.samples.ragged import DENSE, STACKED
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch
 from h5stream.storage.decode.small_floats import shown

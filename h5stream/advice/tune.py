@@ -25,7 +25,7 @@ from h5stream.errors import BudgetError, WeakShuffleWarning
 from h5stream.loader.loader import H5StreamLoader
 from h5stream.monitor.export import BLUE, RED, bare, figure_of_matplotlib
 from h5stream.order.blocks import longest_block
-from h5stream.order.epoch import FEW_BLOCKS, is_weak
+from h5stream.order.quality import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
 from h5stream.storage.file.catalogue import real_path
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/")
 """The folder of ``proc`` and ``sys``; read at each call."""
 
 
-def _cgroup() -> Path:
-    return ROOT / "sys/fs/cgroup"
+_CGROUP = "sys/fs/cgroup"
 
 
 def _read_text(path: Path) -> str | None:
@@ -28,10 +26,13 @@ def _read_text(path: Path) -> str | None:
 
 def cgroup_folders() -> list[Path]:
     """Return the cgroup v2 folder of this process and its parents, innermost first."""
-    root, listing = _cgroup(), _read_text(ROOT / "proc/self/cgroup") or ""
-    inside = next((line[3:] for line in listing.splitlines() if line.startswith("0::")), "/")
-    folder = root / inside.lstrip("/")
-    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
+    folders = [ROOT / _CGROUP]
+    for line in (_read_text(ROOT / "proc/self/cgroup") or "").splitlines():
+        if line.startswith("0::"):
+            for name in Path(line[3:].lstrip("/")).parts:
+                folders.append(folders[-1] / name)
+            break
+    return folders[::-1]
 
 
 def cpus() -> int:
@@ -41,8 +42,8 @@ def cpus() -> int:
         quota, _, period = (_read_text(folder / "cpu.max") or "max").partition(" ")
         if quota != "max" and period:
             allowed = min(allowed, math.ceil(int(quota) / int(period)))
-    quota_v1 = _read_text(_cgroup() / "cpu" / "cpu.cfs_quota_us")
-    period_v1 = _read_text(_cgroup() / "cpu" / "cpu.cfs_period_us")
+    quota_v1 = _read_text(ROOT / _CGROUP / "cpu/cpu.cfs_quota_us")
+    period_v1 = _read_text(ROOT / _CGROUP / "cpu/cpu.cfs_period_us")
     if quota_v1 and period_v1 and int(quota_v1) > 0:
         allowed = min(allowed, math.ceil(int(quota_v1) / int(period_v1)))
     return max(1, allowed)
@@ -50,7 +51,10 @@ def cpus() -> int:
 
 def memory_limit_bytes() -> int | None:
     """Return the tightest cgroup memory limit over this process in bytes, or None if there is none."""
-    return min((limit for limit, _ in _limits_and_uses() if limit < 1 << 60), default=None)
+    tightest = 1 << 60
+    for limit, _ in _limits_and_uses():
+        tightest = min(tightest, limit)
+    return tightest if tightest < 1 << 60 else None
 
 
 def memory_total_bytes() -> int:
@@ -63,20 +67,28 @@ def memory_total_bytes() -> int:
 def memory_available_bytes() -> int:
     """Return the bytes that can be allocated now without swapping: the kernel's estimate, within the cgroup."""
     available = _meminfo_bytes("MemAvailable")
-    return min((available, *(max(0, limit - used) for limit, used in _limits_and_uses() if used is not None)))
+    for limit, used in _limits_and_uses():
+        if used is not None:
+            available = min(available, max(0, limit - used))
+    return available
 
 
-def _limits_and_uses() -> Iterator[tuple[int, int | None]]:
-    """Yield the memory limit of each cgroup over this process, and its use without the page cache, in bytes."""
-    names = [(folder, "memory.max", "memory.current", "") for folder in cgroup_folders()]
-    names.append((_cgroup() / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))  # v1
-    for folder, limit_name, use_name, prefix in names:
-        limit, used = _read_text(folder / limit_name), _read_text(folder / use_name)
+def _limits_and_uses() -> list[tuple[int, int | None]]:
+    """Return the memory limit of each cgroup over this process, and its use without the page cache, in bytes."""
+    limits: list[tuple[int, int | None]] = []
+    v1 = ROOT / _CGROUP / "memory"
+    for folder in (*cgroup_folders(), v1):
+        limit = _read_text(folder / ("memory.limit_in_bytes" if folder == v1 else "memory.max"))
         if not limit or limit == "max":
             continue
-        stat = dict(line.split() for line in (_read_text(folder / "memory.stat") or "").splitlines())
-        cached = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
-        yield int(limit), None if used is None else max(0, int(used) - cached)
+        used = _read_text(folder / ("memory.usage_in_bytes" if folder == v1 else "memory.current"))
+        prefix, cached = "total_" if folder == v1 else "", 0
+        for line in (_read_text(folder / "memory.stat") or "").splitlines():
+            kind, nbytes = line.split()
+            if kind in (f"{prefix}inactive_file", f"{prefix}active_file"):
+                cached += int(nbytes)
+        limits.append((int(limit), None if used is None else max(0, int(used) - cached)))
+    return limits
 
 
 def _meminfo_bytes(name: str) -> int:

@@ -32,9 +32,9 @@ from h5stream.engine.slots import Memory, SlotFormat, map_memory
 from h5stream.engine.statistics import Tally
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, epoch_blocks, numbers, row_numbers, select_rows
-from h5stream.order.epoch import Window
 from h5stream.order.places import Places, is_ascending, place_dtype
 from h5stream.order.weights import SourceShares, random_samples, samples_of_segments
+from h5stream.order.window import Window
 from h5stream.samples.boxes import ROWS
 from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences
@@ -183,8 +183,8 @@ class H5Dataset(Dataset[Any]):
                 request = read_request(cast(Source, source), fields)
                 request = replace(request, shape=None if request.shape is None else _with_torch_dtypes(request.shape))
                 self.layout = open_layout(request, samples=samples, allow_external=allow_external)
-                if samples is None:
-                    hint(hint_of_rows(request, self.layout), SAMPLES)
+                if samples is None and (text := hint_of_rows(request, self.layout)):
+                    hint(text, SAMPLES)
             if cache is not None and not any(is_address(file.path) for file in self.layout.files):
                 _log.warning("cache= keeps what is read of stores, and no file of this dataset is in one: leave it out")
             self._requests = ((replace(request, shape=self.layout.shape), samples),)
@@ -236,7 +236,9 @@ class H5Dataset(Dataset[Any]):
             The seed of the draws.
         """
         self._seed_and_epoch = seed, epoch
-        self._drawn = random_samples(self.layout.space, self.chosen, seed, epoch)
+        space = self.layout.space
+        draws_none = space is None or space.draws is None
+        self._drawn = None if draws_none else random_samples(space, self.chosen, seed, epoch)
 
     def __repr__(self) -> str:
         names = ", ".join(self.layout.shape.keys)

@@ -33,8 +33,7 @@ from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.unpacking import Unpacking
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.order.blocks import Blocks, Stretch, blocks_in, shuffled_blocks, stretches
-from h5stream.order.epoch import EpochOrder
-from h5stream.order.line import OrderSettings
+from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.order.places import Places
 from h5stream.samples.ragged import ARRAYS, DENSE, changed
 from h5stream.storage.decode.small_floats import widened, widened_dtype

@@ -19,8 +19,8 @@ from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
-from h5stream.order.epoch import Order
 from h5stream.order.places import Places
+from h5stream.order.window import Order
 from h5stream.storage.layout.layout import FieldLayout
 from h5stream.storage.source.identity import ByteSource, Descriptor, SourceIdentity
 from h5stream.storage.source.stores import is_address

@@ -26,8 +26,9 @@ from h5stream.engine.ragged import PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import PAGE_NBYTES, packed
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.blocks import block_rows, longest_block, most_blocks
-from h5stream.order.line import POOL_BATCHES, BatchLimit, OrderSettings
+from h5stream.order.epoch import BatchLimit, OrderSettings
 from h5stream.order.places import place_nbytes
+from h5stream.order.shares import POOL_BATCHES
 from h5stream.order.weights import PlannedDraws
 from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import neighbours

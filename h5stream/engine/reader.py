@@ -30,8 +30,9 @@ from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.statistics import Tally
 from h5stream.errors import H5StreamError
-from h5stream.order.epoch import Order, RegroupedOrder, Window
+from h5stream.order.epoch import RegroupedOrder
 from h5stream.order.places import Places, narrowed
+from h5stream.order.window import Order, Window
 from h5stream.samples.space import Steps
 from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.file.h5py_reader import H5pyReader

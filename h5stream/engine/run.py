@@ -25,7 +25,8 @@ from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters, Tally, clock
 from h5stream.engine.threads import ReaderThreads
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
-from h5stream.order.epoch import Order, RegroupedOrder
+from h5stream.order.epoch import RegroupedOrder
+from h5stream.order.window import Order
 from h5stream.storage.source.stores import asked_by, stop_asked
 
 STOP_S = 1.0

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypedDict, get_type_hints
 
 import torch
-import torch.distributed
 from torch import nn
 
 from h5stream.base.hints import SAMPLES, hint
@@ -50,10 +49,11 @@ _OF_BATCHES = ("MixUp", "CutMix")
 """Transforms of torchvision that are made for batches."""
 
 
-def with_new_names(arguments: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
+def with_new_names(arguments: Mapping[str, Any], stacklevel: int, names: Iterable[str] = ()) -> dict[str, Any]:
     """Return arguments under their new names, with a warning for each old one that was used.
 
-    The entry ``"old"`` may hold a signature's ``**old``, the arguments without a parameter.
+    The entry ``"old"`` may hold a signature's ``**old``, the arguments without a parameter; `names` are those that have
+    one.
     """
     others = arguments.get("old", {})
     for name in others.keys() - OLD.keys():
@@ -61,7 +61,7 @@ def with_new_names(arguments: Mapping[str, Any], stacklevel: int) -> dict[str, A
             raise TypeError("numpy= belongs to H5Dataset; a loader gives tensors, and x.numpy() copies nothing")
         if name in _OF_DATASETS:
             raise TypeError(f"{name}= belongs to the dataset: H5StreamLoader(H5Dataset(..., {name}=...), ...)")
-        raise TypeError(f"there is no argument {name}=.{did_you_mean(name, arguments)}")
+        raise TypeError(f"there is no argument {name}=.{did_you_mean(name, names)}")
     new_ones = {name: value for name, value in arguments.items() if name not in (*OLD, "old")}
     used = {old: value for old, value in {**arguments, **others}.items() if old in OLD and value is not None}
     renamed = dict(new_ones)
@@ -150,15 +150,17 @@ def hint_of_channels(function: Any, fields: Iterable[FieldLayout]) -> None:
         return
 
 
-def hint_of_types(fields: Iterable[FieldLayout]) -> None:
-    """Hint at fields of many numbers whose type differs from that of a model's layers."""
+def hints_of_types(fields: Iterable[FieldLayout]) -> list[str]:
+    """Return a hint at each field of many numbers whose type differs from that of a model's layers."""
+    hints = []
     for field in fields:
         is_plain = field.kind == "array" and field.is_as_stored and field.images is None and field.categories is None
         if is_plain and math.prod(field.row_shape) > 1 and field.dtype.name in ("float64", "int16", "uint16"):
-            hint(
+            hints.append(
                 f"field {field.name!r} is {field.dtype.name}, as it is stored, and layers of models take float32: "
                 f"Field({field.name!r}, dtype='float32') casts its batches"
             )
+    return hints
 
 
 def _parts_of(function: Any) -> Iterator[Any]:
@@ -183,16 +185,6 @@ def drawn_seed(generator: torch.Generator | None = None, *, needed: bool = True)
     if not needed:
         return DrawnSeed(0)
     return DrawnSeed(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
-
-
-def current_ranks() -> Ranks:
-    """Return this process's rank in the default process group; a single rank if there is no group.
-
-    The environment that `torchrun` sets is not read: without a process group, ranks do not train together.
-    """
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return Ranks()
-    return Ranks(rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size())
 
 
 def checked_ranks(rank: int | None, world_size: int | None, *, listed: bool) -> Ranks | None:

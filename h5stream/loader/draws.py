@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from h5stream.base.texts import check_ordered
 from h5stream.dataset.dataset import H5Dataset, values_of
 from h5stream.errors import OptionError, SlowSamplerWarning
 from h5stream.loader.arguments import drawn_seed
-from h5stream.loader.sampler import places_of
-from h5stream.loader.settings import Settings
+from h5stream.loader.settings import SamplingArguments, Settings
 from h5stream.order.blocks import Blocks
-from h5stream.order.line import BatchLimit, cut_by_rows, most_samples
+from h5stream.order.epoch import BatchLimit
 from h5stream.order.permutation import permutation
 from h5stream.order.places import Places, new_array, place_dtype, place_nbytes
-from h5stream.order.users import Balanced, Sized, Weighted
+from h5stream.order.shares import cut_by_rows, most_samples
+from h5stream.order.users import Balanced, SamplerOrder, Sized, Weighted
 from h5stream.order.weights import (
     EpochDraws,
     PlannedDraws,
@@ -44,21 +45,19 @@ _MOST_CLASSES = 1 << 16
 _CERTAINLY_CLASSES = 16
 
 
-def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws | None:
-    """Plan the draws of an epoch's samples; None if it takes each sample once.
+def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws:
+    """Plan the draws of an epoch's samples, for settings that are `drawn`.
 
     Nothing that grows with the samples is allocated yet, so that a budget without room for it is refused first.
     """
-    draw, shares = settings.drawn, dataset.shares
-    if draw is None and shares is None:
-        return None
-    _check_alone(settings, draw, dataset)
+    draw, shares = settings.sampling.drawn, dataset.shares
+    _check_alone(settings.sampling, draw, dataset)
     if not isinstance(draw, Weighted | Balanced):
-        if shares is None:
-            assert draw is not None
-            blocks, counts = replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw]
-        else:
+        if shares is not None:
             counts = _source_counts(shares, blocks, settings.shuffle, draw)
+        else:
+            blocks = replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64))
+            counts = [len(dataset) if draw is None else draw]
         return PlannedDraws(count=sum(counts), nbytes=64 * blocks.count, make=lambda: source_draws(blocks, counts))
     planned = _weighted(draw, dataset) if isinstance(draw, Weighted) else _balanced(draw, dataset)
     if blocks.rows is dataset.rows or dataset.layout.draws is not None:
@@ -126,11 +125,11 @@ def _source_counts(shares: SourceShares, blocks: Blocks, shuffle: bool, total: i
     return shares.counts(sizes, total)
 
 
-def _check_alone(settings: Settings, draw: Weighted | Balanced | int | None, dataset: H5Dataset) -> None:
+def _check_alone(sampling: SamplingArguments, draw: Weighted | Balanced | int | None, dataset: H5Dataset) -> None:
     """Raise if two arguments decide which samples an epoch takes."""
     name = "a Mixture" if draw is None else draw_name(draw)
-    others = [f"{name}=" for name in ("sampler", "batch_sampler") if getattr(settings, name) is not None]
-    others += ["a function as draw="] if settings.order is not None else []
+    others = [f"{name}=" for name in ("sampler", "batch_sampler") if getattr(sampling, name) is not None]
+    others += ["a function as draw="] if sampling.factory is not None else []
     if others:
         raise OptionError(f"{name} says how often each sample comes, so {others[0]} must be left out")
     if dataset.layout.draws is not None:
@@ -327,30 +326,30 @@ def _field_and_values(dataset: H5Dataset, kind: str, name: str) -> tuple[FieldLa
 _OF_TORCH = (WeightedRandomSampler, SubsetRandomSampler, RandomSampler, DistributedSampler)
 
 
-def recognised(settings: Settings) -> tuple[Settings, Any]:
-    """Replace a random sampler of torch by equivalent settings; also return the sampler whose epoch is to be followed.
+def recognised(dataset: H5Dataset, sampling: SamplingArguments) -> tuple[H5Dataset, SamplingArguments, Any]:
+    """Replace a random sampler of torch by equivalent arguments; also return the sampler whose epoch is to be followed.
 
     Samples have the same probabilities, in the loader's own order, which with ``window="all"`` is the sampler's too.
     """
-    sampler: Any = settings.sampler
-    dataset: H5Dataset = settings.dataset
+    sampler: Any = sampling.sampler
     if dataset.shares is not None or dataset.layout.draws is not None:
-        return settings, None  # these refuse a sampler
+        return dataset, sampling, None  # these refuse a sampler
     changes = _meaning(sampler, dataset) if type(sampler) in _OF_TORCH else None
     if changes is None:
-        _warn_of_slow(settings, sampler if settings.batch_sampler is None else settings.batch_sampler)
-        return settings, None
-    if settings.drawn is not None and type(sampler) in (WeightedRandomSampler, RandomSampler):
+        _warn_of_slow(dataset.layout, sampler if sampling.batch_sampler is None else sampling.batch_sampler)
+        return dataset, sampling, None
+    if sampling.drawn is not None and type(sampler) in (WeightedRandomSampler, RandomSampler):
         raise OptionError(
-            f"{draw_name(settings.drawn)} and sampler={type(sampler).__name__}(...) both say how often samples come"
+            f"{draw_name(sampling.drawn)} and sampler={type(sampler).__name__}(...) both say how often samples come"
         )
     # Each rank has its own sampler over all samples, except with `DistributedSampler`.
     changes = {"sampler": None, "shuffle": True, "rank": 0, "world_size": 1} | changes
-    if settings.seed is not None:
-        changes["seed"] = settings.seed
+    dataset = changes.pop("dataset", dataset)
+    if sampling.seed is not None:
+        changes["seed"] = sampling.seed
     elif "seed" not in changes:
         changes["seed"] = drawn_seed(sampler.generator)
-    return settings.but(**changes), sampler if type(sampler) is DistributedSampler else None
+    return dataset, replace(sampling, **changes), sampler if type(sampler) is DistributedSampler else None
 
 
 def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
@@ -379,10 +378,9 @@ def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
     return {"shuffle": sampler.shuffle, "seed": sampler.seed, **ranks}
 
 
-def _warn_of_slow(settings: Settings, sampler: Any) -> None:
+def _warn_of_slow(layout: SampleLayout, sampler: Any) -> None:
     """Warn of the cost of a modified random sampler of torch, which is followed row by row."""
     inner = getattr(sampler, "sampler", sampler)
-    layout = settings.dataset.layout
     if not isinstance(inner, _OF_TORCH) or all(part.access != DECODED for parts in layout.datasets for part in parts):
         return
     rows = max(part.chunk_rows for part in layout.leading)
@@ -394,6 +392,33 @@ def _warn_of_slow(settings: Settings, sampler: Any) -> None:
         SlowSamplerWarning,
         stacklevel=5,
     )
+
+
+def sampler_order(settings: Settings, dataset: H5Dataset) -> SamplerOrder:
+    """Return the order that a user's sampler decides, in places of the dataset."""
+    if dataset.layout.draws is not None:
+        raise OptionError(
+            "samples= has starts='random' and draws its samples anew for each epoch: leave out the sampler"
+        )
+    sampling = settings.sampling
+    source: Any = sampling.sampler if sampling.batch_sampler is None else sampling.batch_sampler
+    check_ordered("sampler= or batch_sampler=", source)
+    batched = source
+    if sampling.batch_rows is not None:
+        batched = BatchSampler(source, sampling.batch_rows, bool(sampling.drop_last))
+    is_single = sampling.batch_rows is None and sampling.batch_sampler is None
+    return SamplerOrder(source=source, batched=batched, is_single=is_single, rows=dataset.rows)
+
+
+def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
+    """Return the place in the dataset of each sample of `blocks`; None if they are in the dataset's order."""
+    own, rows = dataset.rows, blocks.rows
+    if rows is own or rows is None or dataset.layout.draws is not None:
+        return None
+    order = np.arange(len(dataset)) if own is None else np.argsort(own, kind="stable")
+    places = np.empty_like(order)
+    places[np.argsort(rows, kind="stable")] = order
+    return places
 
 
 # --- batches that are cut by the lengths of samples ----------------------------------------------------

@@ -8,17 +8,22 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, Self
 
 from h5stream.device.cuda import CudaBackend
+from h5stream.engine.assemble import Assembler
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import STOP_S, Engine, Run, check_process
+from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.statistics import clock
 from h5stream.errors import LoaderClosedError
-from h5stream.loader.position import Cursor, EpochPosition, Progress
+from h5stream.loader.options import Batch
+from h5stream.loader.position import Cursor, Progress
 from h5stream.loader.route import Route, route_for
 from h5stream.loader.settings import Settings
-from h5stream.order.epoch import EpochOrder, Order
+from h5stream.loader.state import EpochPosition
+from h5stream.order.epoch import EpochOrder
+from h5stream.order.window import Order
 from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.source.stores import NOTHING, StoreUsage
 from h5stream.workers.processes import checked_method
@@ -37,19 +42,29 @@ class Iterations:
 
     def __init__(self, settings: Settings, layout: SampleLayout, cursor: Cursor, backend: CudaBackend | None) -> None:
         self.cursor = cursor
-        self.route = route_for(settings, layout, cursor.footprint, cursor.sizing.most_rows, backend)
+        slot_format = SlotFormat.for_rows(layout.fields, cursor.sizing.most_rows)
+        most_slots, functions = cursor.footprint.max_open_batches, settings.functions
+        changes = backend is not None or functions.are_seeded or functions.batch_transform is not None
+        if changes or functions.collate_fn is not None or settings.takes_apart or settings.reading.pin_memory:
+            self.route = route_for(settings, layout, slot_format, most_slots, backend)
+        else:
+            slots = functools.partial(SlotRing, slot_format.nbytes, most_slots=most_slots)
+            assembler = Assembler(layout, gives_lists=True)
+            self.route = Route(slot_format=slot_format, new_slots=slots, assembler=assembler)
         self.engine = _engine_for(settings, layout, self.route, cursor)
         self._pid = os.getpid()
         self._ahead: dict[int, tuple[Run, Progress, Any]] = {}  # by epoch, with what ends it; at most one
         self._expected: EpochPosition | None = None
         self._follows = True
         # Stores charge for requests, so there are none for an epoch that may never begin.
-        self._may_be_last = layout.is_far and not settings.persistent_workers
+        self._may_be_last = layout.is_far and not settings.reading.persistent_workers
         # Python objects are not in slots, so reading ahead would hold more of them than the budget counts.
-        has_objects = any(field.kind == "object" or field.is_listed or field.is_of_values for field in layout.fields)
-        self._reads_windows_ahead = not layout.is_far and not has_objects
+        self._reads_windows_ahead = not layout.is_far
+        for field in layout.fields:
+            if field.kind == "object" or field.is_listed or field.is_of_values:
+                self._reads_windows_ahead = False
 
-    def begin(self, loader: Any) -> LoaderIterator:
+    def begin(self, loader: Any) -> LoaderIterator[Any]:
         """Begin the next iteration of the loader: the one that was started ahead for it, or a new one."""
         start = self.cursor.next_start()
         # If epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is wasted work.
@@ -67,7 +82,7 @@ class Iterations:
                     ahead[-1]()
                 self.drop_ahead()
                 run, progress = self._begun(start, most)
-            iterator = LoaderIterator(loader, self, run, progress)
+            iterator: LoaderIterator[Any] = LoaderIterator(loader, self, run, progress)
         self.cursor.move_to(progress, iterator)
         return iterator
 
@@ -159,7 +174,7 @@ class Iterations:
         self.engine.close()
 
 
-class LoaderIterator:
+class LoaderIterator(Generic[Batch]):
     """One epoch of a loader; an iterator over its batches.
 
     # Guarantees: any number of threads may share it: they take turns, each batch is given once, and each of them
@@ -169,9 +184,8 @@ class LoaderIterator:
 
     def __init__(self, loader: Any, iterations: Iterations, run: Run, progress: Progress) -> None:
         self._loader, self._iterations = loader, iterations  # the loader's timeout may change
-        self._run, self._progress = run, progress
-        self._finish, feed = iterations.route.finish, iterations.route.feed
-        self._feed = None if feed is None else feed(run)
+        self._run, self._progress, self._route = run, progress, iterations.route
+        self._feed = None if self._route.feed is None else self._route.feed(run)
         self._epoch = progress.start.epoch
         self.counters = run.counters.begin()
         self._pid = os.getpid()
@@ -187,7 +201,7 @@ class LoaderIterator:
             "an epoch that is under way stays in its process; pickle the loader, not its iterator"
         )
 
-    def __iter__(self) -> LoaderIterator:
+    def __iter__(self) -> Self:
         return self
 
     def __len__(self) -> int:
@@ -202,7 +216,7 @@ class LoaderIterator:
         """Whether it yields no further batches: it was closed, or has ended."""
         return self._closed or self._over
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Batch:
         check_process(self._pid)  # first: a thread that stayed in the parent may hold the turn for ever
         with self._turns:
             if self._over:
@@ -216,14 +230,24 @@ class LoaderIterator:
                     self._feed.close()
                 raise
 
-    def _next(self) -> Any:
+    def _next(self) -> Batch:
         if self._closed:
             raise self._closed_early()
+        route = self._route
         try:
             batch = (self._feed or self._run).next_batch(self._loader.timeout)
             if batch is not None:
                 began = clock()
-                value = self._finish(batch)
+                value: Batch
+                if route.assembler is None:
+                    value = route.make(batch)
+                else:
+                    slot = batch.slot
+                    value = route.assembler.batch(
+                        slot.lease(), route.slot_format, batch.rows, batch.objects, within=slot.tensor
+                    )
+                if route.finish is not None:
+                    value = route.finish(value, batch.rows)
                 self.counters.finished(began)
         except StopIteration as error:  # must not pass for the end of the epoch
             raise RuntimeError("batch_transform or collate_fn raised StopIteration") from error
@@ -273,24 +297,24 @@ def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
 def _engine_for(settings: Settings, layout: SampleLayout, route: Route, cursor: Cursor) -> Engine:
     """Make the engine that fills a loader's slots: threads of this process, and workers if requested."""
     footprint = cursor.footprint
-    kept_rows = None if settings.keep == "never" else dict(footprint.kept_rows)
+    reading, functions = settings.reading, settings.functions
+    kept_rows = None if reading.keep == "never" else dict(footprint.kept_rows)
     reader, slot_format = RowReader(layout, kept_rows, footprint.kept), route.slot_format
-    options: dict[str, Any] = {"threads": footprint.threads, "skip_corrupt": settings.on_error == "skip"}
-    if not settings.workers:
-        return Engine(reader, slot_format, route.new_slots, on_thread_start=settings.worker_init_fn, **options)
+    options: dict[str, Any] = {"threads": footprint.threads, "skip_corrupt": reading.on_error == "skip"}
+    if route.functions is None or not functions.workers:
+        return Engine(reader, slot_format, route.new_slots, on_thread_start=functions.worker_init_fn, **options)
     from h5stream.workers.sample_engine import SampleEngine  # imported here since most loaders have none
 
-    assert route.functions is not None
     return SampleEngine(
         reader,
         slot_format,
         route.functions,
-        count=settings.workers,
-        method=checked_method(settings.multiprocessing_context),
-        prefetch_factor=settings.prefetch_factor,
-        on_start=settings.worker_init_fn,
+        count=functions.workers,
+        method=checked_method(functions.multiprocessing_context),
+        prefetch_factor=functions.prefetch_factor,
+        on_start=functions.worker_init_fn,
         seed=cursor.seed,
-        option=f"{'transform' if settings.sample_workers is None else 'sample'}_workers={settings.workers}",
+        option=f"{'transform' if functions.sample_workers is None else 'sample'}_workers={functions.workers}",
         spare_nbytes=max(0, footprint.memory_budget - footprint.needed_nbytes),
         **options,
     )

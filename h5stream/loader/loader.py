@@ -4,35 +4,52 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 import torch
-from torch.utils.data import Dataset
 
 from h5stream.base.hints import hint
 from h5stream.base.leases import Living
 from h5stream.base.limits import return_freed_memory
 from h5stream.base.texts import checked_number
+from h5stream.dataset.dataset import of_copies
 from h5stream.device.cuda import backend_for
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics, RunCounters
 from h5stream.errors import OptionError
-from h5stream.loader.arguments import OLD, OldNames, hint_of_channels, hint_of_types, with_new_names
+from h5stream.loader.arguments import OLD, OldNames, drawn_seed, hint_of_channels, hints_of_types, with_new_names
 from h5stream.loader.draws import recognised
 from h5stream.loader.epoch import Iterations, LoaderIterator
-from h5stream.loader.position import Cursor
-from h5stream.loader.settings import DEFAULT_BATCH_ROWS, Settings, remade
+from h5stream.loader.options import Batch, FunctionOptions, PlainArguments, PlainOptions
+from h5stream.loader.position import Cursor, current_ranks
+from h5stream.loader.route import with_seeds
+from h5stream.loader.sampler import batch_sampler_of, sampler_of, warn_of_weak_shuffle
+from h5stream.loader.settings import (
+    DEFAULT_BATCH_ROWS,
+    DataArguments,
+    DataSource,
+    FunctionArguments,
+    ReadingArguments,
+    SamplingArguments,
+    Settings,
+    checked,
+    remade,
+)
+from h5stream.order.epoch import EpochOrder
 from h5stream.order.users import Balanced, OrderFactory, Sized, Weighted
-from h5stream.storage.layout.fields import Fields, Source
+from h5stream.storage.layout.fields import FieldLike, Fields
 from h5stream.storage.open.extents import SampleKind
 from h5stream.structure import copy_batch
 
+_T = TypeVar("_T")
 
-class H5StreamLoader:
+
+class H5StreamLoader(Generic[Batch]):
     """Streams shuffled batches from HDF5 files; every parameter of ``DataLoader`` keeps its name and place.
 
     Parameters
@@ -169,26 +186,85 @@ class H5StreamLoader:
     [4, 4, 2]
     """
 
-    # Arguments that are attributes as they were given, as in DataLoader.
-    shuffle: bool
-    collate_fn: Callable[[list[Any]], Any] | None
-    pin_memory: bool
-    drop_last: bool
-    timeout: float
-    worker_init_fn: Callable[[int], None] | None
-    multiprocessing_context: Any
-    generator: torch.Generator | None
-    prefetch_factor: int | None
-    persistent_workers: bool
-    pin_memory_device: str
-    in_order: bool
-    batch_transform: Callable[[Any], Any] | None
-
     _is_made = False
 
+    # The type of a batch, as far as `fields` and the functions tell: a field that is named by a text is taken for a
+    # tensor, and `Field(name)` leaves the type open.
+    @overload
+    def __init__(
+        self: H5StreamLoader[torch.Tensor],
+        dataset: DataSource,
+        batch_size: int = ...,
+        *,
+        fields: str,
+        **options: Unpack[PlainArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: H5StreamLoader[list[torch.Tensor]],
+        dataset: DataSource,
+        batch_size: int = ...,
+        *,
+        fields: list[str] | tuple[str, ...],
+        **options: Unpack[PlainArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: H5StreamLoader[dict[str, Any]],
+        dataset: DataSource,
+        batch_size: int = ...,
+        *,
+        fields: Mapping[str, FieldLike],
+        **options: Unpack[PlainArguments],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: H5StreamLoader[_T],
+        dataset: DataSource,
+        batch_size: int | None = ...,
+        *,
+        batch_transform: Callable[[Any], _T],
+        fields: Fields = ...,
+        collate_fn: Callable[[list[Any]], Any] | None = ...,
+        **options: Unpack[FunctionOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: H5StreamLoader[_T],
+        dataset: DataSource,
+        batch_size: int | None = ...,
+        *,
+        collate_fn: Callable[[list[Any]], _T],
+        fields: Fields = ...,
+        **options: Unpack[FunctionOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: H5StreamLoader[Any],
+        dataset: DataSource,
+        batch_size: int | None = ...,
+        shuffle: bool | None = ...,
+        sampler: Iterable[Any] | None = ...,
+        batch_sampler: Iterable[Any] | None = ...,
+        num_workers: int | None = ...,
+        collate_fn: Callable[[list[Any]], Any] | None = ...,
+        pin_memory: bool = ...,
+        drop_last: bool = ...,
+        timeout: float = ...,
+        worker_init_fn: Callable[[int], None] | None = ...,
+        multiprocessing_context: Any = ...,
+        generator: torch.Generator | None = ...,
+        *,
+        fields: Fields = ...,
+        batch_transform: None = ...,
+        sample_transform: Callable[[Any], Any] | None = ...,
+        sample_workers: int | None = ...,
+        transform_workers: int | None = ...,
+        **options: Unpack[PlainOptions],
+    ) -> None: ...
     def __init__(
         self,
-        dataset: Source | Dataset[Any] | Sequence[Dataset[Any]],
+        dataset: DataSource,
         batch_size: int | None = DEFAULT_BATCH_ROWS,
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
@@ -225,29 +301,130 @@ class H5StreamLoader:
         transform_workers: int | None = None,
         **old: Unpack[OldNames],
     ) -> None:
-        arguments = dict(locals())
-        del arguments["self"]
-        self._make(Settings.of(arguments))
+        allow_external: bool | None = None
+        if old or keep not in ("auto", "never"):
+            new: dict[str, Any] = {"draw": draw, "batch_transform": batch_transform, "device": device, "keep": keep}
+            new = with_new_names({**new, "old": old}, stacklevel=2, names=_ARGUMENTS)
+            draw, batch_transform, device, keep = new["draw"], new["batch_transform"], new["device"], new["keep"]
+            allow_external = new.get("allow_external")
+        data = DataArguments(
+            dataset=dataset,
+            fields=fields,
+            samples=samples,
+            storage_options=storage_options,
+            stage_to=stage_to,
+            allow_external=allow_external,
+        )
+        sampling = SamplingArguments(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            drop_last=drop_last,
+            generator=generator,
+            seed=seed,
+            window=window,
+            draw=draw,
+            rank=rank,
+            world_size=world_size,
+        )
+        functions = FunctionArguments(
+            collate_fn=collate_fn,
+            batch_transform=batch_transform,
+            sample_transform=sample_transform,
+            worker_init_fn=worker_init_fn,
+            sample_workers=sample_workers,
+            transform_workers=transform_workers,
+            prefetch_factor=prefetch_factor,
+            multiprocessing_context=multiprocessing_context,
+        )
+        reading = ReadingArguments(
+            num_workers=num_workers,
+            memory_budget=memory_budget,
+            keep=keep,
+            on_error=on_error,
+            timeout=timeout,
+            device=device,
+            pin_memory=pin_memory,
+            pin_memory_device=pin_memory_device,
+            persistent_workers=persistent_workers,
+            in_order=in_order,
+        )
+        sampling, functions, reading = checked(data, sampling, functions, reading)
+        self._make(data, sampling, functions, reading)
 
-    def _make(self, requested: Settings) -> None:
-        """Make the parts of the loader from its settings."""
-        settings, followed = recognised(requested.opened())
-        settings = settings.with_seed()
-        self.dataset, self._give_back = settings.staged(self)
-        layout = settings.seeded(self.dataset.layout)
-        hint_of_channels(settings.sample_transform, layout.fields)
-        backend = None if settings.device is None else backend_for(settings.device)
-        self._cursor = Cursor(settings, self.dataset, followed)
+    def _make(
+        self,
+        data: DataArguments,
+        sampling: SamplingArguments,
+        functions: FunctionArguments,
+        reading: ReadingArguments,
+    ) -> None:
+        """Open the dataset, and make the parts of the loader from its arguments."""
+        opened, followed = data.opened(), None
+        if sampling.is_listed:
+            opened, sampling, followed = recognised(opened, sampling)
+        settings = Settings(
+            dataset=opened,
+            stage_to=data.stage_to,
+            shuffle=bool(sampling.shuffle),
+            seed=0 if sampling.seed is None else sampling.seed,
+            sampling=sampling,
+            functions=functions,
+            reading=reading,
+        )
+        if sampling.seed is None:  # several ranks would draw several
+            is_alone = (sampling.ranks or current_ranks()).world_size == 1
+            settings = replace(
+                settings, seed=drawn_seed(sampling.generator, needed=is_alone and settings.draws_by_seed)
+            )
+        self.dataset, self._give_back = opened, _nothing
+        if settings.stage_to is not None:
+            from h5stream.staging import stage_layout  # imported here since few loaders stage
+
+            copies, release = stage_layout(opened.layout, settings.stage_to)
+            self.dataset, self._give_back = of_copies(opened, copies), weakref.finalize(self, release)
+        layout = self.dataset.layout
+        if functions.sample_transform is not None:
+            hint_of_channels(functions.sample_transform, layout.fields)
+        if functions.are_seeded:
+            layout = with_seeds(layout)
+        backend = None if reading.device is None else backend_for(reading.device)
+        self._cursor = Cursor(settings, self.dataset, layout, followed)
         self._iterations = Iterations(settings, layout, self._cursor, backend)
-        self._iterators: Living[LoaderIterator] = Living()
+        self._iterators: Living[LoaderIterator[Any]] = Living()
         self._counters: RunCounters | None = None
-        self._settings, self.batch_size, self._unnamed = settings, settings.batch_rows, requested.names_fields(layout)
-        vars(self).update({name: getattr(settings, name) for name in _AS_GIVEN})
-        self.num_workers, self.memory_budget = self.window_size.threads, self.window_size.memory_budget
+        self._settings = settings
+        # Arguments that are attributes, as in DataLoader.
+        self.batch_size = sampling.batch_rows
+        self.shuffle = settings.shuffle
+        self.drop_last = sampling.drop_last
+        self.generator = sampling.generator
+        self.collate_fn = functions.collate_fn
+        self.batch_transform = functions.batch_transform
+        self.worker_init_fn = functions.worker_init_fn
+        self.multiprocessing_context = functions.multiprocessing_context
+        self.prefetch_factor = functions.prefetch_factor
+        self.timeout = reading.timeout
+        self.pin_memory = reading.pin_memory
+        self.pin_memory_device = reading.pin_memory_device
+        self.persistent_workers = reading.persistent_workers
+        self.in_order = reading.in_order
         self.device = None if backend is None else backend.device
-        if settings.memory_budget is None:
+        self.num_workers, self.memory_budget = self.window_size.threads, self.window_size.memory_budget
+        if reading.memory_budget is None:
             _without_budget.add(self)
-        self._cursor.check()  # raises now, not in the first epoch
+        self._hints = hints_of_types(self.dataset.layout.fields)  # for the first iteration
+        if names := data.fields_to_name(layout):
+            unpacked = "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`"
+            self._hints.insert(0, f"{unpacked}: fields={names}")
+        if self._cursor.sampler_order is None:
+            order = self._cursor.order(0)  # raises now, not in the first epoch
+            if settings.shuffle and isinstance(order, EpochOrder):
+                size, rows = order.settings, order.blocks.total_rows
+                # A batch of all rows needs no mixing, and a window of all of them has it.
+                if size.batch_size < len(self.dataset) and size.world_size * size.window_rows < rows:
+                    warn_of_weak_shuffle(layout, order, self._cursor.sizing.budget_for, stacklevel=4)
         self._is_made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -258,12 +435,12 @@ class H5StreamLoader:
             )
         super().__setattr__(name, value)
 
-    if not TYPE_CHECKING:  # so that a type checker finds names that are not there
+    if not TYPE_CHECKING:  # so that a type checker refuses it
 
-        def __getattr__(self, name: str) -> Any:
-            if name == "transform":  # the old name of an attribute
-                return with_new_names({name: self.batch_transform}, stacklevel=2).get("batch_transform")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        @property
+        def transform(self) -> Any:  # numpydoc ignore=GL08
+            """Return `batch_transform`, by its old name."""
+            return with_new_names({"transform": self.batch_transform}, stacklevel=2).get("batch_transform")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the arguments: the copy opens the files itself, and begins with the next epoch of this loader.
@@ -304,21 +481,22 @@ class H5StreamLoader:
     @property
     def sampler(self) -> Any:
         """The sampler that was given, or the loader's own order of batches."""
-        return self._cursor.sampler
+        return sampler_of(self._cursor)
 
     @property
     def batch_sampler(self) -> Any:
         """The iterable of each batch's indices; None if samples come singly, as in DataLoader."""
         # Accelerate would silently make a stock DataLoader of the dataset and order, without `batch_transform`. It can
         # only be recognized by its frame.
-        if sys._getframe(1).f_code.co_name == "skip_first_batches":
+        caller = inspect.currentframe()
+        if caller and caller.f_back and caller.f_back.f_code.co_name == "skip_first_batches":
             raise OptionError(
                 "skip_first_batches would read the rest of this epoch through a stock DataLoader, without reader "
                 "threads, device= and batch_transform=. An H5StreamLoader goes on by itself: "
                 "loader.load_state_dict(state), with the state that loader.state_dict() gave at the checkpoint; under "
                 "transformers.Trainer with TrainingArguments(ignore_data_skip=True)"
             )
-        return self._cursor.batch_sampler
+        return batch_sampler_of(self._cursor)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration.
@@ -385,20 +563,17 @@ class H5StreamLoader:
         """
         self._iterations.restore(state_dict)
 
-    def __iter__(self) -> LoaderIterator:
+    def __iter__(self) -> LoaderIterator[Batch]:
         """Start an epoch; any number of iterators may be in use at once."""
         if self._iterations.renew_after_fork():
             self._iterators = Living()
-        if self._settings.memory_budget is None:
+        settings, sampling = self._settings, self._settings.sampling
+        if settings.reading.memory_budget is None:
             self._make_room()
-        if self._unnamed:
-            hint(
-                "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: "
-                f"fields={self._unnamed}"
-            )
-        hint_of_types(self.dataset.layout.fields)
-        is_decided = self._settings.is_listed or self._settings.order is not None or self._settings.sized is not None
-        if self.batch_size == DEFAULT_BATCH_ROWS and not is_decided and len(self) == 1 < len(self.dataset):
+        for text in self._hints:
+            hint(text)
+        is_default = self.batch_size == DEFAULT_BATCH_ROWS and sampling.factory is None and sampling.sized is None
+        if is_default and self._cursor.sampler_order is None and len(self) == 1 < len(self.dataset):
             hint(
                 f"an epoch is one batch, since it has no more samples than batch_size={DEFAULT_BATCH_ROWS}, the "
                 "default; a smaller one gives more batches"
@@ -450,7 +625,7 @@ class H5StreamLoader:
         return self._counters.snapshot(self._iterations.asked_ahead())
 
     @classmethod
-    def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader:
+    def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader[Any]:
         """Make a loader with the settings that `h5stream tune` wrote; arguments given here take precedence.
 
         It shuffles, as `tune` did, unless the profile says otherwise, or ``shuffle=False`` or a sampler is given here.
@@ -510,12 +685,17 @@ class H5StreamLoader:
         loaders. So loaders that take turns, as for training and validation, hold one default budget together; loaders
         that run at the same time each hold what they need.
         """
-        nbytes = {other: other.held_nbytes for other in _without_budget if other is not self}
-        for other in sorted((one for one in nbytes if one.is_idle), key=lambda one: -nbytes[one]):
-            if sum(nbytes.values()) + self.window_size.needed_nbytes <= self.memory_budget:
+        idle, held_nbytes = [], self.window_size.needed_nbytes
+        for other in _without_budget:
+            if other is not self:
+                held_nbytes += (nbytes := other.held_nbytes)
+                if other.is_idle:
+                    idle.append((nbytes, other))
+        for nbytes, other in sorted(idle, key=lambda pair: -pair[0]):
+            if held_nbytes <= self.memory_budget:
                 return
             other.trim()
-            nbytes[other] = 0
+            held_nbytes -= nbytes
 
     def close(self) -> None:
         """End all iterators and their threads, free their memory and close the files."""
@@ -525,7 +705,7 @@ class H5StreamLoader:
         self._give_back()
         return_freed_memory()
 
-    def __enter__(self) -> H5StreamLoader:
+    def __enter__(self) -> Self:
         """Close the loader when the block ends."""
         return self
 
@@ -539,12 +719,15 @@ class H5StreamLoader:
         )
 
 
-_without_budget: Living[H5StreamLoader] = Living()
+_without_budget: Living[H5StreamLoader[Any]] = Living()
 """All loaders of this process that were given no budget; see `H5StreamLoader._make_room`."""
 
 
-_AS_GIVEN = tuple(H5StreamLoader.__annotations__)
-"""Arguments that are attributes as they were given."""
+_ARGUMENTS = tuple(inspect.signature(H5StreamLoader.__init__).parameters)
 
-_FIXED = (frozenset(inspect.signature(H5StreamLoader.__init__).parameters) | OLD.keys()) - {"self", "timeout", "old"}
+_FIXED = (frozenset(_ARGUMENTS) | OLD.keys()) - {"self", "timeout", "old"}
 """Attributes that cannot be changed after initialization: all arguments but `timeout`, which is read for each batch."""
+
+
+def _nothing() -> None:
+    """Give nothing back: the loader has no staged copies."""

@@ -5,26 +5,25 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from h5stream.device.cuda import CudaBackend, PinnedSlots, backend_for, is_cuda_available, pinned_copy
 from h5stream.device.feed import DeviceFeed, pinned_ring
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.footprint import Footprint
 from h5stream.engine.run import Run
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.loader.settings import Settings
-from h5stream.storage.layout.layout import SampleLayout
+from h5stream.samples.columns import SampleColumn
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.structure import samples_of, with_tensors
 from h5stream.workers.samples import SampleFunctions
 
 Function = Callable[[Any], Any]
-
-_VALUE = operator.attrgetter("value")
 
 DEFAULT_PREFETCH = 2
 """Batches ahead on a device: one is copied while one is consumed; more only helps if the duration of steps varies."""
@@ -36,41 +35,44 @@ class Route:
 
     slot_format: SlotFormat  # the layout of a slot
     new_slots: Callable[[], SlotRing]  # makes the slots that threads of this process read into
-    finish: Function  # makes the user's batch from a `ReadyBatch`
+    assembler: Assembler | None = None  # makes a batch of tensors over a slot, which is released with the last of them
+    make: Callable[[ReadyBatch], Any] = operator.attrgetter("value")  # makes a batch if there is no `assembler`
+    finish: Callable[[Any, int], Any] | None = None  # changes a batch of a number of rows, if there is anything to do
     functions: SampleFunctions | None = None  # what workers apply to filled slots, if there are any
-    feed: Callable[[Run], DeviceFeed] | None = None  # copies an epoch's batches to a device, before `finish`
+    feed: Callable[[Run], DeviceFeed] | None = None  # copies an epoch's batches to a device, before `make`
 
 
 def route_for(
-    settings: Settings, layout: SampleLayout, footprint: Footprint, batch_rows: int, backend: CudaBackend | None
+    settings: Settings,
+    layout: SampleLayout,
+    slot_format: SlotFormat,
+    most_slots: int,
+    backend: CudaBackend | None,
 ) -> Route:
-    """Make the route for a loader's arguments: batches on the host, or on a device."""
-    slot_format = SlotFormat.for_rows(layout.fields, batch_rows)
-    if settings.applies_functions:
-        return _route_of_functions(settings, layout, slot_format, footprint.max_open_batches, backend)
+    """Make the route for a loader's arguments; `Iterations` makes that of plain batches on the host."""
+    functions = settings.functions
+    if functions.are_seeded:
+        return _route_of_functions(settings, layout, slot_format, most_slots, backend)
     assembler = Assembler(layout, gives_lists=not settings.takes_apart)
     if backend is not None:
-        return _device_route(settings, assembler, slot_format, footprint.max_open_batches, backend)
+        return _device_route(settings, assembler, slot_format, most_slots, backend)
     # Tensors that are not pinned yet are pinned last, as DataLoader does after its `collate_fn`: results of this, of
     # casts and transforms, and slots of another process. Tensors over pinned slots are not copied.
-    pinned = backend_for("cuda") if settings.pin_memory and is_cuda_available() else None
-
-    def leased(batch: ReadyBatch) -> Any:
-        """Make tensors over a slot, which is released with the last of them."""
-        return assembler.batch(batch.slot.lease(), slot_format, batch.rows, batch.objects, within=batch.slot.tensor)
-
+    pinned = backend_for("cuda") if settings.reading.pin_memory and is_cuda_available() else None
     if pinned is not None:
         slots: Callable[[], SlotRing] = functools.partial(PinnedSlots, pinned, slot_format.nbytes)
     else:
-        slots = functools.partial(SlotRing, slot_format.nbytes, most_slots=footprint.max_open_batches)
-    finish = _finishing(leased, settings, settings.batch_transform, None if pinned is None else pinned_copy)
-    return Route(slot_format=slot_format, new_slots=slots, finish=finish)
+        slots = functools.partial(SlotRing, slot_format.nbytes, most_slots=most_slots)
+    copy = None if pinned is None else pinned_copy
+    finish = _finishing(settings, functions.batch_transform, copy)
+    return Route(slot_format=slot_format, new_slots=slots, assembler=assembler, finish=finish)
 
 
 def _device_route(
     settings: Settings, assembler: Assembler, slot_format: SlotFormat, most_slots: int, backend: CudaBackend
 ) -> Route:
-    is_first = not settings.takes_apart and settings.collate_fn is None  # then beside the consumer's work
+    functions = settings.functions
+    is_first = not settings.takes_apart and functions.collate_fn is None  # then beside the consumer's work
 
     def feed(run: Run) -> DeviceFeed:
         return DeviceFeed(
@@ -78,15 +80,15 @@ def _device_route(
             run,
             assembler,
             slot_format,
-            depth=DEFAULT_PREFETCH if settings.prefetch_factor is None else settings.prefetch_factor,
-            transform=settings.batch_transform if is_first else None,
+            depth=DEFAULT_PREFETCH if functions.prefetch_factor is None else functions.prefetch_factor,
+            transform=functions.batch_transform if is_first else None,
             tally=run.counters.tally(),
         )
 
     return Route(
         slot_format=slot_format,
         new_slots=functools.partial(pinned_ring, backend, slot_format.nbytes, most_slots),
-        finish=_finishing(_VALUE, settings, None if is_first else settings.batch_transform),
+        finish=_finishing(settings, None if is_first else functions.batch_transform),
         feed=feed,
     )
 
@@ -99,30 +101,40 @@ def _route_of_functions(
     They are not in slots, which could be copied in one piece: on its way to a device each tensor is pinned, and its
     copy is queued on the consumer's stream without waiting.
     """
-    is_transformed_there = settings.transform_workers is not None
-    functions = SampleFunctions(
+    functions = settings.functions
+    is_transformed_there = functions.transform_workers is not None
+    applied = SampleFunctions(
         # A sample of several fields is a tuple, and a collated batch of them a list.
-        assembler=Assembler(layout, gives_lists=settings.sample_transform is None and not settings.takes_apart),
+        assembler=Assembler(layout, gives_lists=functions.sample_transform is None and not settings.takes_apart),
         slot_format=slot_format,
-        sample_transform=settings.sample_transform,
-        collate_fn=settings.collate_fn,
-        transform=settings.batch_transform if is_transformed_there else None,
-        gives_samples=settings.gives_samples,
+        sample_transform=functions.sample_transform,
+        collate_fn=functions.collate_fn,
+        transform=functions.batch_transform if is_transformed_there else None,
+        gives_samples=settings.sampling.gives_samples,
         repeats=settings.may_repeat,
     )
-    pinned = pinned_copy if is_cuda_available() and (settings.pin_memory or backend is not None) else None
+    is_pinned = is_cuda_available() and (settings.reading.pin_memory or backend is not None)
+    pinned = pinned_copy if is_pinned else None
 
-    transform = None if is_transformed_there else settings.batch_transform
+    transform = None if is_transformed_there else functions.batch_transform
     # Pinned last, or on the way to the device.
     behind: tuple[Function | None, ...] = (transform, pinned)
     if backend is not None:
         behind = (pinned, functools.partial(_moved, device=backend.device), transform)
-    return Route(
+    route = Route(
         slot_format=slot_format,
         new_slots=functools.partial(SlotRing, slot_format.nbytes, most_slots=most_slots),
-        finish=_finishing(_VALUE if settings.workers else functions.apply_here, None, *behind),
-        functions=functions,
+        finish=_finishing(None, *behind),
+        functions=applied,
     )
+    return route if functions.workers else replace(route, make=applied.apply_here)
+
+
+def with_seeds(layout: SampleLayout) -> SampleLayout:
+    """Return a layout with an additional field of a seed per sample, for the user's functions."""
+    seeds = FieldLayout(name="seeds", kind="array", dtype=np.dtype(np.int64), row_shape=(2,))
+    columns = (*layout.columns, (len(layout.fields), SampleColumn(has_seeds=True)))
+    return replace(layout, fields=(*layout.fields, seeds), columns=columns)
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -130,17 +142,18 @@ def _moved(value: Any, device: torch.device) -> Any:
     return with_tensors(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def _finishing(make: Function, taking_apart: Settings | None, *functions: Function | None) -> Function:
-    """Return a function that makes the user's batch: tensors, or samples, with the user's functions applied."""
+def _finishing(taking_apart: Settings | None, *functions: Function | None) -> Callable[[Any, int], Any] | None:
+    """Return a function that takes a batch apart if asked to, and applies functions to it; None if there are none."""
     takes_apart = taking_apart is not None and taking_apart.takes_apart
-    gives_samples = taking_apart is not None and taking_apart.gives_samples
-    collate = None if taking_apart is None else taking_apart.collate_fn
+    gives_samples = taking_apart is not None and taking_apart.sampling.gives_samples
+    collate = None if taking_apart is None else taking_apart.functions.collate_fn
     applied = [one for one in (collate, *functions) if one is not None]
+    if not takes_apart and not applied:
+        return None
 
-    def finish(batch: ReadyBatch) -> Any:
-        value = make(batch)
+    def finish(value: Any, rows: int) -> Any:
         if takes_apart:
-            value = samples_of(value, batch.rows)
+            value = samples_of(value, rows)
             value = value[0] if gives_samples else value
         for function in applied:
             value = function(value)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,11 +17,16 @@ from h5stream.base.texts import checked_number
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import WindowRows, shape_of, size_order
 from h5stream.errors import OptionError, StateError, WeakShuffleWarning
-from h5stream.loader.arguments import DrawnSeed, current_ranks, drawn_seed
-from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import FEW_BLOCKS, EpochOrder, Order, Quality, distinct, forecast, is_weak
-from h5stream.order.line import OrderSettings
+from h5stream.loader.arguments import DrawnSeed, drawn_seed
+from h5stream.loader.draws import places_of
+from h5stream.loader.position import Cursor, current_ranks
+from h5stream.loader.state import check_same
+from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.order.permutation import VERSION
+from h5stream.order.quality import FEW_BLOCKS, Quality, distinct, forecast, is_weak
+from h5stream.order.users import CheckedOrder
+from h5stream.order.weights import DrawnBlocks
+from h5stream.order.window import Order
 from h5stream.storage.layout.layout import SampleLayout
 
 
@@ -48,6 +52,32 @@ class OrderSampler(Sampler[list[int]]):
         for number, rows in enumerate(_listed(order, first_batch, self._places), first_batch + 1):
             self._newest = (epoch, number)
             yield rows
+
+
+def sampler_of(cursor: Cursor) -> Any:
+    """Return the sampler of a loader: the user's, or one of the loader's own orders."""
+    if cursor.sampler_order is not None:
+        return cursor.sampler_order.source
+    places = places_of(cursor.blocks, cursor.dataset)
+
+    def order_of_places(epoch: int) -> Order:
+        """Return the order of an epoch in places of the dataset instead of rows of the files."""
+        order = cursor.order(epoch)
+        if isinstance(order, CheckedOrder):
+            return order.of_places()
+        blocks = order.blocks.drawn if isinstance(order.blocks, DrawnBlocks) else order.blocks
+        rows = None if cursor.draws is None else cursor.draws.places(order.settings.seed, epoch)
+        return EpochOrder(replace(blocks, rows=rows), order.settings)
+
+    return OrderSampler(cursor.position[0].epoch, cursor.order_settings.batch_size, places, order_of_places)
+
+
+def batch_sampler_of(cursor: Cursor) -> Any:
+    """Return the iterable of each batch's indices; None if samples come singly."""
+    sampling = cursor.settings.sampling
+    if sampling.batch_rows is None and sampling.batch_sampler is None:
+        return None
+    return sampler_of(cursor) if cursor.sampler_order is None else cursor.sampler_order.batched
 
 
 class ChunkBatchSampler(OrderSampler):
@@ -248,53 +278,6 @@ class ChunkBatchSampler(OrderSampler):
         return blocks | settings | {"seed": int(settings["seed"])}
 
 
-def check_same(saved: Mapping[str, Any], now: Mapping[str, Any], of: str, way: str) -> None:
-    """Raise `StateError` if a state is of other data or settings, naming the changes."""
-    changed = tuple(name for name in {**now, **saved} if saved.get(name) != now.get(name))
-    if changed:
-        # If the order differs, the settings that follow from it are not reported.
-        reported = [name for name in changed if "order" not in changed or name not in _OF_ORDER] or changed
-        changes = ", ".join(_change_text(name, saved.get(name), now.get(name)) for name in reported)
-        raise StateError(f"the state is of other {of}: {changes}. {way}", changed=changed)
-
-
-_OF_ORDER = {"window", "first_window", "seed"}
-_DIGEST = r"(, )?(from )?\b[0-9a-f]{16}\b"
-# Descriptions of entries whose values are digests, or missing.
-_MEANT = {
-    "chunks": "the stored chunks of the fields",
-    "selection": "the chosen rows",
-    "block_rows": "the numbers of rows in a chunk",
-    "samples_drawn": "what draw= takes",
-    "samples": "what samples= makes of the rows",
-}
-
-
-def _change_text(name: str, before: Any, now: Any) -> str:
-    """Return a description of a change in the user's terms, without digests."""
-    if name == "order" and {before, now} == {"shuffled", "file"}:
-        return f"shuffle was {before == 'shuffled'} and is now {now == 'shuffled'}"
-    if name == "drop_last":
-        before, now = bool(before), bool(now)
-    texts = [str(x) if isinstance(x, int) else re.sub(_DIGEST, "", str(x)) for x in (before, now)]
-    if None in (before, now) or "" in texts or texts[0] == texts[1]:
-        return f"{_MEANT.get(name, name)} differ{'' if name in ('chunks', 'selection', 'block_rows') else 's'}"
-    shown = _MEANT[name] if name == "samples_drawn" else name
-    return f"{shown} was {texts[0]:.200} and is now {texts[1]}"
-
-
-def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
-    """Return the place in the dataset of each sample of `blocks`; None if they are in the dataset's order."""
-    own = dataset.rows
-    if blocks.rows is own or dataset.layout.draws is not None:
-        return None
-    assert blocks.rows is not None
-    order = np.arange(len(dataset)) if own is None else np.argsort(own, kind="stable")
-    places = np.empty_like(order)
-    places[np.argsort(blocks.rows, kind="stable")] = order
-    return places
-
-
 def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) -> Iterator[list[int]]:
     """Yield the rows of batch after batch; with `places`, the places of these rows."""
     pending: dict[int, list[Any]] = {}
@@ -312,7 +295,7 @@ def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) ->
             yield listed[np.argsort(within)].tolist()
 
 
-# --- warnings of weak shuffles; see `order.epoch.is_weak` ------------------------------------------------
+# --- warnings of weak shuffles; see `order.quality.is_weak` ------------------------------------------------
 
 
 _LARGE_CHUNK_NBYTES = 4 * 1024 * 1024

@@ -5,8 +5,8 @@ No files, no threads, no tensors; threads, workers and timing never change an or
 """
 
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import Order, Window
 from h5stream.order.permutation import fractions
 from h5stream.order.users import Ranks
+from h5stream.order.window import Order, Window
 
 __all__ = ["Blocks", "Order", "Ranks", "Window", "fractions"]

@@ -54,6 +54,10 @@ class Blocks:
     first, every : ndarray of int64 or None
         Set if blocks are *turns* of others: each holds places from ``first`` on at a distance of ``every``, and edges
         only count them.
+    count : int
+        The number of blocks.
+    total_rows : int
+        The number of rows in all blocks.
     """
 
     edges: NDArray[np.int64]
@@ -62,21 +66,15 @@ class Blocks:
     strata: NDArray[np.int64] | None = None
     first: NDArray[np.int64] | None = None
     every: NDArray[np.int64] | None = None
+    count: int = field(init=False, repr=False)
+    total_rows: int = field(init=False, repr=False)
     _largest: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "count", len(self.edges) - 1)
+        object.__setattr__(self, "total_rows", int(self.edges[-1]))
         if self.rows is not None:  # a user's own order may name any of them
             object.__setattr__(self, "_largest", int(self.rows.max(initial=0)))
-
-    @property
-    def count(self) -> int:
-        """The number of blocks."""
-        return len(self.edges) - 1
-
-    @property
-    def total_rows(self) -> int:
-        """The number of rows in all blocks."""
-        return int(self.edges[-1])
 
     def rows_at(self, places: Places) -> Places:
         """Look up the rows at places of the selection.
@@ -121,14 +119,15 @@ def blocks_in(stretch: Stretch) -> Blocks:
 
 def make_blocks(file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: Ints | None = None) -> Blocks:
     """Cut each file's rows into blocks; a block never crosses from one file into the next."""
-    spans = list(zip(file_starts[:-1], file_starts[1:], block_rows, strict=True))
-    count = sum(-(-(stop - start) // size) for start, stop, size in spans)
-    if count > _MAX_BLOCKS:
+    starts, sizes = np.array(file_starts, dtype=np.int64), np.array(block_rows, dtype=np.int64)
+    counts = -(-np.diff(starts) // sizes)
+    if (count := int(counts.sum())) > _MAX_BLOCKS:
         raise OptionError(
             f"the rows make {count:,} blocks, more than {_MAX_BLOCKS:,}: take some by rows=, or store larger chunks"
         )
-    starts = [np.arange(start, stop, size, dtype=np.int64) for start, stop, size in spans]
-    edges = np.append(np.concatenate(starts), file_starts[-1])
+    before = np.cumsum(counts) - counts  # blocks of the files before each
+    begins = np.repeat(starts[:-1] - before * sizes, counts) + np.arange(count) * np.repeat(sizes, counts)
+    edges = np.append(begins, file_starts[-1])
     return Blocks(edges=edges if rows is None else np.unique(np.searchsorted(rows, edges)), rows=rows)
 
 
@@ -253,7 +252,7 @@ def shuffled_blocks(layout: SampleLayout, rows: Ints | None) -> Blocks:
     """Cut samples into blocks for shuffling: by the chunks they look up, if these dominate their bytes."""
     if rows is not None and not is_ascending(rows):
         rows = np.sort(rows)
-    chunks = looked_up_chunks(layout)
+    chunks = looked_up_chunks(layout) if layout.lookups else None
     return blocks_of(layout, rows) if chunks is None else blocks_by(chunks if rows is None else chunks[rows], rows)
 
 
@@ -274,7 +273,7 @@ def epoch_blocks(layout: SampleLayout, rows: Ints | None, *, shuffle: bool, is_d
 
 def longest_block(layout: SampleLayout) -> int:
     """Return the number of rows in the longest block."""
-    chunks = looked_up_chunks(layout)
+    chunks = looked_up_chunks(layout) if layout.lookups else None
     return max(block_rows(layout)) if chunks is None else int(np.bincount(chunks).max())
 
 
@@ -287,19 +286,23 @@ def block_rows(layout: SampleLayout) -> tuple[int, ...]:
         if lead.objects:
             sizes.append(max(1, min(lead.rows, BLOCK_NBYTES // max(1, lead.stored_row_nbytes))))
             continue
-        whole = any(_is_decoded(layout, parts, number) for parts in layout.aligned)
-        sample_nbytes = 0 if layout.segments is None else layout.row_nbytes
-        sizes.append(
-            (lead.chunk_rows if whole else _cut_rows(lead, sample_nbytes)) * _chunks_of_sequences(layout, lead)
-        )
+        is_whole = False
+        for parts in layout.aligned:
+            is_whole = is_whole or _is_decoded(layout, parts, number)
+        rows = lead.chunk_rows if is_whole else _cut_rows(lead, 0 if layout.segments is None else layout.row_nbytes)
+        sizes.append(rows if layout.segments is None else rows * _chunks_of_sequences(layout, lead))
     return tuple(sizes)
 
 
 def most_blocks(layout: SampleLayout) -> int:
     """Return an upper bound for the number of blocks."""
-    blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, block_rows(layout), strict=True))
+    blocks = 0
+    for part, rows in zip(layout.leading, block_rows(layout), strict=True):
+        blocks += -(-part.rows // rows)
+    if not layout.has_boxes:
+        return blocks
     moving = [axis for axis, along in enumerate(layout.leading[0].along) if along.origin is not None]
-    if not layout.has_boxes or len(moving) != 1:
+    if len(moving) != 1:
         return blocks
     elements, sizes = _chunks_along(layout, moving[0])
     return min(blocks, layout.samples, int((-(-elements // sizes)).sum()))
@@ -322,7 +325,7 @@ def _chunks_of_sequences(layout: SampleLayout, lead: DatasetPart) -> int:
     sequence; fewer if sequences are large, since a window holds many blocks.
     """
     steps = layout.fields[lead.targets[0].field].steps if lead.targets else None
-    if layout.segments is None or steps is None or lead.access == DIRECT:
+    if steps is None or lead.access == DIRECT:
         return 1
     wanted = -(-(max(steps) - min(steps) + 1) // lead.chunk_rows)
     return max(1, min(wanted, SEQUENCES_NBYTES // max(1, layout.row_nbytes * lead.chunk_rows)))
@@ -330,9 +333,12 @@ def _chunks_of_sequences(layout: SampleLayout, lead: DatasetPart) -> int:
 
 def _is_decoded(layout: SampleLayout, parts: tuple[DatasetPart, ...], number: int) -> bool:
     """Return whether reading rows of a file decodes chunks of a dataset that is too large to keep in memory."""
-    row_nbytes = sum(layout.fields[target.field].placed_nbytes for target in parts[0].targets)
-    is_small = row_nbytes > 0 and layout.rows * row_nbytes <= SMALL_NBYTES
-    return parts[number].access not in (DIRECT, HEAP) and not is_small
+    if parts[number].access in (DIRECT, HEAP):
+        return False
+    row_nbytes = 0
+    for target in parts[0].targets:
+        row_nbytes += layout.fields[target.field].placed_nbytes
+    return row_nbytes == 0 or layout.rows * row_nbytes > SMALL_NBYTES
 
 
 def looked_up_chunks(layout: SampleLayout) -> Ints | None:

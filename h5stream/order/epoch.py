@@ -1,154 +1,235 @@
-"""The `Order` protocol, and the loader's own order: a rank's stretches of a line, in windows, cut into batches."""
+"""The order of an epoch: its line of permuted blocks, the runs of it that ranks own, their windows, and their batches.
+
+All rows form a line with whole blocks permuted, and each rank owns a run of it. A run is cut into windows at block
+edges. Inside a window every row is sent to its *output place*; batches are consecutive output places and may cross
+windows.
+"""
 
 from __future__ import annotations
 
 import bisect
 import functools
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from h5stream.compiled import _native as kernels
+from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.line import Line, OrderSettings, RankRun, TakenBatches, even_share, sized_share
-from h5stream.order.places import Places, narrowed, new_array, place_dtype
-
-FEW_BLOCKS = 100
-"""With fewer distinct blocks per window, batches of a sorted file see few kinds of rows: with 64 the worst mean loss
-was 1.05 of a full shuffle's, with 16 1.08, with 4 1.84 (docs/shuffling-results.md)."""
-
-_NEARLY_ALL = 0.9
+from h5stream.order.permutation import BLOCKS, ROWS, permutation
+from h5stream.order.places import Places, in_ranges, narrowed, new_array, place_dtype
+from h5stream.order.weights import DrawnBlocks, interleaved
+from h5stream.order.window import Order, Window
+from h5stream.samples.segments import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """Rows that are in memory together, with the batch and the place of each; in 32-bit numbers if these are enough.
+class BatchLimit:
+    """How batches of samples with different lengths are cut."""
 
-    Attributes
-    ----------
-    rows : ndarray of int, shape (n,)
-        Row numbers; ascending, the fastest order to read files in, unless rows cost the same in any order.
-    batch : ndarray of int, shape (n,)
-        The batch that each row belongs to.
-    within : ndarray of int, shape (n,)
-        Its place in that batch.
-    counts : ndarray of int, shape (n,), optional
-        If given, each row begins a span of that many consecutive rows, which go to consecutive places.
-    drawn : tuple of int
-        Seed and epoch, which determine all random draws for a sample.
+    rows: int | None = None  # rows that a batch may have; None for any number
+    padded: bool = False  # whether each sample counts as many rows as the longest of its batch
+    bucketed: bool = False  # whether samples of similar lengths come together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderSettings:
+    """The inputs of an epoch's order, besides the blocks."""
+
+    batch_size: int  # rows of a batch
+    window_rows: int  # rows of a window; rounded up to whole blocks
+    first_window_rows: int  # rows of the epoch's first window; the next ones double until they reach `window_rows`
+    shuffle: bool = True  # false gives the rows in file order
+    drop_last: bool = False  # leave out what does not fill a batch on every rank
+    seed: int = 0  # seed, epoch: non-negative
+    epoch: int = 0
+    rank: int = 0  # rank, world_size: which run of the line this process has
+    world_size: int = 1
+    limit: BatchLimit | None = None  # how batches are cut by the blocks' lengths; None if each has `batch_size` rows
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "window_rows", "first_window_rows", "seed", "epoch", "rank", "world_size"):
+            if getattr(self, name) < (least := int(name not in ("seed", "epoch", "rank"))):
+                raise OptionError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.rank >= self.world_size:
+            raise OptionError(f"rank must be below world_size={self.world_size}, not {self.rank}")
+
+
+@dataclass(eq=False)
+class Line:
+    """All rows of an epoch with whole blocks permuted, addressed by their places in this line."""
+
+    blocks: Blocks | DrawnBlocks
+    settings: OrderSettings
+
+    @functools.cached_property
+    def permuted(self) -> tuple[Ints, Ints]:
+        """The block numbers in the order of the line, and the places of these blocks' edges."""
+        sizes, settings = np.diff(self.blocks.edges), self.settings
+        if settings.shuffle:
+            numbers = permutation(len(sizes), settings.seed, settings.epoch, BLOCKS)
+            if self.blocks.strata is not None:
+                numbers = interleaved(numbers, sizes, self.blocks.strata)
+        else:
+            numbers = np.arange(len(sizes), dtype=np.int64)
+        return numbers, np.append(0, np.cumsum(sizes[numbers]))
+
+    def ranges(self, start: int, stop: int) -> tuple[Ints, Ints]:
+        """Return the rows between two places as begins and ends of row ranges, in file order, without listing the rows.
+
+        These are places in the selection if the blocks have one, else rows.
+        """
+        numbers, edges = self.permuted
+        first = int(np.searchsorted(edges, start, side="right")) - 1
+        last = int(np.searchsorted(edges, stop, side="left"))
+        begins, ends = self.blocks.edges[numbers[first:last]], self.blocks.edges[numbers[first:last] + 1]
+        # A rank's run may begin and end inside a block.
+        begins[0] += start - edges[first]
+        ends[-1] -= edges[last] - stop
+        by_file = np.argsort(begins)
+        return begins[by_file], ends[by_file]
+
+    def selected(self, start: int, stop: int) -> Places:
+        """Return the places in the selection of the rows between two places of the line, ascending."""
+        begins, ends = self.ranges(start, stop)
+        blocks, counts = self.blocks, ends - begins
+        if blocks.first is None or blocks.every is None:
+            return in_ranges(begins, counts, dtype=place_dtype(int(ends[-1])))
+        of = np.searchsorted(blocks.edges, begins, side="right") - 1  # turns of these blocks
+        every = blocks.every[of]
+        begins = blocks.first[of] + (begins - blocks.edges[of]) * every
+        places = in_ranges(begins, counts, every, dtype=place_dtype(blocks.total_rows))
+        places.sort()
+        return places
+
+    def rows(self, start: int, stop: int) -> Places:
+        """Return the rows of a window, ascending."""
+        places = self.selected(start, stop)
+        return places if self.blocks.rows is None else self.blocks.rows_at(places)
+
+
+@dataclass(eq=False)
+class RankRun:
+    """The places `start` to `stop` of a line, which one rank owns, in windows."""
+
+    line: Line
+    start: int
+    stop: int
+
+    @functools.cached_property
+    def windows(self) -> Ints:
+        """The edges of windows: at block edges, so that no chunk is read for two windows."""
+        stop, line, settings = self.stop, self.line.permuted[1], self.line.settings
+        edges, size, most = [self.start], settings.first_window_rows, settings.window_rows
+        while edges[-1] < stop and (size < most or len(edges) == 1):
+            nearest = np.searchsorted(line, min(edges[-1] + size, stop))
+            edges.append(min(int(line[nearest]), stop))
+            size = min(size * 2, most)
+        if edges[-1] == stop:
+            return np.array(edges, dtype=np.int64)
+        # The remaining windows have one size, and there may be a million: compute all possible ends at once.
+        after, places = np.searchsorted(line, np.minimum(line + most, stop)), [int(np.searchsorted(line, edges[-1]))]
+        while line[places[-1]] < stop:
+            places.append(int(after[places[-1]]))
+        return np.append(edges, np.minimum(line[places[1:]], stop))
+
+    def outputs(self, start: int, stop: int) -> Places:
+        """Return a random output place within the window for each of its ascending rows."""
+        settings = self.line.settings
+        if not settings.shuffle:
+            return np.arange(stop - start, dtype=place_dtype(stop - start))
+        return permutation(stop - start, settings.seed, settings.epoch, ROWS, start)
+
+
+# --- batches, and which of them each rank has ---
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cut:
+    """A run of output places cut into batches: at `edges`, or each full but the last.
+
+    If the run would fill only ``batches - 1`` full batches (another rank has one row more), the last full batch gives
+    its last row away, so that all ranks have the same number of batches.
     """
 
-    rows: Places
-    batch: Places
-    within: Places
-    counts: Places | None = None
-    drawn: tuple[int, int] = (0, 0)
+    rows: int
+    batches: int
+    size: int = 0  # rows of a full batch
+    edges: Ints | None = None  # where each batch begins, and where the last ends
 
-    @classmethod
-    def of_batches(cls, first_batch: int, rows: Sequence[NDArray[np.integer[Any]]]) -> Window:
-        """Make the window of whole batches that follow one another.
+    def start_of(self, batch: int) -> int:
+        """Return the first output place of a batch; beyond the last batch, the end of the run."""
+        if batch >= self.batches:
+            return self.rows
+        return min(batch * self.size, self.rows - 1) if self.edges is None else int(self.edges[batch])
 
-        Parameters
-        ----------
-        first_batch : int
-            The number of the first of them.
-        rows : sequence of ndarray of int
-            The rows of each, in its order.
+    def size_of(self, batch: int) -> int:
+        """Return the rows of a batch."""
+        if self.edges is None and batch < self.batches - 2:  # the last two may be smaller
+            return self.size
+        return self.start_of(batch + 1) - self.start_of(batch)
 
-        Returns
-        -------
-        Window
-            Its rows ascend; a row that is named twice comes twice.
+    def batch_of(self, output: int) -> int:
+        """Return the batch of one output place."""
+        if self.edges is not None:
+            return int(np.searchsorted(self.edges, output, side="right")) - 1
+        return self.batches - 1 if output == self.rows - 1 else output // self.size
 
-        Examples
-        --------
-        >>> window = Window.of_batches(3, [np.array([7, 2]), np.array([5])])
-        >>> window.rows.tolist(), window.batch.tolist(), window.within.tolist()
-        ([2, 5, 7], [3, 4, 3], [1, 0, 0])
-        """
-        sizes = [len(batch_rows) for batch_rows in rows]
-        numbers = np.concatenate(rows)
-        batch = np.repeat(np.arange(first_batch, first_batch + len(rows), dtype=np.int64), sizes)
-        within = np.concatenate([np.arange(size, dtype=np.int64) for size in sizes])
-        by_row = np.argsort(numbers, kind="stable")
-        return cls(rows=numbers[by_row], batch=batch[by_row], within=within[by_row])
+    def locate(self, output: Places) -> tuple[Places, Places]:
+        """Return the batch of each output place, and the place in that batch."""
+        batch, within = new_array(len(output), output.dtype), new_array(len(output), output.dtype)
+        if len(output):
+            last, edges = self.batches - 1, _NONE if self.edges is None else self.edges
+            kernels.locate(output, edges, self.size, last, self.start_of(last), batch, within)
+        return batch, within
 
 
-class Order(Protocol):
-    """An order: yields the rows of an epoch in windows, batch by batch. Functions passed as ``draw=`` return one.
+TakenBatches = tuple[tuple[int, int], ...]
+"""The progress of an epoch, stage by stage: pairs of a number of ranks and the batches that each of them took."""
 
-    Implementations are immutable or used by one thread at a time, any thread; `windows` may be called again at any
-    time and yields the same windows. An order that depends only on the epoch and the ranks can be resumed. Every rank
-    must have the same number of batches, since ranks wait for one another.
+Stretches = Ints
+"""Parts of a line, one row each: where they start and stop. None spans the runs of two ranks."""
 
-    Examples
-    --------
-    A curriculum, hardest samples last, each rank with a share of the easy and the hard ones:
 
-    >>> import h5py, tempfile, os
-    >>> from h5stream import H5StreamLoader
-    >>> from h5stream.order import Window
-    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
-    >>> with h5py.File(path, "w") as f:
-    ...     f["x"] = np.arange(12)
-    >>> class Curriculum:
-    ...     def __init__(self, score, batch_size):
-    ...         self.rows, self.batch_size = np.argsort(score, kind="stable"), batch_size
-    ...         self.batches = len(self.rows) // batch_size
-    ...     def batch_size_of(self, batch):
-    ...         return self.batch_size
-    ...     def rows_of(self, batch):
-    ...         return self.rows[batch * self.batch_size : (batch + 1) * self.batch_size]
-    ...     def windows(self, first_batch=0):  # a few batches at a time: rows that share a chunk are read together
-    ...         for first in range(first_batch, self.batches, 2):
-    ...             few = range(first, min(first + 2, self.batches))
-    ...             yield Window.of_batches(first, [self.rows_of(batch) for batch in few])
-    >>> score = np.array([5, 1, 9, 3, 7, 2, 8, 0, 6, 4, 11, 10])
-    >>> def hardest_last(blocks, epoch, ranks):
-    ...     order = Curriculum(score, 4)
-    ...     order.rows = order.rows[ranks.rank :: ranks.world_size]
-    ...     order.batches = blocks.total_rows // ranks.world_size // 4
-    ...     return order
-    >>> [batch.tolist() for batch in H5StreamLoader(path, 4, draw=hardest_last)]
-    [[7, 1, 5, 3], [9, 0, 8, 4], [6, 2, 11, 10]]
-    """
+Share = tuple[Sequence[RankRun], Stretches, Cut]
+"""One rank's share of an epoch: the runs of the ranks that began it, this rank's stretches of them, and their cut."""
 
-    @property
-    def batches(self) -> int | None:
-        """The number of batches; None if it is not known beforehand."""
-        ...
 
-    def batch_size_of(self, batch: int) -> int:
-        """Return the number of rows of a batch; called only after `windows` has yielded rows of it.
+def even_share(line: Line, settings: OrderSettings) -> Share:
+    """Return the share of a rank in a whole epoch if all batches have one size."""
+    batches, edges = even_runs(line.blocks.total_rows, settings.world_size, settings)
+    start, stop = edges[settings.rank : settings.rank + 2].tolist()
+    cut = Cut(rows=stop - start, batches=batches, size=settings.batch_size)
+    return [RankRun(line, start, stop)], np.array([[start, stop]], dtype=np.int64), cut
 
-        Parameters
-        ----------
-        batch : int
-            Its number in the epoch, from 0.
 
-        Returns
-        -------
-        int
-            Its rows, 1 or more.
-        """
-        ...
+def even_runs(rows: int, ranks: int, settings: OrderSettings) -> tuple[int, Ints]:
+    """Cut a line of rows into runs of ranks that have the same number of batches; return it, and the runs' edges."""
+    size, every = settings.batch_size, np.arange(ranks + 1, dtype=np.int64)
+    if settings.drop_last:
+        batches = rows // (ranks * size)
+        if batches == 0:
+            raise OptionError(
+                f"drop_last=True leaves no batch: {rows:,} rows for {ranks} rank(s) x batch_size={size:,}; "
+                "take a smaller batch_size or drop_last=False"
+            )
+        return batches, every * (batches * size)
+    fewest, extra = divmod(rows, ranks)
+    if fewest == 0:
+        raise OptionError(f"{rows:,} rows cannot give each of {ranks} ranks one; use fewer ranks")
+    batches = -(-(fewest + bool(extra)) // size)
+    if fewest < batches:
+        raise OptionError(
+            f"{rows:,} rows do not give each of {ranks} ranks the same number of batches of {size}: pass drop_last=True"
+        )
+    return batches, every * fewest + np.minimum(every, extra)
 
-    def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Yield the windows in order.
 
-        Parameters
-        ----------
-        first_batch : int, default 0
-            Rows of batches before this one are left out: an epoch that is resumed begins there.
-
-        Yields
-        ------
-        Window
-            Rows that are in memory together, and where each goes.
-        """
-        ...
+# --- the order ---
 
 
 class EpochOrder:
@@ -157,58 +238,52 @@ class EpochOrder:
     A window that holds rows of two ranks' runs is read by both; every row is still given once.
     """
 
-    def __init__(self, blocks: Blocks, settings: OrderSettings, taken: TakenBatches = ()) -> None:
+    def __init__(self, blocks: Blocks | DrawnBlocks, settings: OrderSettings, taken: TakenBatches = ()) -> None:
         self.blocks, self.settings, self._line = blocks, settings, Line(blocks, settings)
-        share_of = even_share if settings.limit is None else sized_share
-        self._runs, self._stretches, self.cut = share_of(self._line, settings, taken)
-        self._is_plain = settings.limit is None and not taken
+        is_plain = settings.limit is None and not taken
+        if is_plain:
+            self._runs, self._stretches, self.cut = even_share(self._line, settings)
+        else:
+            from h5stream.order.shares import share_of  # imported here since most epochs are cut evenly
+
+            self._runs, self._stretches, self.cut = share_of(self._line, settings, taken)
         self.drawn = settings.seed, settings.epoch  # determine all random draws for a sample
         self.batches, self.rows = self.cut.batches, self.cut.rows  # batches: the same on every rank
+        self.batch_size_of = self.cut.size_of
+        is_in_file_order = is_plain and not settings.shuffle and isinstance(blocks, Blocks) and blocks.rows is None
+        self.first_row = int(self._stretches[0, 0]) if is_in_file_order else None  # None in any other order
 
     @functools.cached_property
-    def first_row(self) -> int | None:
-        """The first row if all rows come in file order; otherwise None."""
-        is_in_file_order = self._is_plain and not self.settings.shuffle and self.blocks.rows is None
-        return int(self._stretches[0, 0]) if is_in_file_order else None
-
-    def batch_size_of(self, batch: int) -> int:
-        """Return the rows of a batch."""
-        return self.cut.size_of(batch)
-
-    @functools.cached_property
-    def _windows(self) -> NDArray[np.int64]:
-        """One row per window: its start and stop in the line, and the start and stop of this rank's part of it."""
-        table = [np.zeros((0, 4), dtype=np.int64)]
+    def _windows(self) -> Ints:
+        """One row per window: its start and stop in the line, those of this rank's part of it, and the run's number."""
+        table = [np.zeros((0, 5), dtype=np.int64)]
         for start, stop in self._stretches.tolist():
-            edges = self._run_at(start).windows
+            run = bisect.bisect_right(self._runs, start, key=operator.attrgetter("start")) - 1
+            edges = self._runs[run].windows
             edges = edges[np.searchsorted(edges, start, side="right") - 1 : np.searchsorted(edges, stop) + 1]
-            clipped = np.clip(edges, start, stop)
-            table.append(np.stack([edges[:-1], edges[1:], clipped[:-1], clipped[1:]], axis=1))
+            clipped, runs = np.clip(edges, start, stop), np.full(len(edges) - 1, run)
+            table.append(np.stack([edges[:-1], edges[1:], clipped[:-1], clipped[1:], runs], axis=1))
         return np.concatenate(table)
 
-    def _run_at(self, place: int) -> RankRun:
-        """Return the run that contains a place of the line."""
-        return self._runs[bisect.bisect_right(self._runs, place, key=lambda run: run.start) - 1]
-
     @functools.cached_property
-    def window_edges(self) -> NDArray[np.int64]:
+    def window_edges(self) -> Ints:
         """Output places at which windows begin and end."""
         return np.append(0, np.cumsum(self._windows[:, 3] - self._windows[:, 2]))
 
-    def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def window_ranges(self, window: int) -> tuple[Ints, Ints]:
         """Return the blocks of a window of a whole epoch as begins and ends of row ranges, in file order."""
         return self._line.ranges(*self._windows[window, :2].tolist())
 
     def rows_of_windows(self, first_batch: int = 0) -> Iterator[Places]:
         """Yield the ascending rows of each window: the rows that are shuffled with one another."""
         for number, _, _ in self.windows_from(first_batch):
-            start, stop, begin, end = self._windows[number].tolist()
+            start, stop, begin, end, _ = self._windows[number].tolist()
             yield self._line.rows(start, stop) if stop - start == end - begin else self.outputs(number)[0]
 
     def outputs(self, window: int) -> tuple[Places, Places]:
         """Return a window's rows, ascending, and the output place of each."""
-        start, stop, begin, end = self._windows[window].tolist()
-        outputs, keep = self._run_at(start).outputs(start, stop), None  # first, since it needs the most memory
+        start, stop, begin, end, run = self._windows[window].tolist()
+        outputs, keep = self._runs[run].outputs(start, stop), None  # first, since it needs the most memory
         if stop - start > end - begin:
             keep = (outputs >= begin - start) & (outputs < end - start)
             outputs = outputs[keep]
@@ -253,11 +328,7 @@ class RegroupedOrder:
     def __init__(self, order: EpochOrder, batches_at_once: int | None = None) -> None:
         self.whole, self._at_once = order, batches_at_once  # None for all of a window, in file order
         self.batches, self.batch_size_of = order.batches, order.batch_size_of
-
-    @property
-    def is_gathered(self) -> bool:
-        """Whether rows come in the order of their batches instead of ascending."""
-        return self.whole.first_row is None
+        self.is_gathered = order.first_row is None  # whether rows come in the order of their batches, not ascending
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Yield the windows in order, without the rows of batches before `first_batch`."""
@@ -294,63 +365,3 @@ class RegroupedOrder:
         batch, within = cut.locate(edges[:-1])
         rows, counts = narrowed(edges[:-1] + base), narrowed(np.diff(edges))
         return Window(rows=rows, batch=batch, within=within, counts=counts, drawn=order.drawn)
-
-
-# --- how well an order mixes: what a batch and a window hold, against a full shuffle ---------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
-    """How well an order mixes."""
-
-    # distinct blocks in a batch, the mean over batches. High is good; it cannot exceed the rows of a batch
-    blocks_per_batch: float
-    blocks_per_batch_full: float  # what a full shuffle would give on average
-    blocks_per_window: float  # distinct blocks in a window, the mean over windows: the number that matters for learning
-    # 1 if batch means of the row number scatter no more than under a full shuffle, towards 0 if each batch sees one
-    # stretch of the file only. A low score harms where neighbouring rows resemble each other
-    score: float
-
-
-def is_weak(window_blocks: int, blocks: int) -> bool:
-    """Return whether windows of so many blocks mix too little of data with so many blocks."""
-    return window_blocks < min(FEW_BLOCKS, _NEARLY_ALL * blocks)
-
-
-def distinct(blocks: int, drawn: int) -> float:
-    """Return the expected number of distinct blocks among `drawn` independently drawn rows."""
-    return blocks * (1 - (1 - 1 / blocks) ** drawn)
-
-
-def forecast(order: EpochOrder) -> Quality:
-    """Return the expected quality of an order from its blocks alone, which must not select rows.
-
-    The variance of batch means is that of the windows' means plus that of a sample of a window without replacement.
-    """
-    batch, windows = order.settings.batch_size, []
-    for number in range(len(order.window_edges) - 1):
-        begins, ends = order.window_ranges(number)
-        sizes, middles = ends - begins, (begins + ends - 1) / 2
-        rows, mean = int(sizes.sum()), float(np.average(middles, weights=sizes))
-        # A run of n rows has the variance (n^2 - 1) / 12 around its middle.
-        variance = np.average((middles - mean) ** 2 + (sizes.astype(np.float64) ** 2 - 1) / 12, weights=sizes)
-        distinct_blocks = (1 - (1 - sizes / rows) ** min(batch, rows)).sum()  # distinct blocks among a batch's rows
-        sampled = variance * _without_replacement(min(batch, rows), rows)
-        windows.append((rows, mean, variance, distinct_blocks, len(sizes), sampled))
-    weights, means, variances, distincts, counts, samples = np.array(windows, dtype=np.float64).T
-    apart, total = (means - np.average(means, weights=weights)) ** 2, int(weights.sum())
-    everything = float(np.average(apart + variances, weights=weights))
-    expected = everything * _without_replacement(min(batch, total), total)
-    scattered = float(np.average(apart + samples, weights=weights))
-    share = np.diff(order.blocks.edges) / order.blocks.total_rows
-    return Quality(
-        blocks_per_batch=float(np.average(distincts, weights=weights)),
-        blocks_per_batch_full=float((1 - (1 - share) ** batch).sum()),
-        blocks_per_window=float(np.mean(counts)),
-        score=1.0 if scattered <= expected else expected / scattered,
-    )
-
-
-def _without_replacement(drawn: int, rows: int) -> float:
-    """Return the variance of a sample mean as a fraction of the population variance, drawing without replacement."""
-    return (rows - drawn) / max(1, rows - 1) / drawn

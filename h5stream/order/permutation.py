@@ -92,5 +92,8 @@ def _seed(key: tuple[int, ...]) -> np.random.SeedSequence:
     A number of 33 bits or more would become two words, and (2**32, 0) the same as (0, 1); the upper words
     therefore follow all the lower ones.
     """
-    upper = tuple(number >> 32 for number in key)
-    return np.random.SeedSequence(tuple(number & 0xFFFFFFFF for number in key), spawn_key=upper if any(upper) else ())
+    lower, upper = [], []
+    for number in key:
+        lower.append(number & 0xFFFFFFFF)
+        upper.append(number >> 32)
+    return np.random.SeedSequence(lower, spawn_key=upper if any(upper) else ())

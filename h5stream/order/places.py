@@ -78,8 +78,10 @@ def in_ranges(
 
 def is_ascending(numbers: NDArray[Any]) -> bool:
     """Return whether no number is less than the one before it; checks the first few first."""
-    parts = (slice(0, min(64, len(numbers) - 1)), *pieces(len(numbers) - 1))
-    return all(bool((numbers[piece] <= numbers[piece.start + 1 : piece.stop + 1]).all()) for piece in parts)
+    for piece in (slice(0, min(64, len(numbers) - 1)), *pieces(len(numbers) - 1)):
+        if not (numbers[piece] <= numbers[piece.start + 1 : piece.stop + 1]).all():
+            return False
+    return True
 
 
 def less(numbers: Places, amount: int) -> Places:

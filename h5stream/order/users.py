@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from h5stream.base.texts import check_ordered, checked_number, whole_number
 from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import Order, Window
 from h5stream.order.places import is_ascending, narrowed
+from h5stream.order.window import Order, Window
 from h5stream.samples.segments import Ints
 
 

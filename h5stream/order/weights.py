@@ -273,8 +273,44 @@ class DrawnBlocks:
         """The drawn blocks."""
         return self._draw()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.drawn, name)
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return self.drawn.count
+
+    @property
+    def edges(self) -> Ints:
+        """The place at which each begins, and at which the last ends."""
+        return self.drawn.edges
+
+    @property
+    def rows(self) -> Places | None:
+        """The drawn rows."""
+        return self.drawn.rows
+
+    @property
+    def lengths(self) -> Ints | None:
+        """The length of each place, if batches are cut by it."""
+        return self.drawn.lengths
+
+    @property
+    def strata(self) -> Ints | None:
+        """The source of each block, if every window contains a share of each source."""
+        return self.drawn.strata
+
+    @property
+    def first(self) -> Ints | None:
+        """The first place of each, if blocks are turns of others."""
+        return self.drawn.first
+
+    @property
+    def every(self) -> Ints | None:
+        """The distance of the places of each, if blocks are turns of others."""
+        return self.drawn.every
+
+    def rows_at(self, places: Places) -> Places:
+        """Look up the rows at places of the selection."""
+        return self.drawn.rows_at(places)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return replace, (self.drawn,)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.ragged import Share
-from h5stream.order.epoch import Window
 from h5stream.order.permutation import CROPS, fractions_of
 from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, place_dtype, sought
+from h5stream.order.window import Window
 from h5stream.samples.space import Space, Steps, neighbours, number_outside
 from h5stream.storage.layout.layout import DatasetPart, Lookup
 

@@ -10,7 +10,7 @@ from h5stream.engine.batches import OpenBatches, PlannedWindow
 from h5stream.engine.plan.placement import Placement
 from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, Task
 from h5stream.engine.reader import RowReader
-from h5stream.order.epoch import Window
+from h5stream.order.window import Window
 from h5stream.storage.source.remote import REQUEST_NBYTES
 
 FINEST_TASK_NBYTES, FINEST_FAR_TASK_NBYTES = 64 * 1024, 512 * 1024

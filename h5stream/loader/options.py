@@ -1,0 +1,67 @@
+"""The types of a loader's batches, and of its arguments by name; for type checkers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from h5stream.engine.footprint import WindowRows
+from h5stream.loader.arguments import OldNames
+from h5stream.order.users import Balanced, OrderFactory, Sized, Weighted
+from h5stream.storage.open.extents import SampleKind
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Batch = TypeVar("Batch", default=Any, covariant=True)
+else:  # defaults are new in Python 3.13
+    from typing import TypeVar
+
+    Batch = TypeVar("Batch", covariant=True)
+
+
+class PlainOptions(OldNames, total=False):
+    """The arguments that take a name only and do not change the type of a batch."""
+
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    device: torch.device | str | None
+    samples: SampleKind | None
+    seed: int | None
+    window: WindowRows
+    memory_budget: int | str | None
+    rank: int | None
+    world_size: int | None
+    storage_options: Any
+    stage_to: str | os.PathLike[str] | None
+    on_error: Literal["raise", "skip"]
+    draw: Weighted | Balanced | Sized | int | OrderFactory | None
+    keep: Literal["auto", "never"]
+
+
+class PlainArguments(PlainOptions, total=False):
+    """All arguments that do not change the type of a batch, by name: `PlainOptions`, and those of DataLoader."""
+
+    shuffle: bool | None
+    sampler: Iterable[Any] | None
+    batch_sampler: Iterable[Any] | None
+    num_workers: int | None
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+
+
+class FunctionOptions(PlainArguments, total=False):
+    """The arguments of a loader whose last function decides on the type of a batch."""
+
+    sample_transform: Callable[[Any], Any] | None
+    sample_workers: int | None
+    transform_workers: int | None
