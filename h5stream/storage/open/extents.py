@@ -92,10 +92,8 @@ class Extents:
         return cls(samples=samples, kind=None if isinstance(samples, Boxes) else along_axis(samples, is_scaled=True))
 
     @classmethod
-    def for_fields(cls, samples: SampleKind | None, fields: tuple[Field | VirtualField, ...]) -> Extents | None:
+    def for_fields(cls, samples: SampleKind, fields: tuple[Field | VirtualField, ...]) -> Extents | None:
         """Return the extents of samples with these fields; None if samples are rows, or sequences of rows."""
-        if samples is None:
-            return None
         specs, is_rows = [one for one in fields if isinstance(one, Field)], isinstance(samples, Rows)
         # A name with "@" is an attribute, which is not part of a volume.
         have_own_shapes = is_rows and any(

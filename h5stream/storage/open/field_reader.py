@@ -7,18 +7,18 @@ import itertools
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import h5py
 import numpy as np
 
 from h5stream.base.names import Within, readings
-from h5stream.errors import FieldLengthError, OptionError
+from h5stream.errors import FieldLengthError, H5StreamError, OptionError
 from h5stream.samples.columns import Padding, Values, VirtualField
-from h5stream.samples.kinds import Rows
+from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import changed
 from h5stream.samples.segments import Stretches
 from h5stream.samples.space import steps_of
+from h5stream.samples.table import Table
 from h5stream.storage.decode import elements
 from h5stream.storage.decode.columns import ColumnNames
 from h5stream.storage.decode.elements import sample_value
@@ -26,7 +26,7 @@ from h5stream.storage.file.discovery import PARTS, categories_of, is_matrix
 from h5stream.storage.file.meanings import check_is_number, packing_of
 from h5stream.storage.file.stored import OpenFile, part_of
 from h5stream.storage.layout.fields import Field, SampleShape, check_options
-from h5stream.storage.layout.layout import DIRECT, DatasetPart
+from h5stream.storage.layout.layout import DIRECT, DatasetPart, Entry, FieldLayout
 from h5stream.storage.open.extents import Extents, SampleKind
 from h5stream.storage.open.joining import FileParts
 from h5stream.storage.open.lookup_fields import add_lookup, add_matrix, add_ragged, with_columns
@@ -48,7 +48,6 @@ from h5stream.storage.open.rows import (
     field_of,
     members_of,
     sources_of,
-    time_unit,
 )
 from h5stream.storage.source.handles import DAMAGE
 
@@ -62,64 +61,83 @@ def read_fields(
     lookups: dict[Key, LookupBuilder] | None = None,
 ) -> FileParts:
     """Return all fields of a sample in a file, or a group of it; the group's path is left out of their names."""
-    extents = Extents.for_fields(samples, shape.fields)
-    builder = PartBuilder(opened, row_start, samples, extents, {} if lookups is None else lookups)
-    entries = tuple(_add_entry(builder, (place, ""), one) for place, one in enumerate(shape.fields))
-    rows = _row_count(builder, shape)
-    along = builder.extents.elements if builder.extents else {}
+    lookups = {} if lookups is None else lookups
+    builder = PartBuilder(
+        opened=opened,
+        row_start=row_start,
+        samples=samples,
+        are_objects=isinstance(samples, Objects),
+        sequences=samples if isinstance(samples, (Sequences, Table)) else None,
+        extents=None if samples is None else Extents.for_fields(samples, shape.fields),
+        lookups=lookups,
+    )
+    entries, written = list[Entry](), dict[str, str]()
+    for place, one in enumerate(shape.fields):
+        entries.append(_add_entry(builder, (place, ""), one))
+        if isinstance(one, Field) and one.shown != one.name:
+            written[one.name] = one.shown
+
+    # The number of rows that all fields have, or that lookups imply if no field has rows.
+    counts, extents, chosen = builder.counts, builder.extents, dict[str, int]()
+    if extents is None:
+        for key, count in counts.of_chosen.items():
+            chosen[lookups[key].name] = count
+    lengths = counts.of_fields or chosen or counts.of_lookups
+    if not lengths and builder.are_objects and builder.constants:
+        lengths = {"the object": 1}
+    is_cut = isinstance(samples, Sequences) and samples.lengths == "shortest" and extents is None
+    if not lengths or (len({*lengths.values()}) > 1 and not is_cut):
+        raise _row_count_error(builder, shape, lengths)
+    rows = min(lengths.values())
+
+    along = extents.elements if extents else {}
     places = along[0][0] if len(along) == 1 else rows  # or indices of the axis that samples run along
-    for lookup in builder.lookups.values():
-        lookup.is_alone = not (builder.lengths or builder.counts or (builder.stretches and not builder.is_uncertain))
-    for lookup, ranges, values, first in builder.stretches:
-        lookup.add_stretches(ranges, values, places, first, repr(builder.path))
-    for key, count in builder.chosen_counts.items():
+    for lookup in lookups.values():
+        lookup.is_alone = not (counts.of_fields or chosen or (builder.stretches and not counts.is_uncertain))
+    for lookup, ranges, values, first_row in builder.stretches:
+        lookup.add_stretches(ranges, values, places, first_row, repr(opened.path))
+    for key, count in counts.of_chosen.items():
         if count != rows:
-            builder.lookups[key].check_count(count, places, repr(builder.path))
-    parts = [dataset_part(builder, *dataset, start=row_start) for dataset in builder.datasets.values()]
+            lookups[key].check_count(count, places, repr(opened.path))
+
+    fields, parts = list[FieldLayout](), list[DatasetPart]()
+    for layout in builder.fields:
+        fields.append(replace(layout, name=written.get(layout.name, layout.name.removeprefix(f"{group}/"))))
+    for dataset in builder.datasets.values():
+        parts.append(dataset_part(builder, *dataset, start=row_start))
     parts += builder.parts
-    if builder.cuts:
+    if is_cut:
         parts = [replace(part, rows=rows) for part in parts]
-    shown = {one.name: one.shown for one in shape.fields if isinstance(one, Field) and one.shown != one.name}
     return FileParts(
         rows=rows,
-        fields=tuple(
-            replace(one, name=shown.get(one.name, one.name.removeprefix(f"{group}/"))) for one in builder.fields
-        ),
+        fields=tuple(fields),
         parts=tuple(parts or _placeholder_parts(builder, rows)),
-        entries=entries,
+        entries=tuple(entries),
         constants=tuple(builder.constants),
         packed=tuple(builder.packed),
         volume=extents,
     )
 
 
-def _row_count(builder: PartBuilder, shape: SampleShape) -> int:
-    """Return the number of rows that all fields have, or that lookups imply if no field has rows."""
-    lengths = builder.lengths or builder.counts or builder.lookup_counts
-    lengths = lengths or ({"the object": 1} if builder.are_objects and builder.constants else {})
+def _row_count_error(builder: PartBuilder, shape: SampleShape, lengths: dict[str, int]) -> H5StreamError:
+    """Return the error for fields that differ in their number of rows, or none of which has rows."""
+    path = builder.path
     if not lengths:
         message = f"none of the fields {', '.join(map(repr, shape.keys))} says how many samples there are"
-        raise OptionError(
-            f"{builder.path!r}: {message}; name at least one dataset with an axis of rows{files_hint(builder)}"
-        )
-    if len(set(lengths.values())) > 1 and not builder.cuts:
-        listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
-        message = (
-            f"{builder.path!r}: the fields of a sample must agree in rows, but {listing}; name fields of one length; "
-        )
-        message += "Field(..., take='all') is what a file or a group has once, and Sequences(..., lengths='shortest') "
-        message += (
-            f"leaves out rows that some lack. `h5stream inspect {shlex.quote(builder.path)}` says what fits together"
-        )
-        raise FieldLengthError(message, file=builder.path)
-    return min(lengths.values())
+        message += f"; name at least one dataset with an axis of rows{files_hint(builder)}"
+        return OptionError(f"{path!r}: {message}")
+    listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
+    message = f"{path!r}: the fields of a sample must agree in rows, but {listing}; name fields of one length; "
+    message += "Field(..., take='all') is what a file or a group has once, and Sequences(..., lengths='shortest') "
+    message += f"leaves out rows that some lack. `h5stream inspect {shlex.quote(path)}` says what fits together"
+    return FieldLengthError(message, file=path)
 
 
 def _placeholder_parts(builder: PartBuilder, rows: int) -> Iterator[DatasetPart]:
     """Yield a part that fills no field and stands for the rows of samples, if no other part has them."""
-    placeholder = min(builder.row_sources, key=lambda one: one[0])[1] if builder.row_sources else None
-    if builder.rows_dataset is not None:
-        source, name = builder.rows_dataset
+    placeholder = min(builder.counts.parts, key=lambda one: one[0])[1] if builder.counts.parts else None
+    if builder.counts.dataset is not None:
+        source, name = builder.counts.dataset
         node = source.find(name)
         placeholder = part_of(source, source.place(node), node.path)
     elif placeholder is None and builder.are_objects:  # single values alone
@@ -134,20 +152,21 @@ def _placeholder_parts(builder: PartBuilder, rows: int) -> Iterator[DatasetPart]
 # --- entries: one for each field that the user asked for, by its kind
 
 
-def _add_entry(builder: PartBuilder, key: Key, spec: Field | VirtualField) -> Any:
+def _add_entry(builder: PartBuilder, key: Key, spec: Field | VirtualField) -> Entry:
     """Add the fields of one entry of a sample; return the number of its field, or a dict of numbers."""
     if not isinstance(spec, Field):
         return _add_column(builder, spec)
     obj, path = _named_object(builder, spec)
     if isinstance(obj, h5py.Group):
         _check_links_inside(builder, spec, path)
-    if is_matrix(obj):
-        return add_matrix(builder, key, spec, obj, path)
+        if is_matrix(obj):
+            return add_matrix(builder, key, spec, obj, path)
     if isinstance(spec.columns, ColumnNames) and not (spec.file and spec.lookup is not None):
         spec = with_columns(builder, key, spec, next(sources_of(builder, spec)))
-    if (categories := categories_of(obj)) is not None:
+    if isinstance(obj, h5py.Group) and (categories := categories_of(obj)) is not None:
         entry = _add_entry(builder, key, changed(spec, name=Within(f"{path}/codes", "")))
-        builder.fields[entry] = replace(builder.fields[entry], name=spec.name, categories=categories)
+        if isinstance(entry, int):
+            builder.fields[entry] = replace(builder.fields[entry], name=spec.name, categories=categories)
         return entry
     if spec.lookup is not None:
         return (add_named_objects if spec.names_objects else add_lookup)(builder, key, spec)
@@ -173,7 +192,7 @@ def _named_object(builder: PartBuilder, spec: Field) -> tuple[h5py.HLObject | No
     """Return the HDF5 object that a field names, and its path; None if the name means no object."""
     if spec.name in ("", "/") or spec.names_objects or isinstance(spec.lookup, Stretches):
         return None, ""
-    source = next(sources_of(builder, spec))
+    source = next(sources_of(builder, spec)) if spec.file else builder.opened
     for reading in readings(spec.name):
         with contextlib.suppress(*DAMAGE):
             # `get(getclass=True)` of a damaged object crashes libhdf5; opening it raises.
@@ -191,7 +210,7 @@ def _check_links_inside(builder: PartBuilder, spec: Field, path: str) -> None:
             source.guard.check_links(source.file, f"{path}/{part}", source.path)
 
 
-def _add_arrays(builder: PartBuilder, key: Key, spec: Field) -> Any:
+def _add_arrays(builder: PartBuilder, key: Key, spec: Field) -> Entry:
     """Add a field of arrays whose shape differs from sample to sample, and a field of these shapes."""
     kind = None if builder.extents is None else builder.extents.kind
     takes_points = kind is not None and kind.is_point and isinstance(builder.samples, Rows)
@@ -220,7 +239,7 @@ def _add_column(builder: PartBuilder, column: VirtualField) -> int:
     return _add_value(builder, column.name, column.values, column.dtype, is_single=False)
 
 
-def _add_constant(builder: PartBuilder, spec: Field) -> Any:
+def _add_constant(builder: PartBuilder, spec: Field) -> Entry:
     """Add a field that has one value for the whole part: an attribute, or a dataset without an axis of rows."""
     check_options("once" if spec.ragged is None else "attributes", spec, builder.samples, builder.path)
     if spec.ragged is not None:  # type and shape follow once all values are read
@@ -253,9 +272,10 @@ def _add_constant(builder: PartBuilder, spec: Field) -> Any:
     return first if dtype is None else entry_of(dtype, itertools.count(first))
 
 
-def _add_value(builder: PartBuilder, name: str, values: Any, cast: Any, *, is_single: bool = True) -> int:
+def _add_value(builder: PartBuilder, name: str, values: object, cast: object, *, is_single: bool = True) -> int:
     """Add a field of values in memory: a single one for all samples, or one for each."""
     if not isinstance(values, np.ndarray):
         return builder.add(field_of(name, object, cast=cast))
     shape, dtype = values.shape if is_single else values.shape[1:], elements.batch_dtype(values.dtype)
-    return builder.add(field_of(name, dtype, shape, cast=cast, unit=time_unit(values.dtype)))
+    unit = str(values.dtype.newbyteorder("=")) if values.dtype.kind in "mM" else ""
+    return builder.add(field_of(name, dtype, shape, cast=cast, unit=unit))

@@ -158,9 +158,9 @@ def with_named_shapes(layout: SampleLayout, builders: Iterable[LookupBuilder]) -
         if builder.shapes:
             shapes, fields, datasets = np.array(builder.shapes), list(layout.fields), list(layout.datasets)
             room = tuple(shapes.max(axis=0).tolist())
-            fields[builder.entry] = replace(fields[builder.entry], row_shape=room)
+            fields[builder.number] = replace(fields[builder.number], row_shape=room)
             datasets[lookup.dataset] = tuple(_resized(part, room) for part in datasets[lookup.dataset])
-            columns = (*layout.columns, (builder.entry + 1, SampleColumn(shapes[lookup.rows])))
+            columns = (*layout.columns, (builder.number + 1, SampleColumn(shapes[lookup.rows])))
             layout = replace(layout, fields=tuple(fields), datasets=tuple(datasets), columns=columns)
     return layout
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
 import h5py
 import numpy as np
@@ -21,7 +20,7 @@ from h5stream.storage.file.discovery import FieldSource, is_matrix, object_at, r
 from h5stream.storage.file.stored import OpenFile, part_moved
 from h5stream.storage.layout.axis_names import AxisNames, axis_names, chosen_by_name, moved, unlike_names
 from h5stream.storage.layout.fields import Field, check_options, columns_wanted, not_ragged
-from h5stream.storage.layout.layout import FieldLayout, SparseEntry
+from h5stream.storage.layout.layout import Entry, FieldLayout, SparseEntry
 from h5stream.storage.open.extents import Extents
 from h5stream.storage.open.lookups import Key, LookupBuilder, LookupInMemory, snapshot, width_mismatch
 from h5stream.storage.open.rows import (
@@ -38,12 +37,12 @@ from h5stream.storage.open.rows import (
 )
 
 
-def add_lookup(builder: PartBuilder, key: Key, spec: Field, indptr: str = "") -> Any:
+def add_lookup(builder: PartBuilder, key: Key, spec: Field, indptr: str = "") -> Entry:
     """Add a looked-up field: its dataset, in this file or in those of its file=, and the rows of samples.
 
     For a sparse matrix, `indptr` names the dataset of its row bounds, and `spec` need not have a lookup=.
     """
-    selector = spec.lookup
+    selector, counts = spec.lookup, builder.counts
     values: ArrayLike = builder.opened.numbers(selector) if isinstance(selector, str) else []
     spec, lists = _with_row_lists(builder, spec, values, is_matrix=bool(indptr))
     is_named = isinstance(selector, str | None) or (isinstance(selector, Stretches) and not in_memory(selector))
@@ -61,36 +60,37 @@ def add_lookup(builder: PartBuilder, key: Key, spec: Field, indptr: str = "") ->
                 of_rows = Bounds(indptr, holds="bounds")
                 lookup.add_stretches(of_rows, [edges], len(edges) - 1, first, repr(source.path))
                 if selector is None:
-                    builder.lengths[spec.name] = len(edges) - 1
-                    builder.rows_dataset = builder.rows_dataset or (source, indptr)
+                    counts.of_fields[spec.name] = len(edges) - 1
+                    counts.dataset = counts.dataset or (source, indptr)
     builder.fields += lookup.layouts
     if isinstance(selector, str) and lists is None:
         among = sum(len(one) for one, *_ in lookup.ranges) if indptr else lookup.rows
         lookup.add_chosen(values, before, among - before, builder.path)
-        builder.chosen_counts[key] = len(lookup.chosen[-1])
+        counts.of_chosen[key] = len(lookup.chosen[-1])
         _note_row_source(builder, lookup, selector)
     elif selector is not None and is_named:
         which, bounds = _stretches(builder, lookup, spec) if lists is None else (lists, [])
         is_plain = isinstance(which, Bounds) and not which.holds  # only these leave the number of samples uncertain
-        if not builder.stretches or (builder.is_uncertain and not is_plain):  # a count of this part replaces any of all
+        # A count of this part replaces one of all parts.
+        if not builder.stretches or (counts.is_uncertain and not is_plain):
             count = len(np.asarray(bounds[0]).reshape(-1)) if lists is None else len(lists)
-            builder.lookup_counts = {lookup.name: samples_bounded(which, count) if isinstance(which, Bounds) else count}
-            builder.is_uncertain = is_plain
+            counts.of_lookups = {lookup.name: samples_bounded(which, count) if isinstance(which, Bounds) else count}
+            counts.is_uncertain = is_plain
         builder.stretches.append((lookup, which, bounds, before))
         _note_row_source(builder, lookup, selector if isinstance(selector, str) else selector.names[0])
     elif selector is not None and not callable(selector) and is_first:
         # With more than one file, they do not say which file has how many samples.
-        builder.lookup_counts = builder.lookup_counts or {lookup.name: lookup.count}
-        builder.row_sources.append((1, lookup.parts[0]))
+        counts.of_lookups = counts.of_lookups or {lookup.name: lookup.count}
+        counts.parts.append((1, lookup.parts[0]))
     return lookup.entry
 
 
 def _note_row_source(builder: PartBuilder, lookup: LookupBuilder, name: str) -> None:
     """Note the dataset that defines the rows of samples; for an attribute, the part that it looks rows up in."""
     if builder.opened.is_attribute(name):
-        builder.row_sources.append((1, lookup.parts[-1]))
+        builder.counts.parts.append((1, lookup.parts[-1]))
     else:
-        builder.rows_dataset = builder.rows_dataset or (builder.opened, name)
+        builder.counts.dataset = builder.counts.dataset or (builder.opened, name)
 
 
 def _single_row_error(builder: PartBuilder, spec: Field, ragged: Ragged) -> H5StreamError:
@@ -126,7 +126,7 @@ def _with_row_lists(
     return spec, lists
 
 
-def _stretches(builder: PartBuilder, lookup: LookupBuilder, spec: Field) -> tuple[Stretches, list[Any]]:
+def _stretches(builder: PartBuilder, lookup: LookupBuilder, spec: Field) -> tuple[Stretches, list[np.ndarray]]:
     """Return the ranges of samples' rows and their values; region references become starts and ends."""
     names, opened = spec.lookup.names, builder.opened
     if isinstance(spec.lookup, Bounds) and not opened.is_attribute(names[0]):
@@ -149,19 +149,21 @@ def add_lookup_part(
     """Add a file's part of a looked-up dataset."""
     node = node or dataset_with_rows(source, spec.name)
     entry, layouts, targets = describe_field(builder, spec, node, *row_selection(builder, node, spec))
-    if spec.ragged is not None and isinstance(entry, dict):
-        why = f"each member of a ragged one is a field of its own, {f'{spec.name}:{next(iter(entry))}'!r}"
-        raise field_error(source, spec, f" is a compound, and {why}, or columns=[NAMES] makes one matrix")
-    if len(targets) > 1 and any(layout.dtype.kind == "O" for layout in layouts):
-        why = f"one that is looked up is a field of its own, {f'{spec.name}:{next(iter(entry))}'!r}"
-        raise field_error(source, spec, f" is a compound with members of variable length, and each of {why}")
+    if isinstance(entry, dict):
+        member = f"{spec.name}:{next(iter(entry))}"
+        if spec.ragged is not None:
+            why = f"each member of a ragged one is a field of its own, {member!r}, or columns=[NAMES] makes one matrix"
+            raise field_error(source, spec, f" is a compound, and {why}")
+        if len(targets) > 1 and any(layout.dtype.kind == "O" for layout in layouts):
+            why = f"one that is looked up is a field of its own, {member!r}"
+            raise field_error(source, spec, f" is a compound with members of variable length, and each of {why}")
     if len(layouts) == 1:
         layouts = [replace(layouts[0], axes=named_axes(builder, spec, node, source, ()))]
     part = dataset_part(builder, source.place(node), spec, (), targets, start=lookup.rows)
     lookup.add_part(part, entry, layouts, source.path)
 
 
-def add_ragged(builder: PartBuilder, key: Key, spec: Field) -> Any:
+def add_ragged(builder: PartBuilder, key: Key, spec: Field) -> Entry:
     """Add a ragged field: the items of variable-length values, or all rows of an object's dataset."""
     check_options("objects" if builder.are_objects else "values", spec, builder.samples, builder.path)
     lookup, opened = lookup_of(builder, key, spec), builder.opened
@@ -173,15 +175,15 @@ def add_ragged(builder: PartBuilder, key: Key, spec: Field) -> Any:
     part = lookup.parts[-1]
     if builder.are_objects:
         lookup.add_rows(np.array([part.row_start]), np.array([part.rows]))
-        builder.row_sources.append((1, part))
+        builder.counts.parts.append((1, part))
     else:
         if part.heap is None or len(node.dataset.shape) > 1:
             why = part.reason if part.heap is None else f"a row has {node.dataset.shape[1:]} values"
             takes = "ragged= takes one value a row, of numbers, that h5stream reads without libhdf5"
             raise read_error(opened, spec, f", {why}: {takes}; without it each sample is a list", part)
         lookup.add_values(part, part.heap.length)
-        builder.row_sources.append((0, part))
-    builder.lengths[spec.name] = 1 if builder.are_objects else part.rows
+        builder.counts.parts.append((0, part))
+    builder.counts.of_fields[spec.name] = 1 if builder.are_objects else part.rows
     return lookup.entry
 
 
@@ -258,6 +260,8 @@ def add_matrix(builder: PartBuilder, key: Key, spec: Field, group: h5py.Group, p
     number = add_lookup(builder, (key[0], "data"), changed(plain, name=data, ragged=of_values), indptr)
     others = changed(plain, name=indices, dtype=None, ragged=changed(Ragged(), width=width))
     columns = add_lookup(builder, (key[0], "indices"), others, indptr)
+    if not (isinstance(number, int) and isinstance(columns, int)):
+        raise TypeError(f"{path!r} is a sparse matrix of compounds")  # they are refused before, as ragged fields
     if not is_named:
         _check_widths(builder, spec, builder.fields[columns], path)
     builder.fields[number] = replace(builder.fields[number], name=spec.name, axes=axes)
@@ -267,7 +271,7 @@ def add_matrix(builder: PartBuilder, key: Key, spec: Field, group: h5py.Group, p
     index_dtype = builder.fields[columns].dtype
     if is_named and index_dtype.kind in "iu" and width > np.iinfo(index_dtype).max:
         why = f"whose columns are {index_dtype}, too narrow to be named; write them as int32"
-    elif widened_dtype(index_dtype).kind not in "iu" or not isinstance(number, int):
+    elif widened_dtype(index_dtype).kind not in "iu":
         why = f"whose columns are {shown(index_dtype)}, and not whole numbers"
     elif form == DENSE and (dtype := builder.fields[number].dtype).str[1:] in ("f2", "f16", "c32"):
         why = f"of {dtype}, which ragged='packed' gives, 'dense' not"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import h5py
 import numpy as np
@@ -20,7 +19,7 @@ from h5stream.storage.file.discovery import FieldSource, is_there, refusal, why_
 from h5stream.storage.file.groups import ELSEWHERE, RawFile
 from h5stream.storage.file.stored import OpenFile, part_of
 from h5stream.storage.layout.fields import Field, Take, not_ragged
-from h5stream.storage.layout.layout import DECODED, DIRECT, DatasetPart, FieldLayout
+from h5stream.storage.layout.layout import DECODED, DIRECT, DatasetPart, Entry, FieldLayout
 from h5stream.storage.many.members import (
     BytesColumn,
     DatasetColumn,
@@ -47,11 +46,11 @@ from h5stream.storage.open.rows import (
 )
 
 
-def add_numbered_objects(builder: PartBuilder, key: Key, spec: Field) -> Any:
+def add_numbered_objects(builder: PartBuilder, key: Key, spec: Field) -> Entry:
     """Add a field whose rows are objects with numbers in their names."""
     (source,) = sources_of(builder, spec)
     numbers, names = _numbered_objects(spec, source)
-    lookup, builder.lengths[spec.name] = None, 1 if builder.are_objects else len(names)
+    lookup, builder.counts.of_fields[spec.name] = None, 1 if builder.are_objects else len(names)
     if builder.are_objects and spec.ragged is not None and not (spec.decode or spec.has_own_shape):
         lookup = lookup_of(builder, key, spec)
     elif builder.extents is not None or spec.repeat or spec.take.axis not in (None, 0) or spec.take.scale:
@@ -72,7 +71,7 @@ def add_numbered_objects(builder: PartBuilder, key: Key, spec: Field) -> Any:
     else:
         lookup.add_part(part, entry, layouts, source.path)
         lookup.add_rows(np.array([part.row_start]), np.array([part.rows]))
-        builder.row_sources.append((1, part))
+        builder.counts.parts.append((1, part))
     return entry
 
 
@@ -137,7 +136,7 @@ def _objects_as_rows(
 # --- objects that lookup= names
 
 
-def add_named_objects(builder: PartBuilder, key: Key, spec: Field) -> Any:
+def add_named_objects(builder: PartBuilder, key: Key, spec: Field) -> Entry:
     """Add a field whose lookup= names an object for each sample."""
     lookup, names = lookup_of(builder, key, spec), spec.lookup
     lookup.is_per_sample = not isinstance(names, str)
@@ -145,7 +144,7 @@ def add_named_objects(builder: PartBuilder, key: Key, spec: Field) -> Any:
         values = np.asarray(builder.opened.numbers(names)).reshape(-1)
         names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
         if builder.extents is None:
-            builder.lengths[spec.lookup] = len(names)
+            builder.counts.of_fields[spec.lookup] = len(names)
     elif lookup.ranges or lookup.chosen:
         builder.fields += lookup.layouts
         return lookup.entry
@@ -158,13 +157,13 @@ def add_named_objects(builder: PartBuilder, key: Key, spec: Field) -> Any:
         why = "so that nothing says what the field holds; leave out this file, or begin with one that has samples"
         raise field_error(builder.opened, spec, f": lookup= names no object, {why}", FieldLengthError)
     builder.fields += lookup.layouts
-    builder.row_sources.append((1, lookup.parts[0]))
+    builder.counts.parts.append((1, lookup.parts[0]))
     rows = np.array([lookup.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
     if spec.decode or spec.has_own_shape:  # an object is one row
         lookup.chosen.append(rows[:, 0])
     else:
         lookup.add_rows(*rows.T)
-    builder.lookup_counts = builder.lookup_counts or {lookup.name: len(names)}
+    builder.counts.of_lookups = builder.counts.of_lookups or {lookup.name: len(names)}
     return lookup.entry
 
 
@@ -291,7 +290,7 @@ def not_an_array(builder: PartBuilder, spec: Field) -> H5StreamError:
     return field_error(builder.opened, spec, f": ragged='arrays' {why}")
 
 
-def add_bytes_of_object(builder: PartBuilder, spec: Field) -> int:
+def add_bytes_of_object(builder: PartBuilder, spec: Field) -> Entry:
     """Add a field of encoded images, each a dataset of bytes in its object."""
     opened = builder.opened
     with RawFile(opened.file, opened.guard) as raw:
@@ -299,8 +298,8 @@ def add_bytes_of_object(builder: PartBuilder, spec: Field) -> int:
         (entry, layouts, _), part = _image_rows(builder, spec, members, opened, builder.row_start)
     builder.parts.append(part)
     builder.fields += layouts
-    builder.lengths[spec.name] = 1
-    return int(entry)
+    builder.counts.of_fields[spec.name] = 1
+    return entry
 
 
 def _image_rows(

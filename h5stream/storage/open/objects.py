@@ -220,7 +220,7 @@ def _add_ragged_rows(query: _Query, which: Ints, column: DatasetColumn, lookup: 
         (one,) = query.describe(k, field_shape)[1].values()
         with members.opened(k) as (file, name):
             lookup.check_layouts(one.layouts, f"{file.filename}:{name}" if name else file.filename)
-        return replace(one.parts[0].with_fields({one.entry: lookup.entry}), row_start=0)
+        return replace(one.parts[0].with_fields({one.number: lookup.number}), row_start=0)
 
     parts, begins = concatenated_rows(members, which, column, described, lookup.rows)
     lookup.parts += parts

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 from h5stream.base.names import parted
 from h5stream.base.texts import did_you_mean
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, H5StreamError, OptionError, UnsupportedFieldError
-from h5stream.samples.kinds import Objects, Sequences
+from h5stream.samples.kinds import Sequences
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import DENSE, STACKED
 from h5stream.samples.segments import RowLists, Stretches
@@ -32,67 +32,55 @@ from h5stream.storage.file.meanings import meaning_of
 from h5stream.storage.file.stored import Location, OpenFile, part_of
 from h5stream.storage.layout.axis_names import AxisNames, axis_names
 from h5stream.storage.layout.fields import Field, check_options
-from h5stream.storage.layout.layout import VIA_H5PY, DatasetPart, FieldLayout, Target
+from h5stream.storage.layout.layout import VIA_H5PY, DatasetPart, Entry, FieldLayout, Target
 from h5stream.storage.open.extents import Extents, SampleKind
 from h5stream.storage.open.lookups import Key, LookupBuilder
 
-EntryLayout = tuple[Any, list[FieldLayout], list[Target]]
+EntryLayout = tuple[Entry, list[FieldLayout], list[Target]]
 """An entry of a sample: the number of its field, or a dict of numbers for a compound; its fields; their targets."""
 
 
 @dataclass(slots=True)
+class RowCounts:
+    """The numbers of rows that a part has according to its fields, and the datasets that may stand for its rows."""
+
+    of_fields: dict[str, int] = field(default_factory=dict)  # by field name
+    of_lookups: dict[str, int] = field(default_factory=dict)  # the same from lookups, used if no field has rows
+    of_chosen: dict[Key, int] = field(default_factory=dict)  # the number of row numbers that a dataset holds
+    is_uncertain: bool = False  # whether `of_lookups` is from bounds that may be one more than the samples
+    dataset: tuple[OpenFile, str] | None = None  # the dataset that defines samples' rows: its file and name
+    # parts that stand for the rows if no dataset has one a sample, with their priority; the first of the lowest wins
+    parts: list[tuple[int, DatasetPart]] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
 class PartBuilder:
     """Collects the fields of a sample in one open file, or in a group of it."""
 
     opened: OpenFile
     row_start: int
     samples: SampleKind | None
+    are_objects: bool  # whether each sample is an object
+    sequences: Sequences | Table | None  # the kind of samples, if these may take several rows
     extents: Extents | None
     lookups: dict[Key, LookupBuilder]
     fields: list[FieldLayout] = field(default_factory=list)
     constants: list[tuple[int, object]] = field(default_factory=list)  # as in `FileParts`
     packed: list[tuple[int, Packing]] = field(default_factory=list)  # as in `FileParts`
-    lengths: dict[str, int] = field(default_factory=dict)  # rows by field name
-    lookup_counts: dict[str, int] = field(default_factory=dict)  # the same from lookups, used if no field has rows
+    counts: RowCounts = field(default_factory=RowCounts)
     # ragged fields: the ranges of their rows, the values of these, and the first row of this part
-    stretches: list[tuple[LookupBuilder, Stretches | RowLists, list[Any], int]] = field(default_factory=list)
-    chosen_counts: dict[Key, int] = field(default_factory=dict)  # the number of row numbers that a dataset holds
-    is_uncertain: bool = False  # whether `lookup_counts` is from bounds that may be one more than the samples
+    stretches: list[tuple[LookupBuilder, Stretches | RowLists, list[np.ndarray], int]] = field(default_factory=list)
     numbers: tuple[str, list[int]] | None = None  # the first field with {} in its name, and the numbers of its objects
-    rows_dataset: tuple[OpenFile, str] | None = None  # the dataset that defines samples' rows: its file and name
     # datasets with rows for each sample, by what is read of them, with all fields that they fill
     datasets: dict[tuple[object, ...], tuple[Location, Field, tuple[Along, ...], list[Target]]] = field(
         default_factory=dict
     )
     parts: list[DatasetPart] = field(default_factory=list)  # parts that are complete: objects as rows
-    # parts that stand for the rows if no dataset has one a sample, with their priority; the first of the lowest wins
-    row_sources: list[tuple[int, DatasetPart]] = field(default_factory=list)
 
     @property
     def path(self) -> str:
         """The file's path."""
         return self.opened.path
-
-    @property
-    def are_objects(self) -> bool:
-        """Whether each sample is an object."""
-        return isinstance(self.samples, Objects)
-
-    @property
-    def sequences(self) -> Sequences | Table | None:
-        """The kind of samples, if these may take several rows."""
-        return self.samples if isinstance(self.samples, (Sequences, Table)) else None
-
-    @property
-    def cuts(self) -> bool:
-        """Whether fields are cut to the rows of the shortest."""
-        samples = self.samples
-        return isinstance(samples, Sequences) and samples.lengths == "shortest" and self.extents is None
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The number of samples according to each dataset that holds a row number for each."""
-        return {self.lookups[key].name: count for key, count in self.chosen_counts.items() if self.extents is None}
 
     def add(self, layout: FieldLayout) -> int:
         """Add a field that is not read from a dataset; return its number."""
@@ -106,27 +94,29 @@ def field_of(name: str, dtype: DTypeLike, row_shape: tuple[int, ...] = (), **lay
     return FieldLayout(name=name, kind=kind, dtype=np.dtype(dtype), row_shape=row_shape, **layout)
 
 
-def add_rows(builder: PartBuilder, spec: Field) -> Any:
+def add_rows(builder: PartBuilder, spec: Field) -> Entry:
     """Add a field that has a row, several rows, or a part of a volume for each sample."""
-    (source,) = sources_of(builder, spec)
+    source = next(sources_of(builder, spec)) if spec.file else builder.opened
     node = dataset_with_rows(source, spec.name)
-    name = spec.name if not spec.file else f"{spec.name} of {source.path}"
-    builder.lengths[name] = node.dataset.shape[0] if builder.extents is None else 1
-    place, at = source.place(node), _origin_column(builder, spec)
-    along: tuple[Along, ...] = ()
-    steps, columns = None, ""
+    shape = node.dataset.shape
+    name = f"{spec.name} of {source.path}" if spec.file else spec.name
+    builder.counts.of_fields[name] = shape[0] if builder.extents is None else 1
+    place, along, steps, columns = source.place(node), tuple[Along, ...](), None, ""
+    if spec.take.at:
+        _check_origin_column(builder, spec)
     if builder.extents is None:
-        (shape, steps), columns = row_selection(builder, node, spec), repr(spec.columns)
+        (row_shape, steps), columns = row_selection(builder, node, spec), repr(spec.columns)
     else:
-        along, shape = builder.extents.take(node.dataset.shape, spec, source.path)
-    entry, layouts, targets = describe_field(builder, spec, node, shape, steps)
-    if len(layouts) == 1:
+        along, row_shape = builder.extents.take(shape, spec, source.path)
+    entry, layouts, targets = describe_field(builder, spec, node, row_shape, steps)
+    if len(layouts) == 1 and len(shape) > 1:
         layouts = [replace(layouts[0], axes=named_axes(builder, spec, node, source, along))]
     builder.fields += layouts
     for target, layout in zip(targets, layouts, strict=True):
         # Values of variable length are stored in the heap, separately for each member.
         apart = target.field if layout.dtype.kind == "O" else None
-        key = (place.number, node.path, apart, columns, steps, at, spec.take.pad, along, spec.decode, spec.length)
+        take = steps, spec.take.at, spec.take.pad
+        key = (place.number, node.path, apart, columns, take, along, spec.decode, spec.length)
         builder.datasets.setdefault(key, (place, spec, along, []))[-1].append(target)
     return entry
 
@@ -165,15 +155,14 @@ def named_axes(
     return tuple(replace(one, taken=taken[one.axis - 1]) for one in named)
 
 
-def _origin_column(builder: PartBuilder, spec: Field) -> str:
-    """Return the table column that a field's rows count from; empty for the start of the sample."""
+def _check_origin_column(builder: PartBuilder, spec: Field) -> None:
+    """Raise if the rows of a field count from a column that no table has."""
     columns = builder.samples.columns if isinstance(builder.samples, Table) else {}
-    if spec.take.at and not isinstance(columns.get(spec.take.at), np.ndarray):
+    if not isinstance(columns.get(spec.take.at), np.ndarray):
         numbers = [name for name, values in columns.items() if isinstance(values, np.ndarray)]
         available = f"which has {', '.join(map(repr, numbers))}" if columns else "and there is no Table"
         why = f"(at={spec.take.at!r}): at= names a column of row numbers of Table(...), {available}"
         raise OptionError(f"Field({spec.name!r}, take=Take{why})")
-    return spec.take.at
 
 
 def describe_field(
@@ -181,22 +170,24 @@ def describe_field(
 ) -> EntryLayout:
     """Return the entry of a dataset: its field, or one for each member of a compound, with the samples' shape."""
     layouts, targets = list[FieldLayout](), list[Target]()
-    whole: Any = elements.as_torch_bits(inner_dtype(node), spec.dtype)
+    whole = elements.as_torch_bits(inner_dtype(node), spec.dtype)
     if spec.decode:
         return describe_image(builder, spec, _image_leaf(builder, spec, node, whole), steps, node.member)
     if spec.members:
         _check_members(builder, spec, whole)
-        whole = np.dtype((whole.fields[spec.members[0]][0], (len(spec.members),)))
+        whole = np.dtype((whole[spec.members[0]], (len(spec.members),)))
 
     first, meaning = len(builder.fields), meaning_of(node.dataset)
-    for number, (member, dtype) in enumerate(members_of(whole, node.member), first):
+    leaves = [(node.member, whole)] if whole.fields is None else [*members_of(whole, node.member)]
+    for number, (member, dtype) in enumerate(leaves, first):
         layout, leaf = _field_layout(builder, spec, node._replace(member=member), dtype, shape, steps)
         layouts.append(layout)
-        targets.append(replace(_target(number, leaf, member, spec.members), meaning=meaning))
-    return entry_of(whole, itertools.count(first)), layouts, targets
+        fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)  # until the dataset's fill value is read
+        targets.append(Target(field=number, member=member, leaf=leaf, fill=fill, stacked=spec.members, meaning=meaning))
+    return first if whole.fields is None else entry_of(whole, itertools.count(first)), layouts, targets
 
 
-def members_of(dtype: Any, member: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def members_of(dtype: np.dtype, member: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], np.dtype]]:
     """Yield the paths and types of a compound's innermost members; any other type yields itself."""
     if dtype.fields is None:
         yield member, dtype
@@ -204,24 +195,16 @@ def members_of(dtype: Any, member: tuple[str, ...]) -> Iterator[tuple[tuple[str,
         yield from members_of(dtype[name], (*member, name))
 
 
-def entry_of(dtype: Any, numbers: Iterator[int]) -> Any:
+def entry_of(dtype: np.dtype, numbers: Iterator[int]) -> Entry:
     """Return the number of a type's field, or for a compound a dict of its members' numbers."""
-    return next(numbers) if dtype.fields is None else {name: entry_of(dtype[name], numbers) for name in dtype.names}
-
-
-def _target(
-    number: int, leaf: elements.Leaf | None, member: tuple[str, ...] = (), stacked: tuple[str, ...] = ()
-) -> Target:
-    """Return the target of a field, with a fill value of zeros for now."""
-    fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
-    return Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked)
+    return {name: entry_of(dtype[name], numbers) for name in dtype.names} if dtype.names else next(numbers)
 
 
 def _field_layout(
     builder: PartBuilder,
     spec: Field,
     node: FieldSource,
-    dtype: np.dtype[Any],
+    dtype: np.dtype,
     shape: tuple[int, ...],
     steps: Steps | None,
 ) -> tuple[FieldLayout, elements.Leaf | None]:
@@ -254,7 +237,7 @@ def _field_layout(
         pad=spec.take.pad,
         cast=spec.dtype,
         ragged=ragged,
-        unit=time_unit(base),
+        unit=str(base.newbyteorder("=")) if base.kind in "mM" else "",
         meanings=elements.meanings_of(base),
         items=elements.vlen_base(base),
         cut_at_nul=base.kind == "S" and elements.ends_at_nul(dataset.id.get_type(), member),
@@ -263,7 +246,7 @@ def _field_layout(
     return layout, elements.leaf_of(stored, inside, spec.members) if base.kind != "O" else None
 
 
-def _unsupported_reason(spec: Field, dtype: np.dtype[Any], kind: str, member: tuple[str, ...], is_one: bool) -> str:
+def _unsupported_reason(spec: Field, dtype: np.dtype, kind: str, member: tuple[str, ...], is_one: bool) -> str:
     """Return why a batch cannot hold a field of this type; empty if it can."""
     if why := elements.refusal(dtype):
         return why
@@ -278,7 +261,7 @@ def _unsupported_reason(spec: Field, dtype: np.dtype[Any], kind: str, member: tu
     return "ragged rows are of numbers, or with ragged='list' of texts and of values of variable length"
 
 
-def _check_members(builder: PartBuilder, spec: Field, dtype: np.dtype[Any]) -> None:
+def _check_members(builder: PartBuilder, spec: Field, dtype: np.dtype) -> None:
     """Raise if names in columns= are not members of a compound, or if the members do not make a matrix."""
     if dtype.names is None:
         why = f": columns={[*spec.members]!r} names members of a compound, and its elements are {dtype}, no compounds"
@@ -304,17 +287,12 @@ def _check_members(builder: PartBuilder, spec: Field, dtype: np.dtype[Any]) -> N
         raise field_error(builder.opened, spec, f"{why}make a field for each")
 
 
-def inner_dtype(node: FieldSource) -> Any:
+def inner_dtype(node: FieldSource) -> np.dtype:
     """Return the type of the elements of a dataset, or of their member."""
-    dtype: Any = elements.plain_dtype(dtype_of(node.dataset))
+    dtype = elements.plain_dtype(dtype_of(node.dataset))
     for part in node.member:
         dtype = dtype[part]
     return dtype
-
-
-def time_unit(dtype: np.dtype[Any]) -> str:
-    """Return the unit of dates and times, such as "datetime64[ns]"; empty for other types."""
-    return str(dtype.newbyteorder("=")) if dtype.kind in "mM" else ""
 
 
 # --- where fields are
@@ -375,7 +353,7 @@ def dataset_part(
     return replace(part, lengths=lengths.astype(np.int64))
 
 
-def _image_leaf(builder: PartBuilder, spec: Field, node: FieldSource, dtype: np.dtype[Any]) -> elements.Leaf | None:
+def _image_leaf(builder: PartBuilder, spec: Field, node: FieldSource, dtype: np.dtype) -> elements.Leaf | None:
     """Return the position of an image in a row of bytes; None if images are values of variable length."""
     shape, leaf = node.dataset.shape, elements.bytes_leaf(dtype)
     rows, are_rows = shape[1:], builder.extents is None
@@ -401,14 +379,15 @@ def describe_image(
     check_options("images", spec, builder.samples, builder.path)
     images, take = Images(format=spec.decode), spec.take
     layout = field_of(spec.name, object, images=images, steps=steps, at=take.at, pad=take.pad, ragged=spec.ragged)
-    return len(builder.fields), [layout], [_target(len(builder.fields), leaf, member)]
+    number, fill = len(builder.fields), np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+    return number, [layout], [Target(field=number, member=member, leaf=leaf, fill=fill)]
 
 
 # --- errors
 
 
 def field_error(
-    source: OpenFile, spec: Field, why: str, kind: type[H5StreamError] = UnsupportedFieldError, **facts: Any
+    source: OpenFile, spec: Field, why: str, kind: type[H5StreamError] = UnsupportedFieldError, **facts: object
 ) -> H5StreamError:
     """Return the error for a field that a file does not provide."""
     return refusal(source.path, spec.name, f": field {spec.name!r}{why}", kind, **facts)
