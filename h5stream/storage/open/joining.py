@@ -48,6 +48,13 @@ class FileParts:
     left_out: int = 0  # objects that lack a field
 
 
+def joined_parts(files: Sequence[FileParts], paths: Sequence[str], labels: Sequence[str]) -> list[FileParts]:
+    """Give several files, or groups, fields of one form; raise if their rows differ in shape or type."""
+    files = with_largest_shapes(files, labels)
+    check_consistent(files, paths, labels)
+    return with_uniform_strings(with_joined_meanings(files, paths, labels))
+
+
 def check_consistent(files: Sequence[FileParts], paths: Sequence[str], labels: Sequence[str]) -> None:
     """Raise if the rows of files differ in shape or type; `labels` are the files' names for messages."""
     first = files[0]

@@ -76,18 +76,15 @@ def attributes_of(shape: SampleShape) -> tuple[str, ...]:
 
 def load_or_find(
     catalogue: Catalogue, lookups: dict[Key, LookupBuilder], find_all: Callable[[], FileParts]
-) -> FileParts | None:
-    """Return the members as rows, from the catalogue if it is valid; None if they must be read one by one."""
+) -> FileParts:
+    """Return the members as rows, from the catalogue if it is valid; `MixedStorageError` if they are not alike."""
     if catalogue.is_kept:
         before = snapshot(lookups)
         with contextlib.suppress(ValueError, LookupError, H5StreamError, MixedStorageError):
             return find_all()
         catalogue.forget()
         restore(lookups, before)
-    try:
-        part = find_all()
-    except MixedStorageError:
-        return None
+    part = find_all()
     if part.rows >= groups.MANY:
         catalogue.save(part.rows, max(one.asked for one in part.parts))
     return part
