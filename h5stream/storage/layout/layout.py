@@ -162,7 +162,7 @@ class Target:
     # for joined objects: the places of those whose attributes differ from the first one's, with their attributes
     others: tuple[tuple[str, Meaning], ...] = ()
 
-    def taken(self, elements: NDArray[Any]) -> NDArray[Any]:
+    def taken(self, elements: np.ndarray) -> np.ndarray:
         """Return the field's values from stored elements."""
         for name in self.member:
             elements = elements[name]
@@ -309,7 +309,7 @@ class Lookup:
     # draws the row of each sample anew in each epoch; with `counts`, its index in `counts` and `rows`
     draw: DrawnRows | None = None
 
-    def stretches(self, samples: NDArray[Any], drawn: tuple[int, int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def stretches(self, samples: np.ndarray, drawn: tuple[int, int]) -> tuple[np.ndarray, NDArray[np.int64]]:
         """Return the first row and the number of rows of each sample; `drawn` are seed and epoch."""
         of = samples if self.draw is None else self.draw.of(samples, *drawn)
         return self.rows[of], self.lengths[of]
@@ -354,7 +354,7 @@ class SampleLayout:
     datasets: tuple[tuple[DatasetPart, ...], ...]
     shape: SampleShape  # the user's structure
     # for each entry of the structure the number of its field, or for a whole compound a dict of numbers
-    entries: tuple[Any, ...]
+    entries: tuple[Entry, ...]
     allow_external: bool  # whether h5py may follow data out of the opened files
     space: Space | None = None  # the samples, if these are not the rows
     left_out: int = 0  # files and groups of rows that lack a field
@@ -446,7 +446,7 @@ class SampleLayout:
         """How an epoch's samples are drawn; None if it takes all."""
         return None if self.space is None else self.space.draws
 
-    def anchors_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
+    def anchors_of(self, numbers: np.ndarray) -> np.ndarray:
         """Return the rows at which samples begin; a sample that is a row has that row's number."""
         return numbers if self.space is None else self.space.anchors_of(numbers)
 
@@ -460,7 +460,7 @@ class SampleLayout:
         """Whether any of the files is an object in a store."""
         return any(identity.is_far for identity in self.files)
 
-    def files_of(self, samples: NDArray[Any]) -> tuple[int, ...]:
+    def files_of(self, samples: np.ndarray) -> tuple[int, ...]:
         """Return the sorted indices of the files that samples are read from, files behind links included."""
         if len(self.files) == 1:
             return (0,)

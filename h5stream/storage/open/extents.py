@@ -6,7 +6,6 @@ import contextlib
 import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
 
 import h5py
 import numpy as np
@@ -175,13 +174,12 @@ class Extents:
     def _steps(self, kind: AlongAxis, elements: int, spec: Field) -> tuple[Along, bool]:
         """Return the steps of a field along the samples' axis, and whether they make an axis of the sample."""
         samples, (scale,) = self.samples, _scales(spec, 1)
-        steps: Any = spec.take.steps
+        steps: range | tuple[int, ...] | None = spec.take.steps
         is_one = steps is None and kind.is_point
         if is_one:
             steps = (0,)
         elif steps is None:
-            every = steps_of(None, samples, spec.name)
-            assert every is not None
+            every = steps_of(None, samples, spec.name) or ()
             count = len(every) * scale
             if count.denominator > 1:
                 message = f"scale={scale} makes {float(count):g} elements of a sequence of {len(every)}"

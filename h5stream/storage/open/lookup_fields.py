@@ -320,9 +320,8 @@ def _axes_of_matrix(
 
 def _check_widths(builder: PartBuilder, spec: Field, columns: FieldLayout, path: str) -> None:
     """Raise if the other files of a sparse matrix have another number of columns."""
-    assert columns.ragged is not None
     for source in itertools.islice(sources_of(builder, spec), 1, None):
         group = source.file.get(path)
-        width = shape_of(group, spec.name, source.path)[1] if is_matrix(group) else columns.ragged.width
-        if why := width_mismatch(columns, replace(columns, ragged=changed(columns.ragged, width=width))):
+        width = shape_of(group, spec.name, source.path)[1] if is_matrix(group) else columns.form.width
+        if why := width_mismatch(columns, replace(columns, ragged=changed(columns.form, width=width))):
             raise refusal(source.path, spec.name, f": {why}", FieldLengthError)

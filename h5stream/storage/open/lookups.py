@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -99,14 +99,14 @@ def align_crops(lookups: Sequence[Lookup], crops: Sequence[Crop | None]) -> list
         cropped = [k for k, crop in enumerate(crops) if crop is not None and crop.at == at]
         cropped.sort(key=lambda k: result[k].length)
         leaders = {k: np.full(len(result[k].rows), k) for k in cropped}
-        spare: dict[int, NDArray[np.int64]] = {k: cast(Any, result[k].spare) for k in cropped}
-        total = {k: cast(Any, result[k].counts) + spare[k] for k in cropped}
+        own_spare = {k: one.spare for k, one in enumerate(result) if k in leaders and one.spare is not None}
+        total, spare = {k: result[k].lengths + own_spare[k] for k in cropped}, dict(own_spare)
         for leader, k in itertools.combinations(cropped, 2):
             pace, length = result[leader].length, result[k].length
             follows = np.abs(total[k] * pace - total[leader] * length) <= APART * length
             follows &= (leaders[leader] == leader) & (leaders[k] == k)
             leaders[k][follows] = leader
-            fitting = ((result[k].spare + 1) * pace - 1) // length  # type: ignore[operator]
+            fitting = ((own_spare[k] + 1) * pace - 1) // length
             spare[leader] = np.where(follows, np.minimum(spare[leader], fitting), spare[leader])
         for k in cropped:
             begins, paces = spare[k], np.full(len(spare[k]), result[k].length)

@@ -66,7 +66,7 @@ def open_layout(
     request = source if isinstance(source, Request) else read_request(source, fields)
     files = Files(request.paths)
     read = read_members(request, files, samples, allow_external)
-    parts, shape, where = read.files, read.shape, paths_text(request.paths)
+    parts, shape, where = read.parts, read.shape, paths_text(request.paths)
     if len(parts) > 1:
         paths = [files.identities[number].path for number, _ in read.names]
         parts = joined_parts(parts, paths, read.labels)
@@ -144,6 +144,8 @@ def _columns(
     """Return the numbers and columns of fields that are not read from a dataset."""
     columns, are_objects = list[tuple[int, SampleColumn]](), files[0].are_objects
     for number, spec in zip(layout.entries, layout.shape.fields, strict=True):
+        if not isinstance(number, int):
+            continue
         if isinstance(spec, (SampleNumber, SourceNumber)):
             columns.append((number, SampleColumn(starts=(0,) if isinstance(spec, SourceNumber) else ())))
         elif isinstance(spec, Padding):
@@ -167,26 +169,26 @@ def _columns(
 
 
 def _space(
-    samples: SampleKind, parts: MemberReader, paths: tuple[str, ...], fields: tuple[FieldLayout, ...]
+    samples: SampleKind, read: MemberReader, paths: tuple[str, ...], fields: tuple[FieldLayout, ...]
 ) -> Space | None:
     """Return the space of all samples; None if each sample is a row."""
-    numbers = {name: number for number, name in enumerate(parts.names)}
-    if parts.files[0].are_objects:
-        if not parts.left_out and all(file.anchors is None for file in parts.files):
+    numbers = {name: number for number, name in enumerate(read.names)}
+    if read.parts[0].are_objects:
+        if not read.left_out and all(file.anchors is None for file in read.parts):
             return None
-        rows = (np.arange(file.rows) if file.anchors is None else file.anchors for file in parts.files)
-        every = np.concatenate([row + start for row, start in zip(rows, parts.starts, strict=True)])
-        return space_of_rows(every[None], np.array([0, parts.rows]), left_out=parts.left_out)
-    volumes = [file.volume for file in parts.files if file.volume is not None]
+        rows = (np.arange(file.rows) if file.anchors is None else file.anchors for file in read.parts)
+        every = np.concatenate([row + start for row, start in zip(rows, read.starts, strict=True)])
+        return space_of_rows(every[None], np.array([0, read.rows]), left_out=read.left_out)
+    volumes = [file.volume for file in read.parts if file.volume is not None]
     if volumes:
-        space = volumes[0].space(volumes, parts.labels, numbers, paths)
-        return replace(space, left_out=parts.left_out) if isinstance(samples, Objects) and parts.left_out else space
+        space = volumes[0].space(volumes, read.labels, numbers, paths)
+        return replace(space, left_out=read.left_out) if isinstance(samples, Objects) and read.left_out else space
     if isinstance(samples, Table):
         steps = [(field.at or ROW, field.steps) for field in fields]
-        return table_space(samples, np.array([*parts.starts, parts.rows]), numbers, paths, steps)
+        return table_space(samples, np.array([*read.starts, read.rows]), numbers, paths, steps)
     if not isinstance(samples, Sequences):
         return None
-    edges = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
+    edges = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in read.edges)])
     if in_memory(samples.of):
         edges = edges_over(cast(Segmentation, samples.of), edges)
     taken = [field.steps for field in fields if field.steps is not None] or [tuple(samples.steps or (0,))]
@@ -218,7 +220,7 @@ def _check_padding(layout: SampleLayout) -> None:
                 check(one, "pad", number)
 
 
-def _can_hold(dtype: np.dtype[Any], number: float) -> bool:
+def _can_hold(dtype: np.dtype, number: float) -> bool:
     """Return whether a type can hold a number, exactly or, for floats, approximately."""
     if isinstance(number, int) and not -(2**63) <= number < 2**64:
         number = float(number)  # too large for any integer type
@@ -250,7 +252,7 @@ def _with_size(
     field: FieldLayout, form: str, parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader
 ) -> FieldLayout:
     """Return a field of images as a tensor if the images that are examined have one size and type."""
-    images, why = list[NDArray[Any]](), ""
+    images, why = list[np.ndarray](), ""
     palettes = set[bool]()  # whether an image has a palette; grayscale images do not count
     path, prefix = layout.files[parts[0].file].path, f": field {field.name!r}: "
     unread = list[H5StreamError]()

@@ -78,7 +78,7 @@ def read_members(request: Request, files: Files, samples: SampleKind | None, all
             raise UnsupportedFieldError(f"{paths_text(request.paths)}{why}", field=encoded)
     reader = MemberReader(request, shape, files, samples, guard)
     reader.read()
-    if not reader.files:
+    if not reader.parts:
         what = "objects" if isinstance(samples, Objects) else "files or groups"
         raise FieldNotFoundError(f"each of {reader.left_out:,} {what} lacks a field: {reader.lacking}", field="")
     if reader.without:
@@ -92,11 +92,11 @@ class MemberReader:
 
     request: Request
     shape: SampleShape
-    of_files: Files
+    files: Files
     samples: SampleKind | None
     guard: Guard
     lookups: dict[Key, LookupBuilder] = field(default_factory=dict)
-    files: list[FileParts] = field(default_factory=list)  # the parts
+    parts: list[FileParts] = field(default_factory=list)  # of each file, or of each group of it
     names: list[tuple[int, str]] = field(default_factory=list)  # for each part: the number of its file, its group
     labels: list[str] = field(default_factory=list)  # for each part: its name in messages
     starts: list[int] = field(default_factory=list)  # the first row of each part
@@ -109,7 +109,7 @@ class MemberReader:
     def add(self, part: FileParts, number: int, name: str, label: str) -> None:
         """Append the part of a file, or of a group of it."""
         self.left_out += part.left_out
-        self.files.append(part)
+        self.parts.append(part)
         self.names.append((number, name))
         self.labels.append(label)
         self.starts.append(self.rows)
@@ -124,7 +124,7 @@ class MemberReader:
                 return
         for number, path in enumerate(self.request.paths):
             with open_hdf5(path) as file, contextlib.ExitStack() as linked:
-                opened = OpenFile(file, number, self.of_files, self.guard, linked)
+                opened = OpenFile(file, number, self.files, self.guard, linked)
                 if stack is None:
                     self._read_groups(opened, linked)
                 else:
@@ -132,7 +132,7 @@ class MemberReader:
 
     def _read_groups(self, opened: OpenFile, linked: contextlib.ExitStack) -> None:
         """Read a file, or each group of it; groups like the first that was read are derived from it."""
-        samples, similar = self.samples, None
+        samples, similar, path = self.samples, None, self.request.paths[opened.number]
         try:
             groups = _groups(opened.file, self.request, samples, opened.number, self.guard)
         except FieldNotFoundError as error:
@@ -147,14 +147,13 @@ class MemberReader:
                 self.lacking = self.lacking or error
                 continue
             if isinstance(samples, Sequences) and part.volume is None:
-                edges = edges_in(opened.file, group, samples.of, part.rows, opened.path, self.guard)
+                edges = edges_in(opened.file, group, samples.of, part.rows, path, self.guard)
                 self.edges.append(edges + self.rows)
             if similar is None and len(groups) - k > MOST_OPENED and not (isinstance(samples, Objects) or self.lookups):
                 raw = linked.enter_context(RawFile(opened.file, self.guard, attributes_of(self.shape)))
                 cuts = isinstance(samples, Sequences) and samples.lengths == "shortest"
                 names = [one for one, _ in groups]
                 similar = similar_group_parts(opened, raw, self.shape, names, part, k, cuts=cuts)
-            path = self.request.paths[opened.number]
             label = f"group {group!r} of {path!r}" if samples and group else repr(path)
             self.add(part, opened.number, name, label)
 
@@ -210,7 +209,7 @@ class MemberReader:
 
     def _stack_files(self, samples: Objects) -> None:
         """Read all files as rows of one dataset for each field."""
-        request, files = self.request, self.of_files
+        request, files = self.request, self.files
         identity = FilesIdentity.of(files.identities[: files.named])
         catalogue = Catalogue(identity, *_catalogue_key(request.group, self.shape, samples))
         inside = self.shape.inside(request.group)
