@@ -77,7 +77,7 @@ def attributes_of(shape: SampleShape) -> tuple[str, ...]:
 def load_or_find(
     catalogue: Catalogue, lookups: dict[Key, LookupBuilder], find_all: Callable[[], FileParts]
 ) -> FileParts:
-    """Return the members as rows, from the catalogue if it is valid; `MixedStorageError` if they are not alike."""
+    """Return the members as rows, from the catalogue if it is valid; `MixedStorageError` if storage differs."""
     if catalogue.is_kept:
         before = snapshot(lookups)
         with contextlib.suppress(ValueError, LookupError, H5StreamError, MixedStorageError):

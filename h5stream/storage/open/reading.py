@@ -55,7 +55,7 @@ MOST_OPENED = 8
 
 
 def read_members(request: Request, files: Files, samples: SampleKind | None, allow_external: bool) -> MemberReader:
-    """Find the fields in all members: in objects that are stored alike together, in all others one by one."""
+    """Find the fields in all members: together in objects that are stored in the same way, else one by one."""
     paths, encoded, has_own_shape = [*request.paths], "", False
     for one in request.shape.fields if request.shape else ():
         if isinstance(one, Field):
