@@ -120,7 +120,7 @@ def read_fields(
 
 
 def _row_count_error(builder: PartBuilder, shape: SampleShape, lengths: dict[str, int]) -> H5StreamError:
-    """Return the error for fields that differ in their number of rows, or none of which has rows."""
+    """Return the error for fields that differ in their number of rows, or that have no rows."""
     path = builder.path
     if not lengths:
         message = f"none of the fields {', '.join(map(repr, shape.keys))} says how many samples there are"

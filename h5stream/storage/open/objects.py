@@ -290,7 +290,7 @@ def _columns(
 
 
 def _requested_fields(first: FileParts, shape: SampleShape) -> dict[int, tuple[Field, tuple[str, ...]]]:
-    """Return for each number of a field what the user requested, and the member path in a compound."""
+    """Return the requested field of each field number, and its member path in a compound."""
     requested = dict[int, tuple[Field, tuple[str, ...]]]()
     for entry, one in zip(first.entries, shape.fields, strict=True):
         if isinstance(one, Field):
