@@ -13,7 +13,7 @@ from inner import around
 
 from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
 from h5stream.storage.file import groups
-from h5stream.storage.open import field_reader
+from h5stream.storage.open import rows as plain_rows
 
 COUNT = 24
 NAMES = {"state": "obs/state", "reward": "reward", "done": "done"}
@@ -49,7 +49,7 @@ def made(request, tmp_path_factory):
 def described(monkeypatch):
     """Return the datasets that are opened with every check, by name."""
     seen = []
-    around(monkeypatch, field_reader, "part_of", before=lambda opened, place, name, *_, **__: seen.append(name))
+    around(monkeypatch, plain_rows, "part_of", before=lambda opened, place, name, *_, **__: seen.append(name))
     return seen
 
 

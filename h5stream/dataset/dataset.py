@@ -50,10 +50,10 @@ from h5stream.storage.layout.fields import (
     sample_shape,
 )
 from h5stream.storage.layout.layout import DIRECT, HEAP, FieldLayout, SampleLayout
+from h5stream.storage.many.whole import hint_of_rows
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.open.joining import joined_layout
 from h5stream.storage.open.opening import open_layout
-from h5stream.storage.open.whole import hint_of_rows
 from h5stream.storage.source.disk_cache import ObjectCache
 from h5stream.storage.source.remote import opened_with
 from h5stream.storage.source.stores import is_address

@@ -12,7 +12,7 @@ from unittest import mock
 from h5stream import H5Dataset, errors
 from h5stream.engine.plan import kept
 from h5stream.storage.file import groups
-from h5stream.storage.open import opening
+from h5stream.storage.open import reading as members
 
 from . import writing
 from .compare import WrongError
@@ -61,9 +61,7 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
             return [{"form": form["form"], **refused_as_a_whole(case, folder, what)} for form in case["forms"][:1]]
         with (
             mock.patch.object(groups, "MANY", case.get("many", groups.MANY)),
-            mock.patch.object(
-                opening, "_MOST_OPENED", min(opening._MOST_OPENED, case.get("many", opening._MOST_OPENED))
-            ),
+            mock.patch.object(members, "MOST_OPENED", min(members.MOST_OPENED, case.get("many", members.MOST_OPENED))),
             mock.patch.object(kept, "KEEP_NBYTES", -1 if case.get("streamed") else kept.KEEP_NBYTES),
         ):
             return [{"form": form["form"], **run_form(reading, form)} for form in case["forms"]]

@@ -99,8 +99,8 @@ def script(case: Case, result: dict[str, Any], right: str) -> str:
         rest = {key: value for key, value in file.items() if key != "nodes"}
         lines += [f"nodes = {file['nodes']!r}", f"write_file(folder, {{**{rest!r}, 'nodes': nodes}})"]
     if "many" in case:
-        lines += ["from h5stream.storage.file import groups", "from h5stream.storage.open import opening"]
-        lines += [f"groups.MANY = opening._MOST_OPENED = {case['many']}"]
+        lines += ["from h5stream.storage.file import groups", "from h5stream.storage.open import reading"]
+        lines += [f"groups.MANY = reading.MOST_OPENED = {case['many']}"]
     if case["streamed"]:
         lines += ["from h5stream.engine.plan import kept", "kept.KEEP_NBYTES = -1"]
     source = [f'f"{{folder}}/{name}"' for name in names]

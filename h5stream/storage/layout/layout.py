@@ -106,8 +106,9 @@ class FieldLayout:
 
     @property
     def form(self) -> Ragged:
-        """The form of its ragged rows in a batch; for ragged fields alone."""
-        assert self.ragged is not None
+        """The form of its ragged rows in a batch; raises TypeError for other fields."""
+        if self.ragged is None:
+            raise TypeError(f"{self.name!r} is not ragged")
         return self.ragged
 
     @property
@@ -161,7 +162,7 @@ class Target:
     # for joined objects: the places of those whose attributes differ from the first one's, with their attributes
     others: tuple[tuple[str, Meaning], ...] = ()
 
-    def taken(self, elements: NDArray[Any]) -> NDArray[Any]:
+    def taken(self, elements: np.ndarray) -> np.ndarray:
         """Return the field's values from stored elements."""
         for name in self.member:
             elements = elements[name]
@@ -308,15 +309,16 @@ class Lookup:
     # draws the row of each sample anew in each epoch; with `counts`, its index in `counts` and `rows`
     draw: DrawnRows | None = None
 
-    def stretches(self, samples: NDArray[Any], drawn: tuple[int, int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def stretches(self, samples: np.ndarray, drawn: tuple[int, int]) -> tuple[np.ndarray, NDArray[np.int64]]:
         """Return the first row and the number of rows of each sample; `drawn` are seed and epoch."""
         of = samples if self.draw is None else self.draw.of(samples, *drawn)
         return self.rows[of], self.lengths[of]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """The number of consecutive rows of each sample; only if samples have several."""
-        assert self.counts is not None
+        """The number of consecutive rows of each sample; raises TypeError if each has one row."""
+        if self.counts is None:
+            raise TypeError("each sample has one row")
         return self.counts
 
     @property
@@ -352,7 +354,7 @@ class SampleLayout:
     datasets: tuple[tuple[DatasetPart, ...], ...]
     shape: SampleShape  # the user's structure
     # for each entry of the structure the number of its field, or for a whole compound a dict of numbers
-    entries: tuple[Any, ...]
+    entries: tuple[Entry, ...]
     allow_external: bool  # whether h5py may follow data out of the opened files
     space: Space | None = None  # the samples, if these are not the rows
     left_out: int = 0  # files and groups of rows that lack a field
@@ -362,12 +364,11 @@ class SampleLayout:
     @property
     def ragged(self) -> dict[int, Lookup]:
         """The lookups with a varying number of rows per sample, by the numbers of their fields."""
-        return {
-            target.field: one
-            for one in self.lookups
-            if one.counts is not None
-            for target in self.datasets[one.dataset][0].targets
-        }
+        ragged = dict[int, Lookup]()
+        for one in self.lookups:
+            if one.counts is not None:
+                ragged |= {target.field: one for target in self.datasets[one.dataset][0].targets}
+        return ragged
 
     def field_named(self, name: str) -> int | None:
         """Return the number of the field with a name, in the sample or in the file; None if there is none."""
@@ -417,7 +418,8 @@ class SampleLayout:
 
     def rows_of(self, dataset: int) -> int:
         """Return the number of rows of a dataset; it differs from `rows` only if the dataset is looked up."""
-        return sum(part.rows for part in self.datasets[dataset])
+        last = self.datasets[dataset][-1]
+        return last.row_start + last.rows
 
     @property
     def file_sizes(self) -> list[int]:
@@ -437,14 +439,14 @@ class SampleLayout:
     @property
     def segments(self) -> Space | None:
         """The space of samples, if they are ranges of rows within segments."""
-        return None if self.has_boxes else self.space
+        return None if self.space is None or self.space.edges is None else self.space
 
     @property
     def draws(self) -> Draws | None:
         """How an epoch's samples are drawn; None if it takes all."""
         return None if self.space is None else self.space.draws
 
-    def anchors_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
+    def anchors_of(self, numbers: np.ndarray) -> np.ndarray:
         """Return the rows at which samples begin; a sample that is a row has that row's number."""
         return numbers if self.space is None else self.space.anchors_of(numbers)
 
@@ -458,7 +460,7 @@ class SampleLayout:
         """Whether any of the files is an object in a store."""
         return any(identity.is_far for identity in self.files)
 
-    def files_of(self, samples: NDArray[Any]) -> tuple[int, ...]:
+    def files_of(self, samples: np.ndarray) -> tuple[int, ...]:
         """Return the sorted indices of the files that samples are read from, files behind links included."""
         if len(self.files) == 1:
             return (0,)
@@ -487,17 +489,21 @@ class SampleLayout:
     @property
     def row_nbytes(self) -> int:
         """Bytes of one sample in a batch; the mean if samples differ in their number of rows."""
-        listed = sum(self.datasets[n][0].stored_row_nbytes * field.places for n, field in self.listed)
-        listed += sum(round(f.images.mean_nbytes) for f in self.fields if f.images and f.kind == "object")
-        matrices = [entry for entry in self.entries if isinstance(entry, SparseEntry) and entry.is_dense]
-        dense = sum(self.fields[one.values].dense_nbytes for one in matrices)
-        left_out = {one.values for one in matrices} | self.laid_dense
-        ragged = sum(
-            round(one.mean_rows * self.fields[number].placed_nbytes)
-            for number, one in self.ragged.items()
-            if number not in left_out
-        )
-        return listed + ragged + dense + sum(field.row_nbytes for field in self.fields)
+        nbytes, ragged = 0, self.ragged
+        for n, field in self.listed:
+            nbytes += self.datasets[n][0].stored_row_nbytes * field.places
+        for entry in self.entries:
+            if isinstance(entry, SparseEntry) and entry.is_dense:
+                nbytes += self.fields[entry.values].dense_nbytes
+                for number in (entry.values, entry.columns):
+                    ragged.pop(number, None)
+        for number, one in ragged.items():
+            nbytes += round(one.mean_rows * self.fields[number].placed_nbytes)
+        for field in self.fields:
+            nbytes += field.row_nbytes
+            if field.images and field.kind == "object":
+                nbytes += round(field.images.mean_nbytes)
+        return nbytes
 
     @property
     def columns_by_name(self) -> dict[int, tuple[str, ...]]:
@@ -518,13 +524,19 @@ class SampleLayout:
     @property
     def listed(self) -> tuple[tuple[int, FieldLayout], ...]:
         """The datasets whose values are read from a heap into lists, and their fields."""
-        fields = [(n, self.fields[p[0].targets[0].field]) for n, p in enumerate(self.datasets) if p[0].heap is not None]
-        return tuple((n, field) for n, field in fields if field.kind == "object" and field.images is None)
+        listed = list[tuple[int, FieldLayout]]()
+        for n, parts in enumerate(self.datasets):
+            if parts[0].heap is not None:
+                field = self.fields[parts[0].targets[0].field]
+                if field.kind == "object" and field.images is None:
+                    listed.append((n, field))
+        return tuple(listed)
 
     @property
     def leading(self) -> tuple[DatasetPart, ...]:
         """The parts of the aligned dataset with the most bytes per row, whose chunks are the shuffle's blocks."""
-        return max(self.aligned, key=lambda parts: parts[0].stored_row_nbytes)
+        sizes = [parts[0].stored_row_nbytes for parts in self.aligned]
+        return self.aligned[sizes.index(max(sizes))]
 
     @property
     def asked(self) -> int:

@@ -680,7 +680,7 @@ class ValueColumn(_ColumnBase):
         return bool(same(self.values[k], self._query(file, name)))
 
 
-def _stored_type(file: h5py.File, meaning: Reading) -> np.dtype[Any] | None:
+def _stored_type(file: h5py.File, meaning: Reading) -> np.dtype | None:
     """Return the type of stored numbers; None if only libhdf5 can convert their bytes to NumPy's."""
     if meaning.mark == ":":
         return None

@@ -6,7 +6,6 @@ import contextlib
 import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
 
 import h5py
 import numpy as np
@@ -92,10 +91,8 @@ class Extents:
         return cls(samples=samples, kind=None if isinstance(samples, Boxes) else along_axis(samples, is_scaled=True))
 
     @classmethod
-    def for_fields(cls, samples: SampleKind | None, fields: tuple[Field | VirtualField, ...]) -> Extents | None:
+    def for_fields(cls, samples: SampleKind, fields: tuple[Field | VirtualField, ...]) -> Extents | None:
         """Return the extents of samples with these fields; None if samples are rows, or sequences of rows."""
-        if samples is None:
-            return None
         specs, is_rows = [one for one in fields if isinstance(one, Field)], isinstance(samples, Rows)
         # A name with "@" is an attribute, which is not part of a volume.
         have_own_shapes = is_rows and any(
@@ -177,13 +174,12 @@ class Extents:
     def _steps(self, kind: AlongAxis, elements: int, spec: Field) -> tuple[Along, bool]:
         """Return the steps of a field along the samples' axis, and whether they make an axis of the sample."""
         samples, (scale,) = self.samples, _scales(spec, 1)
-        steps: Any = spec.take.steps
+        steps: range | tuple[int, ...] | None = spec.take.steps
         is_one = steps is None and kind.is_point
         if is_one:
             steps = (0,)
         elif steps is None:
-            every = steps_of(None, samples, spec.name)
-            assert every is not None
+            every = steps_of(None, samples, spec.name) or ()
             count = len(every) * scale
             if count.denominator > 1:
                 message = f"scale={scale} makes {float(count):g} elements of a sequence of {len(every)}"

@@ -23,7 +23,7 @@ from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.meanings import warn_of_meanings, with_joint_packings, without_packings
 from h5stream.storage.file.stored import part_moved
 from h5stream.storage.layout.axis_names import moved, unlike_names
-from h5stream.storage.layout.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout, SparseEntry
+from h5stream.storage.layout.layout import VIA_H5PY, DatasetPart, Entry, FieldLayout, Lookup, SampleLayout, SparseEntry
 from h5stream.storage.open.extents import Extents
 from h5stream.storage.open.lookups import LookupBuilder, enum_mismatch, length_mismatch, share_arrays, width_mismatch
 from h5stream.storage.source.identity import SourceIdentity
@@ -39,13 +39,20 @@ class FileParts:
     rows: int  # its rows
     fields: tuple[FieldLayout, ...]  # the fields of a batch, as this file alone would fill them
     parts: tuple[DatasetPart, ...]  # the datasets that they are read from
-    entries: tuple[Any, ...]  # as in `SampleLayout.entries`
+    entries: tuple[Entry, ...]  # as in `SampleLayout.entries`
     volume: Extents | None = None  # its size, if samples are parts of volumes
     constants: tuple[tuple[int, object], ...] = ()  # by field number, the value of all its rows
     packed: tuple[tuple[int, Packing], ...] = ()  # by field number, how constants are unpacked to floats
     are_objects: bool = False  # whether its rows are objects; a constant is then an array or a list of one value each
     anchors: NDArray[np.int64] | None = None  # the row of each object, if rows are in another order than the objects
     left_out: int = 0  # objects that lack a field
+
+
+def joined_parts(files: Sequence[FileParts], paths: Sequence[str], labels: Sequence[str]) -> list[FileParts]:
+    """Give several files, or groups, fields of one form; raise if their rows differ in shape or type."""
+    files = with_largest_shapes(files, labels)
+    check_consistent(files, paths, labels)
+    return with_uniform_strings(with_joined_meanings(files, paths, labels))
 
 
 def check_consistent(files: Sequence[FileParts], paths: Sequence[str], labels: Sequence[str]) -> None:
@@ -158,9 +165,9 @@ def with_named_shapes(layout: SampleLayout, builders: Iterable[LookupBuilder]) -
         if builder.shapes:
             shapes, fields, datasets = np.array(builder.shapes), list(layout.fields), list(layout.datasets)
             room = tuple(shapes.max(axis=0).tolist())
-            fields[builder.entry] = replace(fields[builder.entry], row_shape=room)
+            fields[builder.number] = replace(fields[builder.number], row_shape=room)
             datasets[lookup.dataset] = tuple(_resized(part, room) for part in datasets[lookup.dataset])
-            columns = (*layout.columns, (builder.entry + 1, SampleColumn(shapes[lookup.rows])))
+            columns = (*layout.columns, (builder.number + 1, SampleColumn(shapes[lookup.rows])))
             layout = replace(layout, fields=tuple(fields), datasets=tuple(datasets), columns=columns)
     return layout
 
@@ -258,11 +265,12 @@ def _with_same_columns(layouts: Sequence[SampleLayout]) -> Sequence[SampleLayout
     """Reorder the wanted columns of sparse matrices as in the first layout, by name."""
     for k in range(len(layouts[0].entries)):
         entries = [layout.entries[k] for layout in layouts if k < len(layout.entries)]
-        if len(entries) < len(layouts) or not all(isinstance(one, SparseEntry) and one.is_dense for one in entries):
+        matrices = [one for one in entries if isinstance(one, SparseEntry) and one.is_dense]
+        if len(matrices) < len(layouts):
             continue
-        if not all(layout.fields[one.values].axes for layout, one in zip(layouts, entries, strict=True)):
+        if not all(layout.fields[one.values].axes for layout, one in zip(layouts, matrices, strict=True)):
             continue  # without names, the columns cannot be matched
-        ragged = [layout.fields[one.values].ragged for layout, one in zip(layouts, entries, strict=True)]
+        ragged = [layout.fields[one.values].ragged for layout, one in zip(layouts, matrices, strict=True)]
         # the position of each column in a row of a batch
         every = [one.places for one in ragged if one is not None and one.places is not None]
         reference = every[0] if every[0][-1:] == -1 else np.append(every[0], np.int32(-1))
@@ -277,6 +285,8 @@ def _with_same_columns(layouts: Sequence[SampleLayout]) -> Sequence[SampleLayout
 def _with_places(layout: SampleLayout, k: int, places: NDArray[np.int32], reference: NDArray[np.int32]) -> SampleLayout:
     """Return a layout whose entry `k`, a sparse matrix, has the columns of `reference`; the last, -1, is unwanted."""
     entry, fields, width = layout.entries[k], list(layout.fields), len(reference)
+    if not isinstance(entry, SparseEntry):
+        raise TypeError(f"entry {k} is no sparse matrix")
     if width > np.iinfo(fields[entry.columns].dtype).max:
         message = (
             f"the columns of field {fields[entry.values].name!r} are {fields[entry.columns].dtype}, too narrow for"
@@ -292,7 +302,7 @@ def _with_places(layout: SampleLayout, k: int, places: NDArray[np.int32], refere
         else parts
         for parts in layout.datasets
     )
-    entries = (replace(one, width=width) if n == k else one for n, one in enumerate(layout.entries))
+    entries = (replace(entry, width=width) if n == k else one for n, one in enumerate(layout.entries))
     return replace(layout, fields=tuple(fields), datasets=tuple(datasets), entries=tuple(entries))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ from h5stream.storage.decode.elements import joined_meanings, same_type
 from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.discovery import refusal
 from h5stream.storage.layout.axis_names import unlike_names
-from h5stream.storage.layout.layout import DatasetPart, FieldLayout, Lookup
+from h5stream.storage.layout.layout import DatasetPart, Entry, FieldLayout, Lookup
 
 APART = 4
 """Largest difference in length, in rows of the coarser field, of two fields that cover the same time.
@@ -99,14 +99,14 @@ def align_crops(lookups: Sequence[Lookup], crops: Sequence[Crop | None]) -> list
         cropped = [k for k, crop in enumerate(crops) if crop is not None and crop.at == at]
         cropped.sort(key=lambda k: result[k].length)
         leaders = {k: np.full(len(result[k].rows), k) for k in cropped}
-        spare: dict[int, NDArray[np.int64]] = {k: cast(Any, result[k].spare) for k in cropped}
-        total = {k: cast(Any, result[k].counts) + spare[k] for k in cropped}
+        own_spare = {k: one.spare for k, one in enumerate(result) if k in leaders and one.spare is not None}
+        total, spare = {k: result[k].lengths + own_spare[k] for k in cropped}, dict(own_spare)
         for leader, k in itertools.combinations(cropped, 2):
             pace, length = result[leader].length, result[k].length
             follows = np.abs(total[k] * pace - total[leader] * length) <= APART * length
             follows &= (leaders[leader] == leader) & (leaders[k] == k)
             leaders[k][follows] = leader
-            fitting = ((result[k].spare + 1) * pace - 1) // length  # type: ignore[operator]
+            fitting = ((own_spare[k] + 1) * pace - 1) // length
             spare[leader] = np.where(follows, np.minimum(spare[leader], fitting), spare[leader])
         for k in cropped:
             begins, paces = spare[k], np.full(len(spare[k]), result[k].length)
@@ -155,7 +155,7 @@ class LookupBuilder:
     # the rows that samples list, into which `ranges` then index
     listed: list[NDArray[np.int64]] = field(default_factory=list)
     layouts: list[FieldLayout] = field(default_factory=list)  # the fields of a batch that it fills
-    entry: Any = None  # the numbers of these fields
+    entry: Entry = 0  # the numbers of these fields, once there are any
     objects: dict[str, tuple[int, int]] = field(default_factory=dict)  # by name: the first row, and the rows
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of each part, if objects differ in shape
     is_per_sample: bool = False  # whether the user gave rows for each sample, rather than a dataset for each row
@@ -167,6 +167,13 @@ class LookupBuilder:
         return self.parts[-1].row_start + self.parts[-1].rows if self.parts else 0
 
     @property
+    def number(self) -> int:
+        """The number of its field; raises TypeError for a compound, which has several."""
+        if not isinstance(self.entry, int):
+            raise TypeError(f"field {self.name!r} is a compound")
+        return self.entry
+
+    @property
     def count(self) -> int:
         """The number of samples that the user's lookup= is for; 0 if it does not say."""
         if isinstance(self.from_user, Stretches):
@@ -174,7 +181,7 @@ class LookupBuilder:
             return samples_bounded(self.from_user, numbers) if isinstance(self.from_user, Bounds) else numbers
         return len(self.from_user) if isinstance(self.from_user, np.ndarray | RowLists) else 0
 
-    def add_part(self, part: DatasetPart, entry: Any, layouts: list[FieldLayout], path: str) -> None:
+    def add_part(self, part: DatasetPart, entry: Entry, layouts: list[FieldLayout], path: str) -> None:
         """Append a file's part of the dataset, after checking the fields that it fills."""
         self.check_layouts(layouts, path)
         self.entry = entry
@@ -222,7 +229,7 @@ class LookupBuilder:
         self.chosen.append(row_numbers + first)
 
     def add_stretches(
-        self, ranges: Stretches | RowLists, values: Sequence[Any], samples: int, first: int, where: str
+        self, ranges: Stretches | RowLists, values: Sequence[np.ndarray], samples: int, first: int, where: str
     ) -> None:
         """Add the ranges, or lists, of rows of a part's samples, which count from row `first`."""
         if isinstance(ranges, RowLists):

@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import h5py
 import numpy as np
@@ -27,7 +27,7 @@ from h5stream.storage.file.groups import RawFile
 from h5stream.storage.file.stored import Files, OpenFile, open_hdf5
 from h5stream.storage.layout.fields import Field, SampleShape
 from h5stream.storage.layout.index import fill_of
-from h5stream.storage.layout.layout import DECODED, DIRECT, DatasetPart, Target
+from h5stream.storage.layout.layout import DECODED, DIRECT, DatasetPart, Entry, Target
 from h5stream.storage.many.members import (
     BytesColumn,
     DatasetColumn,
@@ -76,18 +76,15 @@ def attributes_of(shape: SampleShape) -> tuple[str, ...]:
 
 def load_or_find(
     catalogue: Catalogue, lookups: dict[Key, LookupBuilder], find_all: Callable[[], FileParts]
-) -> FileParts | None:
-    """Return the members as rows, from the catalogue if it is valid; None if they must be read one by one."""
+) -> FileParts:
+    """Return the members as rows, from the catalogue if it is valid; `MixedStorageError` if storage differs."""
     if catalogue.is_kept:
         before = snapshot(lookups)
         with contextlib.suppress(ValueError, LookupError, H5StreamError, MixedStorageError):
             return find_all()
         catalogue.forget()
         restore(lookups, before)
-    try:
-        part = find_all()
-    except MixedStorageError:
-        return None
+    part = find_all()
     if part.rows >= groups.MANY:
         catalogue.save(part.rows, max(one.asked for one in part.parts))
     return part
@@ -220,7 +217,7 @@ def _add_ragged_rows(query: _Query, which: Ints, column: DatasetColumn, lookup: 
         (one,) = query.describe(k, field_shape)[1].values()
         with members.opened(k) as (file, name):
             lookup.check_layouts(one.layouts, f"{file.filename}:{name}" if name else file.filename)
-        return replace(one.parts[0].with_fields({one.entry: lookup.entry}), row_start=0)
+        return replace(one.parts[0].with_fields({one.number: lookup.number}), row_start=0)
 
     parts, begins = concatenated_rows(members, which, column, described, lookup.rows)
     lookup.parts += parts
@@ -274,10 +271,7 @@ def _columns(
     """Return the columns to fill, by the number of their part or constant, and those of ragged fields, by their key."""
     members, shape, _ = query
     columns, count, guard = dict[tuple[str, int], MemberColumn](), len(members.names), members.guard
-    entries = zip(first.entries, shape.fields, strict=True)
-    named = {
-        number: (f, member) for entry, f in entries if isinstance(f, Field) for number, member in _field_numbers(entry)
-    }
+    named = _requested_fields(first, shape)
     with members.opened(members.first) as (file, name):
         ragged = {key: DatasetColumn(_path_inside(name, lookup.parts[0], shape), count) for key, lookup in own.items()}
         for number, part in enumerate(first.parts):
@@ -295,7 +289,16 @@ def _columns(
     return columns, ragged
 
 
-def _field_numbers(entry: Any, member: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _requested_fields(first: FileParts, shape: SampleShape) -> dict[int, tuple[Field, tuple[str, ...]]]:
+    """Return the requested field of each field number, and its member path in a compound."""
+    requested = dict[int, tuple[Field, tuple[str, ...]]]()
+    for entry, one in zip(first.entries, shape.fields, strict=True):
+        if isinstance(one, Field):
+            requested |= {number: (one, member) for number, member in _field_numbers(entry)}
+    return requested
+
+
+def _field_numbers(entry: Entry, member: tuple[str, ...] = ()) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the numbers of an entry's fields, each with its member path in a compound."""
     if isinstance(entry, dict):
         for name, inner in entry.items():
@@ -368,10 +371,7 @@ def _group_value_columns(
     opened: OpenFile, shape: SampleShape, name: str, count: int, first: FileParts
 ) -> Iterator[tuple[int, object, ValueColumn | None]]:
     """Yield the number of each constant field, the first group's value, and its column; None if all groups share it."""
-    entries = zip(first.entries, shape.fields, strict=True)
-    named = {
-        number: (f, member) for entry, f in entries if isinstance(f, Field) for number, member in _field_numbers(entry)
-    }
+    named = _requested_fields(first, shape)
     for number, value in first.constants:
         spec, member = named[number]
         is_of_file = spec.name.startswith("/") and not spec.beside and spec.inside(name).name == spec.name

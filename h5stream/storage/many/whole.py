@@ -12,7 +12,7 @@ import posixpath
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -147,7 +147,7 @@ def _hint_of_groups(file: h5py.File, group: str, names: Sequence[str]) -> str:
 
 def _hint_of_datasets(group: h5py.Group, names: Sequence[str]) -> str:
     """Return a hint if the datasets of a group, which are now the fields, each seem to be one sample."""
-    families = defaultdict[tuple[Any, int], list[str]](list)
+    families = defaultdict[tuple[np.dtype, int], list[str]](list)
     for name in names:
         families[group[name].dtype, group[name].ndim].append(name)
     similar = max(families.values(), key=len)
