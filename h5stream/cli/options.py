@@ -149,7 +149,7 @@ def split_names(text: str) -> list[str]:
 
 def files_of(names: list[str]) -> list[str]:
     """Return the readable files that paths and patterns name; a wrong path is refused before torch is imported."""
-    from h5stream.storage.layout.fields import paths_of
+    from h5stream.storage.layout.sources import paths_of
     from h5stream.storage.source.local import FileIdentity, identities_of, not_permitted
 
     paths = [path for one in names for path in paths_of(one, None)]
@@ -175,7 +175,7 @@ def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
 def pattern_of(names: list[str]) -> str:
     """Return the pattern or folder that stands for all the given files; empty where there is none."""
     from h5stream.base.names import as_pattern
-    from h5stream.storage.layout.fields import is_folder, paths_of
+    from h5stream.storage.layout.sources import is_folder, paths_of
 
     (one, *others) = names
     if others or os.path.isfile(one) or not (is_folder(one) or glob.has_magic(as_pattern(one))):

@@ -40,16 +40,9 @@ from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.samples.ragged import changed
 from h5stream.storage.file.groups import FILES
-from h5stream.storage.layout.fields import (
-    Field,
-    Fields,
-    Request,
-    SampleShape,
-    Source,
-    read_request,
-    sample_shape,
-)
+from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import DIRECT, HEAP, FieldLayout, SampleLayout
+from h5stream.storage.layout.request import Fields, Request, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.open.joining import joined_layout
 from h5stream.storage.open.opening import open_layout

@@ -27,7 +27,7 @@ from h5stream.loader.epoch import Iterations, LoaderIterator
 from h5stream.loader.position import Cursor
 from h5stream.loader.settings import DEFAULT_BATCH_ROWS, Settings, remade
 from h5stream.order.users import Balanced, OrderFactory, Sized, Weighted
-from h5stream.storage.layout.fields import Fields, Source
+from h5stream.storage.layout.request import Fields, Source
 from h5stream.storage.open.extents import SampleKind
 from h5stream.structure import copy_batch
 

@@ -40,7 +40,7 @@ from h5stream.errors import OptionError, StagingError
 from h5stream.order.users import ListedOrder
 from h5stream.repacking import Recipe, survey
 from h5stream.storage.file.external import needed_elsewhere
-from h5stream.storage.layout.fields import checked_path, several
+from h5stream.storage.layout.sources import checked_path, several
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import absolute, identities_of, identity_of
 from h5stream.storage.source.remote import fetched_ahead, opened_again, opened_with

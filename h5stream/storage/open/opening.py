@@ -44,17 +44,9 @@ from h5stream.storage.file.groups import FILES, RawFile, edges_in, groups_of
 from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.file.meanings import warn_of_meanings, with_packings
 from h5stream.storage.file.stored import Files, OpenFile, open_hdf5
-from h5stream.storage.layout.fields import (
-    Field,
-    Fields,
-    Request,
-    SampleShape,
-    Source,
-    beside,
-    read_request,
-    sample_shape,
-)
+from h5stream.storage.layout.fields import Field, beside
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
+from h5stream.storage.layout.request import Fields, Request, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.open.field_reader import read_fields
 from h5stream.storage.open.joining import (

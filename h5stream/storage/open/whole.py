@@ -34,8 +34,8 @@ from h5stream.samples.whole import (
 from h5stream.storage.decode.images import format_of
 from h5stream.storage.file.discovery import is_hard_link, is_matrix, some_of, spread
 from h5stream.storage.file.stored import open_hdf5
-from h5stream.storage.layout.fields import Request
 from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.layout.request import Request
 from h5stream.storage.source.handles import DAMAGE
 from h5stream.storage.source.stores import is_address
 
