@@ -13,7 +13,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import h5py
@@ -46,16 +46,17 @@ class Leaf:
     swapped: bool  # whether the file's byte order differs from this machine's
     dtype: np.dtype  # the scalar in native byte order, as a batch holds it
     shape: tuple[int, ...]  # shape of an array member, or of stacked members; otherwise `()`
+    run_nbytes: int = field(init=False)  # run_nbytes, nbytes: bytes of a run, and of the leaf
+    nbytes: int = field(init=False)
+    is_whole: bool = field(init=False)  # whether the stored element *is* the leaf, byte for byte
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the leaf."""
-        return self.run_nbytes * len(self.offsets)
-
-    @property
-    def run_nbytes(self) -> int:
-        """Bytes of a run."""
-        return self.unit_nbytes * self.units
+    def __post_init__(self) -> None:
+        run_nbytes = self.unit_nbytes * self.units
+        nbytes = run_nbytes * len(self.offsets)
+        is_whole = not self.swapped and self.offsets == (0,) and nbytes == self.stored_nbytes
+        object.__setattr__(self, "run_nbytes", run_nbytes)
+        object.__setattr__(self, "nbytes", nbytes)
+        object.__setattr__(self, "is_whole", is_whole)
 
     @property
     def places(self) -> NDArray[np.int64]:
@@ -63,11 +64,6 @@ class Leaf:
         within = np.arange(self.unit_nbytes, dtype=np.int64)[:: -1 if self.swapped else 1]
         begins = np.array(self.offsets)[:, None] + np.arange(self.units) * self.unit_nbytes
         return (begins[..., None] + within).reshape(-1)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the stored element *is* the leaf, byte for byte."""
-        return not self.swapped and self.offsets == (0,) and self.nbytes == self.stored_nbytes
 
 
 def leaf_of(dtype: np.dtype, member: tuple[str, ...], stacked: tuple[str, ...] = ()) -> Leaf | None:
@@ -174,10 +170,14 @@ CANNOT_READ = (TypeError, ValueError, NotImplementedError)
 
 def type_of(stored: h5py.h5t.TypeID) -> np.dtype:
     """Return the dtype of a stored type; members that h5py cannot read are opaque, with the reason as metadata."""
+    kind = stored.get_class()
+    if kind == h5py.h5t.INTEGER or (kind == h5py.h5t.FLOAT and stored.get_size() > 2 and stored.get_precision() > 8):
+        plain: np.dtype = stored.dtype
+        return plain
     try:
         return _readable_type(stored)
     except CANNOT_READ:
-        if stored.get_class() != h5py.h5t.COMPOUND:
+        if kind != h5py.h5t.COMPOUND:
             raise
     formats = dict[str, np.dtype]()
     for name, _, member in _members_of(stored):
@@ -195,7 +195,7 @@ def dtype_of(dataset: h5py.Dataset) -> np.dtype:
     that, h5py sees a compound in complex numbers whose real part was declared first but has the larger offset.
     """
     dtype = type_of(dataset.id.get_type())
-    if not may_be_sorted(dtype) or not dataset.name:
+    if dtype.base.names is None or not may_be_sorted(dtype) or not dataset.name:
         return dtype
     with contextlib.suppress(*DAMAGE), opened_apart(os.fsdecode(dataset.file.filename)) as file:
         return type_of(file[dataset.name].id.get_type())
@@ -226,9 +226,7 @@ def _readable_type(stored: h5py.h5t.TypeID) -> np.dtype:
     if kind == h5py.h5t.VLEN:
         items: np.dtype = h5py.vlen_dtype(_readable_type(stored.get_super()))
         return items
-    if kind != h5py.h5t.COMPOUND:
-        bits = dtype_of_float(stored)
-        assert bits is not None
+    if kind != h5py.h5t.COMPOUND and (bits := dtype_of_float(stored)) is not None:
         return bits
     names, offsets, members = zip(*_members_of(stored), strict=True)
     formats = [*map(_readable_type, members)]
@@ -445,8 +443,8 @@ Meanings = tuple[tuple[int, str], ...]
 
 def meanings_of(dtype: np.dtype) -> Meanings:
     """Return the labels of an enum, also of arrays or variable-length values of one."""
-    items = vlen_base(dtype)
-    labels = h5py.check_enum_dtype((dtype if items is None else items).base)
+    items = h5py.check_vlen_dtype(dtype)
+    labels = h5py.check_enum_dtype((items if isinstance(items, np.dtype) else dtype).base)
     return tuple(sorted((int(number), str(label)) for label, number in labels.items())) if labels else ()
 
 
@@ -455,16 +453,17 @@ def joined_meanings(several: Iterable[tuple[Meanings, str]]) -> tuple[Meanings, 
 
     An enum may have numbers and labels that another lacks, and plain numbers never contradict.
     """
-    numbers, labels = dict[int, tuple[str, str]](), dict[str, tuple[int, str]]()
+    numbers, labels, pairs = dict[int, tuple[str, str]](), dict[str, tuple[int, str]](), set[tuple[int, str]]()
     for meanings, place in several:
         for number, label in meanings:
             first, where = numbers.setdefault(number, (label, place))
             if first != label:
                 return (), f"number {number} stands for {first!r} in {where}, and for {label!r} in {place}"
+            pairs.add((number, label))
             other, where = labels.setdefault(label, (number, place))
             if other != number:
                 return (), f"{label!r} is the number {other} in {where}, and {number} in {place}"
-    return tuple(sorted((number, label) for number, (label, _) in numbers.items())), ""
+    return tuple(sorted(pairs)), ""
 
 
 def enums_in(dtype: np.dtype, path: str = "") -> Iterator[tuple[str, Meanings]]:
@@ -510,6 +509,8 @@ def is_stored_as(stored: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
     if stored.get_size() != dtype.itemsize:
         return False
     try:
+        if dtype.kind in "iuf" and dtype.metadata is None and stored.equal(h5py.h5t.py_create(dtype, logical=True)):
+            return True
         return bool(_same_layout(stored, memory_type(dtype, is_stored=True)))
     except (TypeError, ValueError, NotImplementedError):  # for instance, a member without a name
         return False
@@ -566,7 +567,7 @@ def refusal(dtype: np.dtype) -> str | None:
     """Return why a dtype cannot become a tensor or a list; None if it can."""
     if h5py.check_ref_dtype(dtype) is not None:
         return "references point into the file and mean nothing in a batch; read what they point to"
-    if why := _why_no_type(dtype):
+    if dtype.metadata is not None and (why := _why_no_type(dtype)):
         return no_type(why)
     if dtype.fields is not None and (
         lacking := [name for name in dtype.names or () if readable_of(dtype[name]) is None]

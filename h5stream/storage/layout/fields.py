@@ -183,40 +183,42 @@ class Field:
             new_options = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode}
             new_options |= {"normalize": normalize, "columns": columns}
             take, lookup, ragged, decode, normalize, columns = with_new_names(new_options, old).values()
-        named, of = named_by(name), ""
-        if named is not None and named[2]:
+        of = ""
+        if not isinstance(name, str) and (named := named_by(name)) is not None and named[2]:
             of, name, _ = named
         if not isinstance(name, str) or not name.strip("/"):
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
         if isinstance(take, str) and take != "all":
             raise OptionError(f"Field({name!r}): take= is steps, such as range(16), 'all' or a Take, not {take!r}")
         format_, length = decode if isinstance(decode, tuple) and len(decode) == 2 else (decode or "", "")
+        files = () if file is None else several(file, "Field(file=)")
+        takes_all = isinstance(take, str) or take is None
         values = {
             "_file": of,
             "_beside": None,
             "name": name,
-            "columns": parsed_columns(columns),
+            "columns": None if columns is None else parsed_columns(columns),
             "members": (),
             "dtype": dtype,
-            "take": take if isinstance(take, Take) else Take(None if isinstance(take, str) else take),
+            "take": AS_SAMPLES if takes_all else take if isinstance(take, Take) else Take(take),
             "repeat": isinstance(take, str),
-            "file": ()
-            if file is None
-            else tuple(path for one in several(file, "Field(file=)") for path in paths_of(one, None)),
-            "lookup": checked_lookup(name, lookup),
-            "decode": checked_format(name, format_, length, ragged),
+            "file": tuple(path for one in files for path in paths_of(one, None)) if files else (),
+            "lookup": None if lookup is None else checked_lookup(name, lookup),
+            "decode": checked_format(name, format_, length, ragged) if format_ or length else "",
             "length": length,
-            "normalize": normalization(name, normalize),
+            "normalize": None if normalize is None else normalization(name, normalize),
             "missing": () if missing is None else missing_of(name, missing),
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
-        object.__setattr__(self, "ragged", self._ragged_form(ragged))
-        present = options_of(self)
-        for option, what, refused, way_out in _CLASHES:
-            if option in present and not present.isdisjoint(refused):
-                rule = f"{option} takes {what}, without {', '.join(refused)}{way_out}"
-                raise OptionError(f"Field({name!r}): {rule}")
+        is_one_row = ragged is None and lookup is None
+        object.__setattr__(self, "ragged", None if is_one_row else self._ragged_form(ragged))
+        if self.decode or self.repeat or not is_one_row:  # options that exclude others
+            present = options_of(self)
+            for option, what, refused, way_out in _CLASHES:
+                if option in present and not present.isdisjoint(refused):
+                    rule = f"{option} takes {what}, without {', '.join(refused)}{way_out}"
+                    raise OptionError(f"Field({name!r}): {rule}")
 
     def __repr__(self) -> str:
         arguments = {

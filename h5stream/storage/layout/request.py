@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
+
+import h5py
 
 from h5stream.base.texts import names_in
 from h5stream.errors import OptionError, SourceNotFoundError
@@ -34,6 +37,8 @@ class SampleShape:
 
     def inside(self, group: str) -> SampleShape:
         """Return the structure with all fields in a group."""
+        if not group:
+            return self
         inner = (field.inside(group) if isinstance(field, Field) else field for field in self.fields)
         return replace(self, fields=tuple(inner))
 
@@ -56,7 +61,7 @@ class SampleShape:
 def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike]) -> SampleShape:
     """Parse the argument ``fields``."""
     kind, names = "tuple", cast(Any, fields)
-    if isinstance(fields, (str, Field, *FROM_NO_FILE)) or named_by(fields) is not None:
+    if isinstance(fields, (str, Field, h5py.Group, h5py.Dataset, *FROM_NO_FILE)):
         kind, names = "one", [fields]
     elif isinstance(fields, Mapping):
         kind, names = "dict", [*fields.values()]
@@ -64,13 +69,16 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
         raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
     else:
         names = names_in("fields=", names)
-    entries = tuple(Field(one) if isinstance(one, str) or named_by(one) else one for one in names)
-    if wrong := [one for one in entries if not isinstance(one, (Field, *FROM_NO_FILE))]:
-        raise OptionError(f"a field is a name or h5stream.Field(...), not {wrong[0]!r}")
+    entries = list[Field | VirtualField]()
+    for one in names:
+        entry = Field(one) if isinstance(one, (str, h5py.Group, h5py.Dataset)) else one
+        if not isinstance(entry, (Field, *FROM_NO_FILE)):
+            raise OptionError(f"a field is a name or h5stream.Field(...), not {entry!r}")
+        entries.append(entry)
     if not entries:
         raise OptionError("fields= is empty; name at least one dataset, or leave it out for all at the file's root")
-    keys = tuple(map(str, fields)) if isinstance(fields, Mapping) else tuple(one.name for one in entries)
-    return SampleShape(kind=kind, keys=keys, fields=entries)
+    keys = map(str, fields) if isinstance(fields, Mapping) else map(operator.attrgetter("name"), entries)
+    return SampleShape(kind=kind, keys=tuple(keys), fields=tuple(entries))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,29 +93,27 @@ class Request:
 
 def read_request(source: Source, fields: Fields) -> Request:
     """Parse the arguments for the source and the fields."""
-    sources = several(source, "a source")
-    named = [named_by(one) for one in sources]
-    every = [(one, opened, paths_of(one, opened)) for one, opened in zip(sources, named, strict=True)]
-    paths = [path for *_, matched in every for path in matched]
-    of_pattern = tuple(
-        opened is None and (is_folder(one) or matched != [checked_path(one)])
-        for one, opened, matched in every
-        for _ in matched
-    )
+    paths, of_pattern, places = list[str](), list[bool](), dict[tuple[str, bool], None]()
+    for one in several(source, "a source"):
+        opened = named_by(one)
+        matched = paths_of(one, opened)
+        paths += matched
+        of_pattern += [opened is None and (is_folder(one) or matched != [checked_path(one)])] * len(matched)
+        places[opened[1:] if opened else ("", False)] = None
     if not paths:
         raise SourceNotFoundError("no file was named: the source is empty")
-    (name, is_dataset), *others = {opened[1:] if opened else ("", False) for opened in named}
+    (name, is_dataset), *others = places
     if others or (is_dataset and len(set(paths)) < len(paths)):
         problem = "several h5py objects are a source if they lie at one place, each in a file of its own"
         raise OptionError(f"{problem}; for fields of one file give the file, and fields=[...]")
     if is_dataset and fields is not None:
         raise OptionError(f"the source is the dataset {name!r}, so it is the field; leave out fields=, or give a file")
     if is_dataset:
-        return Request(paths=tuple(paths), group="", shape=sample_shape(name), of_pattern=of_pattern)
+        return Request(paths=tuple(paths), group="", shape=sample_shape(name), of_pattern=tuple(of_pattern))
     shape = None if fields is None else sample_shape(fields)
-    for one in shape.fields if shape else ():
-        of = one._file if isinstance(one, Field) else ""
+    for field in shape.fields if shape else ():
+        of = field._file if isinstance(field, Field) else ""
         if of and not any(os.path.exists(path) and os.path.samefile(of, path) for path in paths):
-            problem = f"the field {one.name!r} is a dataset of {of!r}, which is not among the files that are opened"
+            problem = f"the field {field.name!r} is a dataset of {of!r}, which is not among the files that are opened"
             raise OptionError(f"{problem}; all fields come from the source")
-    return Request(paths=tuple(paths), group=name, shape=shape, of_pattern=of_pattern)
+    return Request(paths=tuple(paths), group=name, shape=shape, of_pattern=tuple(of_pattern))

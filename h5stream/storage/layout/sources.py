@@ -153,10 +153,11 @@ def checked_path(source: object) -> str:
 
 def several(source: Any, what: str) -> list[Any]:
     """Return a list of sources: the items of a sequence or an array, or the source itself."""
-    one = isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset))
-    if is_array(source) and not one:
-        one = np.asarray(source).dtype.kind not in "OSUT"
-    if one or callable(getattr(source, "read", None)) or not (isinstance(source, Iterable) or is_array(source)):
+    if isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset)):
+        return [source]
+    if is_array(source) and np.asarray(source).dtype.kind not in "OSUT":  # of numbers, and so of no paths
+        return [source]
+    if callable(getattr(source, "read", None)) or not (isinstance(source, Iterable) or is_array(source)):
         return [source]
     if isinstance(source, dict):
         raise OptionError(f"a source is a path or several of them, not a dict of {len(source)}. {_WRITE_THEM}")
