@@ -16,8 +16,9 @@ from h5stream.errors import MeaningWarning, OptionError
 from h5stream.samples.columns import SampleColumn
 from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, all_missing, as_stored, packing
 from h5stream.samples.table import ROW
-from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, has_small_sequences, type_if_any
+from h5stream.storage.decode.elements import dtype_of, has_small_sequences, type_if_any
 from h5stream.storage.decode.small_floats import held_as, name_of, shown, widened, widened_dtype
+from h5stream.storage.decode.values import attribute_of, fill_value_of
 from h5stream.storage.file.discovery import Node, object_at
 from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.layout.fields import Field

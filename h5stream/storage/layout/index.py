@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import SourceError, TruncatedFileError
-from h5stream.storage.decode.elements import fill_value_of, is_readable, type_of
+from h5stream.storage.decode.elements import is_readable, type_of
+from h5stream.storage.decode.values import fill_value_of
 
 MISSING = -1
 """The `offset` of a chunk that was never written; its elements are the fill value."""
