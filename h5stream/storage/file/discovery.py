@@ -297,18 +297,15 @@ class FieldSource(NamedTuple):
 
 def find_dataset(file: h5py.File, name: str, path: str, guard: Guard) -> FieldSource:
     """Return the dataset or the member with a field's name."""
-
-    def leads_to_dataset(candidate: str) -> bool:
-        guard.check_links(file, candidate, path)
-        try:
-            return isinstance(file.get(candidate), h5py.Dataset)
-        except DAMAGE:
-            return False
-
     lacking: Reading | None = None
     for reading in readings(name):  # a dataset with a colon in its name takes precedence
-        if reading.mark != "@" and reading.path and leads_to_dataset(reading.path):
-            dataset = file[reading.path]
+        if reading.mark == "@" or not reading.path:
+            continue
+        guard.check_links(file, reading.path, path)
+        dataset = None
+        with contextlib.suppress(*DAMAGE):
+            dataset = file.get(reading.path)
+        if isinstance(dataset, h5py.Dataset):
             dtype = _type_of(dataset, name, path)
             member = member_in(dtype, reading) if reading.mark else ()
             if member is not None:

@@ -67,6 +67,8 @@ def attributes_of(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, Any]
 
 def meaning_of(dataset: h5py.Dataset) -> Meaning:
     """Return the attributes of a dataset that define the meaning of its numbers, as comparable text."""
+    if not h5py.h5a.get_num_attrs(dataset.id):
+        return ()
     return tuple((name, text_of_value(value)) for name, value in attributes_of(dataset, MEANINGS).items())
 
 
@@ -179,7 +181,7 @@ def with_packings(layout: SampleLayout, packed: Sequence[Packed], *, may_lack: b
 
     If objects `may_lack` a dataset, and are filled, all numbers of the filling are missing.
     """
-    once = {number for number, _ in packed[0]}
+    once = dict(packed[0])
     for field, entry in zip(layout.shape.fields, layout.entries, strict=True):
         if not isinstance(field, Field) or not field.missing:
             continue
@@ -430,9 +432,11 @@ def with_joint_packings(layout: SampleLayout, layouts: Sequence[SampleLayout]) -
 
 def warn_of_meanings(layout: SampleLayout) -> None:
     """Warn of joined datasets whose attributes give stored numbers different meanings."""
-    followed = set(_followed(layout))
     for parts in layout.datasets:
         for place, target in enumerate(parts[0].targets):
+            if len(parts) == 1 and not target.others:
+                continue
+            followed = set(_followed(layout))
             first = _compared_attributes(target.field, target.meaning, followed)
             for where, meaning in _located_meanings(layout, parts, place):
                 if meaning == target.meaning:
