@@ -150,7 +150,8 @@ def split_names(text: str) -> list[str]:
 def files_of(names: list[str]) -> list[str]:
     """Return the readable files that paths and patterns name; a wrong path is refused before torch is imported."""
     from h5stream.storage.layout.sources import paths_of
-    from h5stream.storage.source.local import FileIdentity, identities_of, not_permitted
+    from h5stream.storage.source.local import identities_of
+    from h5stream.storage.source.one_file import FileIdentity, not_permitted
 
     paths = [path for one in names for path in paths_of(one, None)]
     for path, identity in zip(paths, identities_of(paths), strict=True):
@@ -190,7 +191,7 @@ def check_writable(path: Path | None, option: str) -> None:
     """Refuse an output path that cannot be written, before anything is measured; an existing file is not changed."""
     if path is None:
         return
-    from h5stream.storage.source.stores import is_address, restored
+    from h5stream.base.names import is_address, restored
 
     if is_address(address := restored(path)):
         reason = "is in a store, which h5stream only reads: name a local file, and copy it there"

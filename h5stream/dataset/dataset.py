@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from h5stream.base.hints import SAMPLES, hint
+from h5stream.base.names import is_address
 from h5stream.base.texts import check_ordered, checked_number, did_you_mean
 from h5stream.dataset import indexing
 from h5stream.dataset.indexing import BlockCache
@@ -49,7 +50,6 @@ from h5stream.storage.open.opening import open_layout
 from h5stream.storage.open.whole import hint_of_rows
 from h5stream.storage.source.disk_cache import ObjectCache
 from h5stream.storage.source.remote import opened_with
-from h5stream.storage.source.stores import is_address
 from h5stream.structure import as_numpy, foreign_dtype, numbers_in, sample_of, samples_of, with_tensors
 
 _log = logging.getLogger("h5stream")

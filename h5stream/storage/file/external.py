@@ -19,11 +19,11 @@ from typing import NamedTuple, NoReturn
 
 import h5py
 
+from h5stream.base.names import is_address
 from h5stream.base.texts import names_text
 from h5stream.errors import ExternalDataError, TruncatedFileError
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.local import absolute
-from h5stream.storage.source.stores import is_address
 
 _Leave = Callable[[str, h5py.ExternalLink, list[str], int], str]
 

@@ -18,6 +18,7 @@ import hdf5plugin  # noqa: F401  registers its filters with libhdf5
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.decode.columns import columns_of
@@ -31,7 +32,6 @@ from h5stream.storage.source.handles import open_file, watch
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import FilesIdentity, bytes_at
 from h5stream.storage.source.remote import ObjectFile, ObjectIdentity, check_reads, opened_again
-from h5stream.storage.source.stores import raise_if_stopped
 
 _log = logging.getLogger("h5stream")
 

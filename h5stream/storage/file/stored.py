@@ -15,7 +15,7 @@ import numpy as np
 from h5py import h5o
 from numpy.typing import NDArray
 
-from h5stream.base.names import Reading
+from h5stream.base.names import Reading, is_address
 from h5stream.errors import (
     CorruptChunkError,
     H5StreamError,
@@ -55,9 +55,9 @@ from h5stream.storage.layout.layout import (
 )
 from h5stream.storage.source.handles import open_file
 from h5stream.storage.source.identity import SourceIdentity
-from h5stream.storage.source.local import absolute, identities_of, identity_of, no_such_file, not_permitted, stat_of
+from h5stream.storage.source.local import absolute, identities_of, identity_of
+from h5stream.storage.source.one_file import no_such_file, not_permitted, stat_of
 from h5stream.storage.source.remote import check_reads
-from h5stream.storage.source.stores import is_address
 
 WATCHED_FILES = 100
 """The most files behind a virtual dataset that are checked for changes, in 1 to 2 us each at every read."""

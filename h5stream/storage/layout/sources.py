@@ -12,11 +12,11 @@ import h5py
 import numpy as np
 from h5py import h5f, h5fd
 
-from h5stream.base.names import as_pattern, quoted
+from h5stream.base.names import as_pattern, is_address, quoted
 from h5stream.base.texts import did_you_mean, listed
 from h5stream.errors import OptionError, SourceNotFoundError
 from h5stream.storage.source.remote import matches
-from h5stream.storage.source.stores import is_address, parts_of
+from h5stream.storage.source.stores import parts_of
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SCHEMES = ("s3", "gs", "az", "https", "hf")

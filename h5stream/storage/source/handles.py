@@ -24,8 +24,8 @@ from collections.abc import Iterable, Iterator
 import h5py
 from h5py import h5f, h5fd, h5i, h5p
 
+from h5stream.base.names import is_address
 from h5stream.storage.source.remote import ObjectFile, ObjectIdentity, failures, opening
-from h5stream.storage.source.stores import is_address
 
 _OPENED = h5f.OBJ_FILE | h5f.OBJ_GROUP | h5f.OBJ_DATASET
 """Kinds of objects that keep a file open: a dataset does even without a handle of its file."""

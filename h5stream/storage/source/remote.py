@@ -24,6 +24,7 @@ from operator import itemgetter
 from typing import Any
 from urllib.parse import urlsplit
 
+from h5stream.base.cancel import cancelled_on_exit
 from h5stream.base.limits import return_freed_memory
 from h5stream.base.names import as_pattern, tokens_of, unquoted
 from h5stream.errors import OptionError, SourceError, SourceNotFoundError
@@ -31,7 +32,6 @@ from h5stream.storage.source.disk_cache import CachedBytes, ObjectCache
 from h5stream.storage.source.identity import ByteSource, SourceIdentity
 from h5stream.storage.source.stores import (
     answered,
-    cancelled_on_exit,
     changed_error,
     check_encoding,
     count_requests,

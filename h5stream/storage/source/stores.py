@@ -21,7 +21,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +29,8 @@ from urllib.parse import unquote
 
 from h5py._objects import phil
 
+from h5stream.base.cancel import raise_if_stopped
+from h5stream.base.names import SCHEMES, is_address
 from h5stream.base.texts import missing_extra
 from h5stream.errors import OptionError, SourceChangedError, SourceError, SourceNotFoundError
 
@@ -37,8 +39,6 @@ T = TypeVar("T")
 CONCURRENCY = 64
 """Concurrent requests of a process."""
 
-SCHEMES = "(?:s3a?|gs|gcs|az|azure|abfss?|adl|https?|hf|memory)"
-"""A regular expression of the schemes of addresses."""
 _ADDRESS = re.compile(rf"({SCHEMES})://([^/?#]*)/?(.*)", re.DOTALL)
 _HUB = re.compile(r"datasets/([^/]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
@@ -94,38 +94,6 @@ _FOREIGN_NAMES = {
 _STOP_S = 0.1
 """How often a thread that waits for a request checks whether to stop."""
 
-stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stop_asked", default=lambda: False)
-"""A function that returns whether the current thread's read is no longer needed."""
-
-
-class StoppedError(Exception):
-    """A read was abandoned because its result is no longer needed.
-
-    It is not a `SourceError`, which is recorded, reported or retried; users never see it.
-    """
-
-
-def raise_if_stopped() -> None:
-    """Raise `StoppedError` if this thread's read is no longer needed."""
-    if stop_asked.get()():
-        raise StoppedError("nobody waits for these bytes any more")
-
-
-@contextlib.contextmanager
-def cancelled_on_exit() -> Iterator[None]:
-    """Stop reads that other threads started for a block when the block ends, however it ends."""
-    finished, stopped = threading.Event(), stop_asked.get()
-
-    def is_over() -> bool:
-        return finished.is_set() or stopped()
-
-    token = stop_asked.set(is_over)
-    try:
-        yield
-    finally:
-        finished.set()
-        stop_asked.reset(token)
-
 
 class StoreUsage(NamedTuple):
     """Requests to stores, bytes from stores, and bytes from a cache."""
@@ -161,16 +129,6 @@ def count_requests(requests: int = 1, nbytes: int = 0) -> None:
 
 stores: dict[str, Any] = {}
 """Open stores by their words."""
-
-
-def is_address(path: str) -> bool:
-    """Return whether a path is an address in a store, such as ``s3://bucket/a.h5``."""
-    return _ADDRESS.match(path) is not None
-
-
-def restored(path: str | os.PathLike[str]) -> str:
-    """Return the address that a `Path` was made of, which has lost a slash; other paths as text."""
-    return re.sub(rf"^({SCHEMES}):/(?!/)", r"\1://", os.fspath(path))
 
 
 def _variable_prefix(path: str) -> str:
