@@ -57,7 +57,7 @@ from h5stream.storage.source.handles import open_file
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import absolute, identities_of, identity_of
 from h5stream.storage.source.one_file import no_such_file, not_permitted, stat_of
-from h5stream.storage.source.remote import check_reads
+from h5stream.storage.source.remote import check_reads, failures
 
 WATCHED_FILES = 100
 """The most files behind a virtual dataset that are checked for changes, in 1 to 2 us each at every read."""
@@ -90,7 +90,8 @@ def open_hdf5(path: str) -> Iterator[h5py.File]:
     with file:
         try:
             yield file
-            check_reads(path)
+            if failures:
+                check_reads(path)
         except H5StreamError:
             check_reads(path)
             raise

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import h5py
 
+from h5stream.base.names import is_address
 from h5stream.base.texts import names_in
 from h5stream.errors import OptionError, SourceNotFoundError
 from h5stream.samples.columns import FROM_NO_FILE, VirtualField
@@ -89,6 +90,13 @@ class Request:
     group: str  # the group in which fields are looked up, and whose datasets are the default; empty for the root
     shape: SampleShape | None  # the structure of the fields; None for the default fields
     of_pattern: tuple[bool, ...] = ()  # for each file, whether it matched a pattern
+
+
+def are_local(source: object, fields: object) -> bool:
+    """Return whether a source is one path that is no address, and fields are names, so that no store is read."""
+    names = [fields] if isinstance(fields, str) else fields
+    are_names = names is None or (isinstance(names, (list, tuple)) and set(map(type, names)) == {str})
+    return are_names and isinstance(source, str) and not is_address(source)
 
 
 def read_request(source: Source, fields: Fields) -> Request:

@@ -32,8 +32,14 @@ def identity_of(path: str) -> FileIdentity | ObjectIdentity:
 
 def identities_of(paths: Sequence[str]) -> list[SourceIdentity]:
     """Return the identities of paths; those of objects in stores are requested together."""
-    far = iter(opening().identities([path for path in paths if is_address(path)]))
-    return [next(far) if is_address(path) else FileIdentity.of(path) for path in paths]
+    identities = dict[str, SourceIdentity]()
+    far = list(filter(is_address, paths))
+    if far:
+        identities.update(zip(far, opening().identities(far), strict=True))
+    every = list[SourceIdentity]()
+    for path in paths:
+        every.append(identities[path] if path in identities else FileIdentity.of(path))
+    return every
 
 
 def absolute(path: str) -> str:
@@ -76,6 +82,7 @@ class FilesIdentity(SourceIdentity):
     def of(files: Sequence[SourceIdentity]) -> FilesIdentity:
         """Concatenate files."""
         sizes = np.array([one.size for one in files], np.int64)
+        far = {number: one for number, one in enumerate(files) if isinstance(one, ObjectIdentity)}
         return FilesIdentity(
             path=files[0].path,
             size=int(sizes.sum()),
@@ -84,18 +91,14 @@ class FilesIdentity(SourceIdentity):
             starts=np.concatenate([[0], np.cumsum(sizes + BETWEEN_NBYTES)[:-1]]),
             mtimes=np.array([getattr(one, "mtime_ns", 0) for one in files], np.int64),
             inodes=np.array([getattr(one, "inode", 0) for one in files], np.uint64).view(np.int64),
-            far={number: one for number, one in enumerate(files) if isinstance(one, ObjectIdentity)},
+            far=far,
+            is_far=bool(far),
         )
 
     @property
     def file_sizes(self) -> tuple[int, ...]:
         """Bytes of each file."""
         return tuple(self.sizes.tolist())
-
-    @property
-    def is_far(self) -> bool:
-        """Whether one of them is an object in a store."""
-        return bool(self.far)
 
     @property
     def is_watched(self) -> bool:

@@ -104,20 +104,23 @@ class FileBytes(ByteSource):
         """Release the descriptor, which the last read that uses it closes; a later read opens another."""
         self._descriptor = None
 
-    def descriptor(self) -> Descriptor:
-        """Return the descriptor, opening the file if needed; it stays open as long as it is referenced."""
-        return self._descriptor or self._open()
+    def descriptor(self, failed: Descriptor | None = None) -> Descriptor:
+        """Return the descriptor, opening the file if needed, or anew if its descriptor has `failed`.
 
-    def _open(self, failed: Descriptor | None = None) -> Descriptor:
-        """Open the file for all later reads, if it is not open, or its descriptor has `failed`."""
+        It stays open as long as it is referenced.
+        """
+        descriptor = self._descriptor
+        if descriptor is not None and descriptor is not failed:
+            return descriptor
         path = self.identity.path
         if self._pid != os.getpid():  # a thread of the parent may hold the old lock forever
             self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
-            if self._descriptor is None or self._descriptor is failed:
+            descriptor = self._descriptor
+            if descriptor is None or descriptor is failed:
                 self.identity.check_unchanged()
                 try:
-                    self._descriptor = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                    descriptor = self._descriptor = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
                 except PermissionError:
                     raise not_permitted(path) from None
                 except OSError as error:
@@ -127,7 +130,7 @@ class FileBytes(ByteSource):
                     first = _open_sources.popleft()()
                     if first is not None and first is not self:
                         first.close()
-            return self._descriptor
+            return descriptor
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
         """Fill each target with the bytes that start at its offset; raises like `read_into`."""
@@ -137,28 +140,22 @@ class FileBytes(ByteSource):
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes that start at `offset`; try twice, since network storage may recover."""
         descriptor = self.descriptor()  # referenced until the read is done, even if `close` is called meanwhile
-        if (error := self._filled(descriptor.number, offset, target)) is None:
-            return
-        what = f"reading {target.nbytes} bytes at byte {offset} of {self.identity.path!r} failed: {error.strerror}"
-        _log.warning("%s; trying once more with the file opened afresh", what)
-        descriptor = self._open(descriptor)
-        if (error := self._filled(descriptor.number, offset, target)) is not None:
-            what = f"{what}; so it did once more with the file opened afresh"
-            raise SourceError(what, file=self.identity.path) from error
-
-    def _filled(self, fd: int, offset: int, target: memoryview) -> OSError | None:
-        """Fill `target`; return the system's error, or None."""
-        done, wanted = 0, target.nbytes
+        done, wanted, what = 0, target.nbytes, ""
         while done < wanted:
             try:
-                count = os.preadv(fd, [target[done:] if done else target], offset + done)
+                count = os.preadv(descriptor.number, [target[done:] if done else target], offset + done)
             except OSError as error:
-                return error
+                if what:
+                    what = f"{what}; so it did once more with the file opened afresh"
+                    raise SourceError(what, file=self.identity.path) from error
+                what = f"reading {wanted} bytes at byte {offset} of {self.identity.path!r} failed: {error.strerror}"
+                _log.warning("%s; trying once more with the file opened afresh", what)
+                descriptor, done = self.descriptor(descriptor), 0
+                continue
             if count == 0:
                 self.identity.check_unchanged()
                 raise self.identity.ends_early(offset, wanted, done)
             done += count
-        return None
 
 
 def not_permitted(path: str) -> SourceError:

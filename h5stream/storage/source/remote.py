@@ -90,7 +90,9 @@ class Opening:
         self, options: object = None, cache: ObjectCache | None = None, identities: Iterable[ObjectIdentity] = ()
     ) -> None:
         self.options, self.cache = options, cache
-        self._identities = {one.path: one for one in identities}
+        self._identities: dict[str, ObjectIdentity] = {}
+        for one in identities:
+            self._identities[one.path] = one
         self._next: Iterator[ObjectIdentity] = iter(())
         self._coming: dict[str, concurrent.futures.Future[memoryview]] = {}
         self._words: dict[str, str] = {}
@@ -170,6 +172,7 @@ def opening() -> Opening:
 class ObjectIdentity(SourceIdentity):
     """The state of an object in a store when it was opened; its path is its address."""
 
+    is_far: bool = field(default=True, compare=False, repr=False)
     etag: str  # its ETag, or else the time of its last change; empty if the store reports neither
     changed: str = field(default="", compare=False, repr=False)  # time of its last change, if reported
     store: str = field(compare=False, repr=False)  # the word of its store in this process
@@ -194,11 +197,6 @@ class ObjectIdentity(SourceIdentity):
         elif self.changed and now.changed and self.changed != now.changed:
             changes.append(f"its date from {self.changed} to {now.changed}")
         return ", and ".join(changes)
-
-    @property
-    def is_far(self) -> bool:
-        """Always: it is in one."""
-        return True
 
     @property
     def is_watched(self) -> bool:
