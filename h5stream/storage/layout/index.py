@@ -153,9 +153,9 @@ def _chunked_index(dataset: h5py.Dataset, file_size: int) -> ChunkIndex:
         _refuse(dataset, f"it is damaged: its chunk index names more chunks than the file has bytes ({file_size:,})")
     table = np.array(flat, dtype=np.int64).reshape(-1, axes + 3)
     begins, reported = table[:, :axes], table[:, :axes] // np.array(dataset.chunks)
-    unlimited = np.flatnonzero(np.equal(dataset.maxshape, None)).tolist()
-    if len(unlimited) == 1 and not reported[:, : unlimited[0]].any():
-        numbers = _numbers_with_unlimited_axis(dataset, reported, table[:, -1], unlimited[0])
+    unlimited = dataset.maxshape.index(None) if None in dataset.maxshape else 0  # the first, if there are several
+    if dataset.maxshape.count(None) == 1 and not reported[:, :unlimited].any():
+        numbers = _numbers_with_unlimited_axis(dataset, reported, table[:, -1], unlimited)
     else:
         numbers = _ravel(reported, dataset)
     keep = np.flatnonzero(numbers != MISSING)  # chunks left over from a shrunk dataset are not part of it
@@ -164,7 +164,7 @@ def _chunked_index(dataset: h5py.Dataset, file_size: int) -> ChunkIndex:
         _refuse(dataset, "its chunk index names a chunk twice, so it is damaged")
     # Every kind of index lists chunks in grid order, with the first or the unlimited axis slowest. If none is in that
     # order, the index is damaged, and libhdf5 misses some.
-    for axis in (0, *unlimited[:1]):
+    for axis in (0, unlimited):
         further = np.diff(np.concatenate([begins[:, axis : axis + 1], np.delete(begins, axis, axis=1)], axis=1), axis=0)
         first = (further != 0).argmax(axis=1)[:, None]
         if (np.take_along_axis(further, first, axis=1) >= 0).all():

@@ -15,7 +15,7 @@ from h5py import h5f, h5fd
 from h5stream.base.names import as_pattern, is_address, quoted
 from h5stream.base.texts import did_you_mean, listed
 from h5stream.errors import OptionError, SourceNotFoundError
-from h5stream.storage.source.remote import matches
+from h5stream.storage.source.listing import matches
 from h5stream.storage.source.stores import parts_of
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")

@@ -12,17 +12,10 @@ import numpy as np
 
 from h5stream.base.names import Ints, Names, is_address
 from h5stream.compiled._native import read_files
+from h5stream.storage.source.blocks import BLOCK_NBYTES, HELD_NBYTES
 from h5stream.storage.source.identity import ByteSource, SourceIdentity
 from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES, FileIdentity
-from h5stream.storage.source.remote import (
-    BLOCK_NBYTES,
-    GAP_NBYTES,
-    HELD_NBYTES,
-    ObjectIdentity,
-    opening,
-    read_once,
-    read_sources,
-)
+from h5stream.storage.source.remote import GAP_NBYTES, ObjectIdentity, opening, read_once, read_sources
 
 
 def identity_of(path: str) -> FileIdentity | ObjectIdentity:
