@@ -432,11 +432,12 @@ def with_joint_packings(layout: SampleLayout, layouts: Sequence[SampleLayout]) -
 
 def warn_of_meanings(layout: SampleLayout) -> None:
     """Warn of joined datasets whose attributes give stored numbers different meanings."""
+    followed: set[int] | None = None
     for parts in layout.datasets:
         for place, target in enumerate(parts[0].targets):
             if len(parts) == 1 and not target.others:
                 continue
-            followed = set(_followed(layout))
+            followed = set(_followed(layout)) if followed is None else followed
             first = _compared_attributes(target.field, target.meaning, followed)
             for where, meaning in _located_meanings(layout, parts, place):
                 if meaning == target.meaning:

@@ -29,35 +29,39 @@ from h5stream.storage.decode.images import FORMATS
 from h5stream.storage.layout.sources import is_array
 
 
-class OldField(TypedDict, total=False):
-    """Former names of arguments of `Field`, annotated with their replacements."""
+class _OldTake(TypedDict, total=False):
+    """Former names of arguments of `Take` and `Normalization` at `Field`, annotated with their replacements."""
 
-    members: Annotated[Sequence[str], "columns=[NAMES]"]
-
-    steps: Annotated[Any, "take=STEPS, or take=Take(STEPS, ...)"]
+    steps: Annotated[object, "take=STEPS, or take=Take(STEPS, ...)"]
     at: Annotated[str, "take=Take(at=...)"]
     pad: Annotated[Pad, "take=Take(pad=...)"]
     axis: Annotated[int | Literal["rows"] | None, "take=Take(axis=...)"]
-    scale: Annotated[Any, "take=Take(scale=...)"]
+    scale: Annotated[object, "take=Take(scale=...)"]
+    mean: Annotated[object, "normalize={'mean': ...}"]
+    std: Annotated[object, "normalize={'std': ...}"]
+    factor: Annotated[float | None, "normalize={'factor': ...}"]
+    nan: Annotated[float | None, "normalize={'nan': ...}"]
+
+
+class OldField(_OldTake, total=False):
+    """Former names of arguments of `Field`, annotated with their replacements."""
+
+    members: Annotated[Sequence[str], "columns=[NAMES]"]
     repeat: Annotated[bool, "take='all'"]
-    rows: Annotated[Any, "lookup=..."]
-    names: Annotated[Any, "lookup=..."]
+    rows: Annotated[object, "lookup=..."]
+    names: Annotated[object, "lookup=..."]
     max_length: Annotated[int | None, "ragged=Ragged(FORM, crop=Crop(ROWS, at='start'))"]
     crop: Annotated[Crop | None, "ragged=Ragged(FORM, crop=Crop(...))"]
     pad_value: Annotated[float, "ragged=Ragged('pad', pad_value=...)"]
     length: Annotated[str, "decode=(FORMAT, LENGTH)"]
-    mean: Annotated[Any, "normalize={'mean': ...}"]
-    std: Annotated[Any, "normalize={'std': ...}"]
-    factor: Annotated[float | None, "normalize={'factor': ...}"]
-    nan: Annotated[float | None, "normalize={'nan': ...}"]
-    normalise: Annotated[Mapping[str, Any] | None, "normalize=..."]
+    normalise: Annotated[Mapping[str, object] | None, "normalize=..."]
 
 
 TAKE_OPTIONS = ("steps", "at", "axis", "scale", "pad")
 _SCALED = ("mean", "std", "factor", "nan")
 
 
-def _scales(scale: Any) -> tuple[Fraction, ...]:
+def _scales(scale: object) -> tuple[Fraction, ...]:
     """Return scales as fractions."""
     if scale is None:
         return ()
@@ -164,7 +168,7 @@ def checked_lookup(name: str, lookup: Any) -> Any:
     return lookup
 
 
-def ragged_by_default(lookup: Any) -> Form | Literal["stacked"] | None:
+def ragged_by_default(lookup: object) -> Form | Literal["stacked"] | None:
     """Return the default form of the rows that `lookup` gives a sample; None if a sample is one row."""
     if isinstance(lookup, RowLists):
         return STACKED if lookup.are_even else "packed"
@@ -201,7 +205,7 @@ def with_new_names(options: dict[str, Any], old: Mapping[str, Any]) -> dict[str,
     return {key: value if meant[key] is None else meant[key] for key, value in options.items()}
 
 
-def checked_format(name: str, decode: Any, length: str, ragged: str | Ragged | None) -> str:
+def checked_format(name: str, decode: object, length: str, ragged: str | Ragged | None) -> str:
     """Return the format of images; raise if it is unknown, or does not go with `ragged`."""
     if decode and decode not in FORMATS:
         raise OptionError(f"Field({name!r}): decode= is {', '.join(map(repr, FORMATS))}, not {decode!r}")

@@ -166,16 +166,16 @@ class Field:
 
     def __init__(
         self,
-        name: Any,
+        name: object,
         *,
         columns: slice | Sequence[int] | Sequence[str] | tuple[Any, ...] | str | None = None,
         dtype: Any = None,
         take: Take | Iterable[int] | Literal["all"] | None = None,
-        file: Any = None,
+        file: object = None,
         lookup: Any = None,
         ragged: Form | Ragged | None = None,
         decode: Format | tuple[Format, str] | Literal[""] | None = "",
-        normalize: Mapping[str, Any] | None = None,
+        normalize: Mapping[str, object] | None = None,
         missing: Missing | None = None,
         **old: Unpack[OldField],
     ) -> None:

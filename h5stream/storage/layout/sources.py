@@ -53,7 +53,7 @@ def _path_of(file: h5py.File) -> str:
     return path
 
 
-def paths_of(source: Any, opened: Named | None) -> list[str]:
+def paths_of(source: object, opened: Named | None) -> list[str]:
     """Return the paths of one source; those of a pattern are sorted."""
     if opened is not None:
         return [opened[0]]
@@ -151,7 +151,7 @@ def checked_path(source: object) -> str:
     raise OptionError(f"a source is a path, a pattern or several of them, not {repr(source)[:200]}")
 
 
-def several(source: Any, what: str) -> list[Any]:
+def several(source: object, what: str) -> list[Any]:
     """Return a list of sources: the items of a sequence or an array, or the source itself."""
     if isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset)):
         return [source]
