@@ -67,7 +67,7 @@ def attributes_of(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, Any]
 
 def meaning_of(dataset: h5py.Dataset) -> Meaning:
     """Return the attributes of a dataset that define the meaning of its numbers, as comparable text."""
-    if not h5py.h5a.get_num_attrs(dataset.id):
+    if not isinstance(dataset, h5py.Dataset) or not h5py.h5a.get_num_attrs(dataset.id):
         return ()
     return tuple((name, text_of_value(value)) for name, value in attributes_of(dataset, MEANINGS).items())
 

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import h5py
 import numpy as np
@@ -73,7 +73,7 @@ ENDINGS = (".h5", ".hdf5", ".hdf", ".he5", ".h5ad", ".nc", ".nc4", ".nwb", ".mat
 """Endings of HDF5 file names, which select the files of a folder."""
 
 
-def is_folder(source: object) -> bool:
+def is_folder(source: object) -> TypeGuard[str | os.PathLike[str]]:
     """Return whether a source is a folder on a disk, or an address of a folder or bucket that ends with a slash."""
     if not isinstance(source, str | bytes | os.PathLike):
         return False

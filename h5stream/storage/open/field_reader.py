@@ -52,8 +52,8 @@ from h5stream.storage.file.groups import ELSEWHERE, RawFile
 from h5stream.storage.file.meanings import check_is_number, meaning_of, packing_of
 from h5stream.storage.file.stored import Location, OpenFile, part_moved, part_of
 from h5stream.storage.layout.axis_names import AxisNames, axis_names, chosen_by_name, moved, unlike_names
-from h5stream.storage.layout.field_options import not_ragged
-from h5stream.storage.layout.fields import Field, Take, check_options, columns_wanted
+from h5stream.storage.layout.field_options import Take, not_ragged
+from h5stream.storage.layout.fields import Field, check_options, columns_wanted
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
 from h5stream.storage.layout.request import SampleShape
 from h5stream.storage.many.members import (
