@@ -73,7 +73,7 @@ class ChunkFields:
             part.chunk_rows,
             part.stored_element_nbytes,
             np.array(programs, dtype=np.int64).reshape(-1, 4),
-            np.concatenate([np.arange(leaf.nbytes) if leaf.is_whole else leaf.places for _, leaf in taken]),
+            np.concatenate([leaf.places for _, leaf in taken]),
             np.concatenate([np.ascontiguousarray(piece.segments) for piece in pieces]),
             edges,
             np.array([piece.row_elements for piece in pieces], dtype=np.int64),
