@@ -1,4 +1,4 @@
-"""The values of the options of `Field`: what a sample takes of a dataset, columns, lookups, and former names."""
+"""Values of options of `Field`: `Take`, columns, lookups and formats, and options under their former names."""
 
 from __future__ import annotations
 
