@@ -20,7 +20,7 @@ from h5stream.baseline import naive_loader
 from h5stream.baseline.measure import sample_rows, write_sample_file
 from h5stream.storage.decode.filters import SHUFFLE
 from h5stream.storage.open.opening import open_layout
-from h5stream.storage.source.local import FileBytes
+from h5stream.storage.source.one_file import FileBytes
 
 ROWS = 524_288
 BATCH = 8192

@@ -26,7 +26,7 @@ from bench import cases
 from h5stream import Boxes, Field, H5StreamLoader, Sequences
 from h5stream.storage.layout.layout import DIRECT
 from h5stream.storage.open.opening import open_layout
-from h5stream.storage.source.local import FileBytes
+from h5stream.storage.source.one_file import FileBytes
 
 ROUNDS = 7
 GZIP = {"compression": "gzip", "compression_opts": 4, "shuffle": True}

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from h5stream.samples.segments import Between, Bounds, Ends, Ids, Lengths
     from h5stream.samples.table import Table
     from h5stream.staging import stage, staged
-    from h5stream.storage.layout.fields import Field, Take
+    from h5stream.storage.layout.field_options import Take
+    from h5stream.storage.layout.fields import Field
 
 
 _MOVED = {
@@ -63,7 +64,8 @@ _HOMES = {
     "h5stream.samples.segments": ("Between", "Bounds", "Ends", "Ids", "Lengths"),
     "h5stream.samples.table": ("Table",),
     "h5stream.staging": ("stage", "staged"),
-    "h5stream.storage.layout.fields": ("Field", "Take"),
+    "h5stream.storage.layout.field_options": ("Take",),
+    "h5stream.storage.layout.fields": ("Field",),
 }
 
 __all__ = [

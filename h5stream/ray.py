@@ -16,8 +16,8 @@ from h5stream.dataset.statistics import read_through
 from h5stream.engine.assemble import Assembler
 from h5stream.errors import OptionError, UnsupportedFieldError
 from h5stream.order.blocks import Stretch, stretches
-from h5stream.storage.layout.fields import Fields
 from h5stream.storage.layout.layout import SampleLayout, SparseEntry
+from h5stream.storage.layout.request import Fields
 from h5stream.structure import numbers_in, samples_of
 
 __all__ = ["read_hdf5"]

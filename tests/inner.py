@@ -19,7 +19,7 @@ from h5stream.staging import copying
 from h5stream.storage.decode import filters
 from h5stream.storage.decode.filters import Pipeline
 from h5stream.storage.layout.layout import DIRECT
-from h5stream.storage.source.local import FileBytes
+from h5stream.storage.source.one_file import FileBytes
 
 # --- what is looked at ----------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from h5stream.compiled import _native as kernels
-from h5stream.storage.source.local import FileBytes
+from h5stream.storage.source.one_file import FileBytes
 
 
 def asked_for():

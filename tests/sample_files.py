@@ -15,7 +15,7 @@ from making import write_datasets
 from h5stream.compiled import _native as kernels
 from h5stream.engine.batches import PlannedWindow
 from h5stream.loader.epoch import Iterations
-from h5stream.storage.source.local import FileBytes
+from h5stream.storage.source.one_file import FileBytes
 
 
 @dataclass(frozen=True)

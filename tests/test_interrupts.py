@@ -6,12 +6,12 @@ import forking
 import pytest
 from sample_files import write_sample
 
-from h5stream.storage.source.local import Descriptor
+from h5stream.storage.source.identity import Descriptor
 
 LOOP = """
 import signal, sys, threading
 from h5stream import H5StreamLoader
-from h5stream.storage.source.local import Descriptor
+from h5stream.storage.source.identity import Descriptor
 
 def interrupt(number, frame):
     raise KeyboardInterrupt

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader, collate
 from h5stream.errors import LoaderClosedError
 from h5stream.storage.file.h5py_reader import H5pyReader
-from h5stream.storage.source.local import FileBytes, FileIdentity
+from h5stream.storage.source.one_file import FileBytes, FileIdentity
 
 
 # Those that import torch anew are slow; test_pickling.py has one by default, which takes a dataset as well.

@@ -22,13 +22,13 @@ from making import corrupt_chunk
 from sample_files import eventually, gate, in_thread, open_descriptors, reader_threads, write_sample
 
 from h5stream import H5Dataset, H5StreamLoader, Sequences, Weighted
+from h5stream.base.cancel import raise_if_stopped, stop_asked
 from h5stream.engine.batches import PlannedWindow
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Engine, Run
 from h5stream.errors import CorruptChunkError, LoaderClosedError, LoaderTimeoutError
 from h5stream.loader.epoch import Iterations, LoaderIterator
 from h5stream.repacking.repack import repack
-from h5stream.storage.source.stores import raise_if_stopped, stop_asked
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from sample_files import in_thread
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.errors import OptionError, SourceChangedError
-from h5stream.storage.source import disk_cache, remote
+from h5stream.storage.source import blocks, disk_cache
 from h5stream.storage.source.disk_cache import PAGE_NBYTES, CachedBytes, ObjectCache
 
 obstore = pytest.importorskip("obstore")
@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _nothing_in_memory():
     """Forget what the process knows of objects, and of folders that could not be written."""
-    remote._blocks.clear()
+    blocks._blocks.clear()
     yield
     disk_cache._given_up.clear()
     disk_cache._too_small.clear()
@@ -272,7 +272,7 @@ def test_what_was_used_longest_ago_makes_room(tmp_path):
     with ObjectServer(tmp_path / "store") as server:
         epoch(H5Dataset(f"{server.url}/a.h5", "plain", cache=tmp_path / "other"))
         size = 5 * nbytes_of(tmp_path / "other") // 2
-        remote._blocks.clear()
+        blocks._blocks.clear()
 
         def requests(name):
             server.asked.clear()
@@ -281,7 +281,7 @@ def test_what_was_used_longest_ago_makes_room(tmp_path):
             for path in cache.glob("*.pages"):
                 stat = path.stat()
                 os.utime(path, (stat.st_atime, stat.st_mtime - 100))  # time goes by
-            remote._blocks.clear()
+            blocks._blocks.clear()
             return len(ranges(server))
 
         assert requests("a")

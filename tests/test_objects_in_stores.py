@@ -533,7 +533,7 @@ def test_workers_that_lack_the_options_say_so_at_their_first_read(server):
 
 
 def test_a_store_that_is_not_there_yet_is_asked_again(folder, monkeypatch):
-    monkeypatch.setitem(stores._RETRIES["backoff"], "max_backoff", datetime.timedelta(seconds=0.5))
+    monkeypatch.setitem(stores.RETRIES["backoff"], "max_backoff", datetime.timedelta(seconds=0.5))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     refused = stores.store_usage()

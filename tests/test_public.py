@@ -12,7 +12,7 @@ import pytest
 import h5stream
 from h5stream.base.texts import missing_extra
 from h5stream.loader.arguments import OLD
-from h5stream.storage.layout.fields import OldField
+from h5stream.storage.layout.field_options import OldField
 
 PUBLIC = """
 Balanced Between Bounds Boxes ChunkBatchSampler Crop Ends Field H5Dataset H5StreamError H5StreamLoader Ids Lengths

@@ -4,7 +4,8 @@ batches, in `tests/checked/batches.py`."""
 import typing
 
 from h5stream import H5StreamLoader
-from h5stream.loader.options import FunctionOptions, OldNames
+from h5stream.loader.arguments import OldNames
+from h5stream.loader.options import FunctionOptions
 
 DECIDING = {"dataset", "batch_size", "fields", "collate_fn", "batch_transform"}
 """Arguments that decide on the type of a batch; overloads name them."""

@@ -7,7 +7,7 @@ from commands import printed
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
 from h5stream.base import hints
-from h5stream.storage.layout.fields import paths_of
+from h5stream.storage.layout.sources import paths_of
 
 IMAGE, MASK = np.arange(64, dtype="f4").reshape(8, 8), np.zeros((8, 8), "u1")
 

@@ -66,8 +66,9 @@ from h5stream import (
     Weighted,
 )
 from h5stream.errors import CorruptChunkError, OptionError, WeakShuffleWarning
-from h5stream.results import Packed, Padded, SparseRows
+from h5stream.results import Packed
 from h5stream.samples.kinds import Pad
+from h5stream.structure import Padded, SparseRows
 
 SAMPLES = 40
 """Measurements in a run; each is the sum of all rounds since the last, so more tell no more."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from h5stream.advice.listing import DatasetEntry, describe_dataset
 from h5stream.base import limits
+from h5stream.base.names import is_address
 from h5stream.base.texts import count_text, counted, names_text, text_of_bytes
 from h5stream.dataset.dataset import H5Dataset, read_counted
 from h5stream.engine.footprint import Footprint, Sizing
@@ -32,9 +33,10 @@ from h5stream.samples.ragged import DENSE, STACKED
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch
 from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.source.event_loop import CONCURRENCY
 from h5stream.storage.source.identity import SourceIdentity
-from h5stream.storage.source.local import LOCAL_GAP_NBYTES
-from h5stream.storage.source.stores import CONCURRENCY, is_address, is_unsigned
+from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
+from h5stream.storage.source.stores import is_unsigned
 
 PLANNED_CHUNKS = (
     400_000  # the most chunks to plan, about a second of work; for longer epochs, only some windows are planned

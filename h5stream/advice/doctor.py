@@ -21,6 +21,7 @@ from h5stream.advice.cost import store_rate
 from h5stream.advice.listing import MOST_DATASETS, list_file
 from h5stream.base import limits
 from h5stream.base.filesystem import mount_of, resident_bytes
+from h5stream.base.names import is_address
 from h5stream.base.texts import text_of_bytes
 from h5stream.device.facts import CudaFacts, cuda_facts, pin_error
 from h5stream.errors import H5StreamError
@@ -28,7 +29,7 @@ from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.storage.decode.plugins import StorageVersions, storage_versions
 from h5stream.storage.source.local import bytes_at, identity_of
 from h5stream.storage.source.remote import ObjectIdentity
-from h5stream.storage.source.stores import is_address, is_unsigned
+from h5stream.storage.source.stores import is_unsigned
 
 Status = Literal["pass", "warn", "fail"]
 _ORDER: tuple[Status, ...] = ("pass", "warn", "fail")

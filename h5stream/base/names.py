@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, SupportsIndex, overload
@@ -234,3 +235,20 @@ class Names(Sequence[str]):
 
     def __reduce__(self) -> tuple[functools.partial[Names], tuple[NDArray[np.uint8], Ints]]:
         return functools.partial(Names, order=self.order), (self.text, self.edges)
+
+
+# --- addresses of objects in stores, in place of paths
+
+SCHEMES = "(?:s3a?|gs|gcs|az|azure|abfss?|adl|https?|hf|memory)"
+"""A regular expression of the schemes of addresses."""
+_IS_ADDRESS = re.compile(rf"{SCHEMES}://", re.DOTALL).match
+
+
+def is_address(path: str) -> bool:
+    """Return whether a path is an address in a store, such as ``s3://bucket/a.h5``."""
+    return _IS_ADDRESS(path) is not None
+
+
+def restored(path: str | os.PathLike[str]) -> str:
+    """Return the address that a `Path` was made of, which has lost a slash; other paths as text."""
+    return re.sub(rf"^({SCHEMES}):/(?!/)", r"\1://", os.fspath(path))

@@ -25,9 +25,9 @@ from h5stream.loader.loader import H5StreamLoader
 from h5stream.repacking.survey import row_sums as raw_sums
 from h5stream.samples.ragged import STACKED
 from h5stream.storage.decode.columns import columns_of
-from h5stream.storage.decode.elements import values_of
 from h5stream.storage.decode.images import decode_image
 from h5stream.storage.decode.small_floats import held_as, widened, widened_dtype
+from h5stream.storage.decode.values import values_of
 from h5stream.storage.layout.layout import (
     DatasetPart,
     FieldLayout,

@@ -65,7 +65,8 @@ class Report:
 
     def begin(self, loader_arguments: dict[str, Any], loader: H5StreamLoader) -> None:
         """Store and print what is going to be measured."""
-        from h5stream.storage.source.local import FileIdentity, identity_of
+        from h5stream.storage.source.local import identity_of
+        from h5stream.storage.source.one_file import FileIdentity
 
         paths, layout, samples, window = (
             loader_arguments["dataset"],

@@ -149,8 +149,9 @@ def split_names(text: str) -> list[str]:
 
 def files_of(names: list[str]) -> list[str]:
     """Return the readable files that paths and patterns name; a wrong path is refused before torch is imported."""
-    from h5stream.storage.layout.fields import paths_of
-    from h5stream.storage.source.local import FileIdentity, identities_of, not_permitted
+    from h5stream.storage.layout.sources import paths_of
+    from h5stream.storage.source.local import identities_of
+    from h5stream.storage.source.one_file import FileIdentity, not_permitted
 
     paths = [path for one in names for path in paths_of(one, None)]
     for path, identity in zip(paths, identities_of(paths), strict=True):
@@ -175,7 +176,7 @@ def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
 def pattern_of(names: list[str]) -> str:
     """Return the pattern or folder that stands for all the given files; empty where there is none."""
     from h5stream.base.names import as_pattern
-    from h5stream.storage.layout.fields import is_folder, paths_of
+    from h5stream.storage.layout.sources import is_folder, paths_of
 
     (one, *others) = names
     if others or os.path.isfile(one) or not (is_folder(one) or glob.has_magic(as_pattern(one))):
@@ -190,7 +191,7 @@ def check_writable(path: Path | None, option: str) -> None:
     """Refuse an output path that cannot be written, before anything is measured; an existing file is not changed."""
     if path is None:
         return
-    from h5stream.storage.source.stores import is_address, restored
+    from h5stream.base.names import is_address, restored
 
     if is_address(address := restored(path)):
         reason = "is in a store, which h5stream only reads: name a local file, and copy it there"

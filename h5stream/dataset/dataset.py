@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from h5stream.base.hints import SAMPLES, hint
+from h5stream.base.limits import return_freed_memory
+from h5stream.base.names import is_address
 from h5stream.base.texts import check_ordered, checked_number, did_you_mean
 from h5stream.dataset import indexing
 from h5stream.dataset.indexing import BlockCache
@@ -40,23 +42,15 @@ from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.samples.ragged import changed
 from h5stream.storage.file.groups import FILES
-from h5stream.storage.layout.fields import (
-    Field,
-    Fields,
-    Request,
-    SampleShape,
-    Source,
-    read_request,
-    sample_shape,
-)
+from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import DIRECT, HEAP, FieldLayout, SampleLayout
+from h5stream.storage.layout.request import Fields, Request, SampleShape, Source, are_local, read_request, sample_shape
 from h5stream.storage.many.whole import hint_of_rows
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.open.joining import joined_layout
 from h5stream.storage.open.opening import open_layout
 from h5stream.storage.source.disk_cache import ObjectCache
 from h5stream.storage.source.remote import opened_with
-from h5stream.storage.source.stores import is_address
 from h5stream.structure import as_numpy, foreign_dtype, numbers_in, sample_of, samples_of, with_tensors
 
 _log = logging.getLogger("h5stream")
@@ -179,12 +173,17 @@ class H5Dataset(Dataset[Any]):
         if (existing := opened(source, fields, samples=samples, **of_files)) is not None:
             self._become(existing, _numpy=numpy or existing._numpy)
         else:
-            with opened_with(storage_options, ObjectCache.of(cache, cache_size)):
+            is_local = storage_options is None and cache is None and cache_size is None and are_local(source, fields)
+            with contextlib.ExitStack() as of_stores:
+                if not is_local:
+                    of_stores.enter_context(opened_with(storage_options, ObjectCache.of(cache, cache_size)))
                 request = read_request(cast(Source, source), fields)
                 request = replace(request, shape=None if request.shape is None else _with_torch_dtypes(request.shape))
                 self.layout = open_layout(request, samples=samples, allow_external=allow_external)
                 if samples is None and (text := hint_of_rows(request, self.layout)):
                     hint(text, SAMPLES)
+            if is_local:
+                return_freed_memory()
             if cache is not None and not any(is_address(file.path) for file in self.layout.files):
                 _log.warning("cache= keeps what is read of stores, and no file of this dataset is in one: leave it out")
             self._requests = ((replace(request, shape=self.layout.shape), samples),)

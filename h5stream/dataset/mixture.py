@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from h5stream.dataset.dataset import H5Dataset, joined, opened
 from h5stream.errors import OptionError
 from h5stream.order.weights import SourceShares
-from h5stream.storage.layout.fields import Fields
+from h5stream.storage.layout.request import Fields
 from h5stream.storage.open.extents import SampleKind
 
 

@@ -39,7 +39,7 @@ from h5stream.samples.ragged import ARRAYS, DENSE, changed
 from h5stream.storage.decode.small_floats import widened, widened_dtype
 from h5stream.storage.file.catalogue import Catalogue
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout, numbers_of
-from h5stream.storage.source.local import FileIdentity
+from h5stream.storage.source.one_file import FileIdentity
 from h5stream.storage.source.remote import ObjectIdentity
 from h5stream.structure import numbers_in
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.names import is_address
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.tasks import Destination, Task, Tools
 from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
@@ -23,7 +24,6 @@ from h5stream.order.places import Places
 from h5stream.order.window import Order
 from h5stream.storage.layout.layout import FieldLayout
 from h5stream.storage.source.identity import ByteSource, Descriptor, SourceIdentity
-from h5stream.storage.source.stores import is_address
 
 _log = logging.getLogger("h5stream")
 

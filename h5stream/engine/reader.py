@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.base import limits
+from h5stream.base.cancel import cancelled_on_exit, raise_if_stopped
 from h5stream.engine.assemble import tensor_of
 from h5stream.engine.plan.boxes import Acceptance, BoxesOfParts, boxes_of
 from h5stream.engine.plan.chunks import ChunkFields, plan_chunks, plan_through_h5py
@@ -39,7 +40,6 @@ from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.source.identity import ByteSource, SourceIdentity
 from h5stream.storage.source.remote import READERS
-from h5stream.storage.source.stores import cancelled_on_exit, raise_if_stopped
 
 ASKING_ROWS = 65_536
 """Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from h5stream.base.cancel import stop_asked
 from h5stream.base.leases import Living
 from h5stream.base.limits import return_freed_memory
 from h5stream.compiled import _native as kernels
@@ -27,7 +28,7 @@ from h5stream.engine.threads import ReaderThreads
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import RegroupedOrder
 from h5stream.order.window import Order
-from h5stream.storage.source.stores import asked_by, stop_asked
+from h5stream.storage.source.stores import asked_by
 
 STOP_S = 1.0
 """Seconds that ending an epoch waits for its threads; one held up longer, by a file system that hangs, ends later."""

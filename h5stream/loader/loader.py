@@ -42,7 +42,7 @@ from h5stream.loader.settings import (
 )
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.users import Balanced, OrderFactory, Sized, Weighted
-from h5stream.storage.layout.fields import FieldLike, Fields
+from h5stream.storage.layout.request import FieldLike, Fields
 from h5stream.storage.open.extents import SampleKind
 from h5stream.structure import copy_batch
 

@@ -19,8 +19,8 @@ from h5stream.engine.footprint import WindowRows, check_budget, check_window
 from h5stream.errors import OptionError
 from h5stream.loader.arguments import check_batch_transform, checked_ranks
 from h5stream.order.users import Balanced, OrderFactory, Ranks, Sized, Weighted, checked_drawn
-from h5stream.storage.layout.fields import Fields, Source
 from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.layout.request import Fields, Source
 from h5stream.storage.open.extents import SampleKind
 from h5stream.workers.processes import checked_method
 

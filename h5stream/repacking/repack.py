@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from h5stream.base import limits
 from h5stream.base.executors import check_executor, run_jobs
 from h5stream.base.filesystem import check_fits, explained, flush_folder, give_name, unfinished, usable_bytes
+from h5stream.base.names import is_address, restored
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Engine
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
@@ -40,11 +41,10 @@ from h5stream.errors import OptionError, StagingError
 from h5stream.order.users import ListedOrder
 from h5stream.repacking import Recipe, survey
 from h5stream.storage.file.external import needed_elsewhere
-from h5stream.storage.layout.fields import checked_path, several
+from h5stream.storage.layout.sources import checked_path, several
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import absolute, identities_of, identity_of
 from h5stream.storage.source.remote import fetched_ahead, opened_again, opened_with
-from h5stream.storage.source.stores import is_address, restored
 
 PathLike = str | os.PathLike[str]
 

@@ -34,7 +34,6 @@ from h5stream.repacking import Recipe
 from h5stream.storage.decode.elements import (
     Leaf,
     dtype_of,
-    fill_value_of,
     holds_reference,
     is_fixed,
     is_readable,
@@ -43,19 +42,19 @@ from h5stream.storage.decode.elements import (
     stored_as,
     type_if_any,
     type_of,
-    values_of,
 )
 from h5stream.storage.decode.filters import DEFLATE, LZ4, SHUFFLE, DecodeError, Filter
 from h5stream.storage.decode.libhdf5 import elements_of, write_elements
 from h5stream.storage.decode.plugins import Bytes
 from h5stream.storage.decode.small_floats import widened, widened_dtype
+from h5stream.storage.decode.values import fill_value_of, values_of
 from h5stream.storage.file.discovery import datasets_of, default_fields, find_dataset
 from h5stream.storage.file.external import Guard, needed_elsewhere
 from h5stream.storage.file.h5py_reader import chunk_box, fill_element, read_raw_box
 from h5stream.storage.file.stored import Files, OpenFile, open_hdf5, stored_elements
-from h5stream.storage.layout.fields import sample_shape
 from h5stream.storage.layout.index import build_index
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout, SampleLayout, Target
+from h5stream.storage.layout.request import sample_shape
 from h5stream.storage.open.field_reader import read_fields
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.local import bytes_at, identity_of

@@ -21,16 +21,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from h5stream.base.executors import TICK_S, check_executor
+from h5stream.base.names import is_address, restored
 from h5stream.base.texts import counted
 from h5stream.errors import OptionError, SourceError, StagedFileInUseError, StagingError
 from h5stream.repacking import Recipe
 from h5stream.staging.copying import OBJECT_THREADS, combine, default_threads, digest_of_block
 from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, is_of, pids_of, sessions_of
 from h5stream.staging.run import ProgressCallback, StagedFiles, StagingProgress, StagingRun
-from h5stream.storage.layout.fields import paths_of, several
-from h5stream.storage.source.local import FileIdentity, FilesIdentity
+from h5stream.storage.layout.sources import paths_of, several
+from h5stream.storage.source.local import FilesIdentity
+from h5stream.storage.source.one_file import FileIdentity
 from h5stream.storage.source.remote import ObjectIdentity, opened_with, opening
-from h5stream.storage.source.stores import is_address, restored
 
 if TYPE_CHECKING:
     from h5stream.storage.layout.layout import SampleLayout

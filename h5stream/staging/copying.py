@@ -26,13 +26,13 @@ from typing import Any
 import xxhash
 
 from h5stream.base import limits
+from h5stream.base.cancel import stop_asked
 from h5stream.base.executors import TICK_S
 from h5stream.base.filesystem import explained
 from h5stream.errors import SourceChangedError, SourceNotFoundError, StagedFileDamagedError, StagingError
 from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, Source, StagingFolder, open_no_link
 from h5stream.storage.source.identity import ByteSource
 from h5stream.storage.source.remote import ObjectBytes, ObjectIdentity
-from h5stream.storage.source.stores import stop_asked
 
 # A piece stays in the processor's cache, so both hashes and reading back cost little compared to the copies through the
 # kernel; mapping either file was slower (docs/notes-staging.md).

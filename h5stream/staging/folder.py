@@ -40,7 +40,7 @@ from typing import Any
 
 from h5stream.base.filesystem import explained, try_flock
 from h5stream.errors import ManifestError, StagingError
-from h5stream.storage.source.local import FileIdentity
+from h5stream.storage.source.one_file import FileIdentity
 from h5stream.storage.source.remote import ObjectIdentity
 
 CONTROL = ".h5stream"  # folder inside the staging folder that holds the manifest, its lock and unfinished copies

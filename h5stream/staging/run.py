@@ -30,15 +30,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from h5stream.base import filesystem
 from h5stream.base.executors import TICK_S, Job, run_jobs
+from h5stream.base.names import is_address
 from h5stream.base.texts import names_text, text_of_bytes
 from h5stream.errors import H5StreamError, SourceError, UnfollowableReferenceError
 from h5stream.repacking import Recipe
 from h5stream.staging.copying import CopyJob, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, Entry, Files, Source, StagingFolder, is_of, new_session, pids_of, state_of
 from h5stream.storage.file.external import Reference, references
-from h5stream.storage.source.local import FileIdentity, stat_of
+from h5stream.storage.source.one_file import FileIdentity, stat_of
 from h5stream.storage.source.remote import ObjectIdentity, opened_again
-from h5stream.storage.source.stores import is_address
 
 if TYPE_CHECKING:
     from h5stream.repacking.repack import RepackProgress

@@ -14,7 +14,7 @@ from examples.gallery import PROGRAMS
 from h5stream.advice.inspection import inspect_file, printed_of, proposals_of_files
 from h5stream.advice.listing import list_files
 from h5stream.advice.program import samples_from_text
-from h5stream.storage.layout.fields import paths_of
+from h5stream.storage.layout.sources import paths_of
 
 KINDS = {"windows": r"Sequences\(", "objects": r"Objects\(|\{\}", "boxes": r"Boxes\(", "sparse": r"ragged=\"dense\""}
 KINDS |= {"ragged": r"(Bounds|Lengths|Between)\(", "rows": ""}

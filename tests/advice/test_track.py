@@ -17,9 +17,9 @@ from h5stream import H5StreamLoader
 from h5stream.advice.diagnose import LoaderKnobs, loop_limit
 from h5stream.advice.track import EpochSummary
 from h5stream.device import facts
+from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.monitor import SystemMonitor
-from h5stream.results import LoaderStatistics
 from h5stream.training import track
 
 

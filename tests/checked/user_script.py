@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 import h5stream as hs
+from h5stream.engine.statistics import LoaderStatistics
 from h5stream.monitor import SystemMonitor
 from h5stream.order import Blocks, Order, Ranks
-from h5stream.results import LoaderStatistics, Packed, Padded
+from h5stream.results import Packed
+from h5stream.structure import Padded
 from h5stream.training import find_batch_size, preset_for, track
 
 

@@ -151,9 +151,9 @@ def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():
 
 
 def test_readers_are_stopped_before_the_requests_that_they_wait_for():
-    code = "from h5stream.engine import run; from h5stream.storage.source import stores; "
+    code = "from h5stream.engine import run; from h5stream.storage.source import event_loop; "
     code += "one = lambda: None; one.stop, one.end = lambda _: print('readers'), lambda: print('requests')"
-    ended = forking.run(f"{code}; run._running.add(one); stores._started.append(one)")
+    ended = forking.run(f"{code}; run._running.add(one); event_loop._started.append(one)")
     assert ended.stdout.split() == ["readers", "requests"], ended.stderr
 
 

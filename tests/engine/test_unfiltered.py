@@ -11,7 +11,7 @@ from recording import asked_for, record_reads
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences
 from h5stream.engine.plan.placement import Placement
-from h5stream.storage.source.local import LOCAL_GAP_NBYTES
+from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
 
 
 @pytest.fixture(autouse=True)

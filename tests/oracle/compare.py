@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from h5stream.results import Packed, Padded, SparseRows
+from h5stream.results import Packed
+from h5stream.structure import Padded, SparseRows
 
 from .model import Crops
 

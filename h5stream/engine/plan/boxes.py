@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
@@ -25,7 +26,6 @@ from h5stream.storage.decode.columns import ColumnPiece
 from h5stream.storage.decode.small_floats import held_as
 from h5stream.storage.layout.index import MISSING
 from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
-from h5stream.storage.source.stores import raise_if_stopped
 from h5stream.structure import sample_of
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement, cut_by
 from h5stream.engine.plan.tasks import (
@@ -35,7 +36,6 @@ from h5stream.storage.decode.filters import DecodeError, NotAskedError
 from h5stream.storage.file.h5py_reader import chunk_box
 from h5stream.storage.layout.index import MISSING, ChunkIndex
 from h5stream.storage.layout.layout import DIRECT, DatasetPart, FieldLayout
-from h5stream.storage.source.stores import raise_if_stopped
 
 FUSED_NBYTES = (2, 4, 8)
 """Bytes of the elements whose shuffle is undone while their rows are copied."""

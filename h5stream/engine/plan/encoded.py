@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.plan.placement import Placement, cut_by
 from h5stream.engine.plan.tasks import Bytes, Destination, Task, Tools, Way, row_by_row
@@ -24,7 +25,6 @@ from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.decode.filters import DecodeError
 from h5stream.storage.decode.images import OtherShapeError, decode_image
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout
-from h5stream.storage.source.stores import raise_if_stopped
 
 DECODED_NBYTES = 2 * 1024 * 1024
 """Bytes of images that a task decodes, about: some milliseconds, so that no thread waits for another's last one."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.engine.assemble import object_value
 from h5stream.engine.plan.placement import Ints, Placement, cut_by
@@ -34,8 +35,7 @@ from h5stream.errors import CorruptChunkError
 from h5stream.order.places import is_ascending
 from h5stream.storage.decode.columns import columns_of
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout
-from h5stream.storage.source.local import LOCAL_GAP_NBYTES
-from h5stream.storage.source.stores import raise_if_stopped
+from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
 
 
 class HeapRows:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.cancel import raise_if_stopped
 from h5stream.base.leases import Living
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Placement
@@ -30,7 +31,6 @@ from h5stream.storage.decode.small_floats import held_as, shown
 from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.source.local import FilesIdentity
 from h5stream.storage.source.remote import GAP_NBYTES
-from h5stream.storage.source.stores import raise_if_stopped
 
 KEEP_NBYTES = 16 * 1024 * 1024
 KEEP_SHARE = 8

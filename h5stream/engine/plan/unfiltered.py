@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.placement import Ints, Placement
 from h5stream.engine.plan.tasks import (
@@ -42,8 +43,7 @@ from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.layout.index import MISSING
 from h5stream.storage.layout.layout import DatasetPart, Target
 from h5stream.storage.source.identity import ByteSource
-from h5stream.storage.source.local import LOCAL_GAP_NBYTES
-from h5stream.storage.source.stores import raise_if_stopped
+from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
 
 EXTENT_NBYTES = 512 * 1024
 """Bytes of a row that are read at once, at most, unless one element has more; and scratch of a reader thread.

@@ -8,19 +8,17 @@ their NumPy dtype are read through h5py, which converts them.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage.decode.libhdf5 import call, elements_of, sequences_in
 from h5stream.storage.decode.small_floats import (
     FLOATS,
     NO_SMALL_TYPE,
@@ -29,7 +27,7 @@ from h5stream.storage.decode.small_floats import (
     name_of,
     stored_float,
 )
-from h5stream.storage.source.handles import DAMAGE, is_shared, opened_apart
+from h5stream.storage.source.handles import DAMAGE, opened_apart
 
 MOST_NBYTES = 1 << 24
 """Larger elements are read through h5py: a table has an entry for each byte of an element."""
@@ -46,16 +44,17 @@ class Leaf:
     swapped: bool  # whether the file's byte order differs from this machine's
     dtype: np.dtype  # the scalar in native byte order, as a batch holds it
     shape: tuple[int, ...]  # shape of an array member, or of stacked members; otherwise `()`
+    run_nbytes: int = field(init=False)  # run_nbytes, nbytes: bytes of a run, and of the leaf
+    nbytes: int = field(init=False)
+    is_whole: bool = field(init=False)  # whether the stored element *is* the leaf, byte for byte
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the leaf."""
-        return self.run_nbytes * len(self.offsets)
-
-    @property
-    def run_nbytes(self) -> int:
-        """Bytes of a run."""
-        return self.unit_nbytes * self.units
+    def __post_init__(self) -> None:
+        run_nbytes = self.unit_nbytes * self.units
+        nbytes = run_nbytes * len(self.offsets)
+        is_whole = not self.swapped and self.offsets == (0,) and nbytes == self.stored_nbytes
+        object.__setattr__(self, "run_nbytes", run_nbytes)
+        object.__setattr__(self, "nbytes", nbytes)
+        object.__setattr__(self, "is_whole", is_whole)
 
     @property
     def places(self) -> NDArray[np.int64]:
@@ -63,11 +62,6 @@ class Leaf:
         within = np.arange(self.unit_nbytes, dtype=np.int64)[:: -1 if self.swapped else 1]
         begins = np.array(self.offsets)[:, None] + np.arange(self.units) * self.unit_nbytes
         return (begins[..., None] + within).reshape(-1)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the stored element *is* the leaf, byte for byte."""
-        return not self.swapped and self.offsets == (0,) and self.nbytes == self.stored_nbytes
 
 
 def leaf_of(dtype: np.dtype, member: tuple[str, ...], stacked: tuple[str, ...] = ()) -> Leaf | None:
@@ -174,13 +168,17 @@ CANNOT_READ = (TypeError, ValueError, NotImplementedError)
 
 def type_of(stored: h5py.h5t.TypeID) -> np.dtype:
     """Return the dtype of a stored type; members that h5py cannot read are opaque, with the reason as metadata."""
+    kind = stored.get_class()
+    if kind == h5py.h5t.INTEGER or (kind == h5py.h5t.FLOAT and stored.get_size() > 2 and stored.get_precision() > 8):
+        plain: np.dtype = stored.dtype
+        return plain
     try:
         return _readable_type(stored)
     except CANNOT_READ:
-        if stored.get_class() != h5py.h5t.COMPOUND:
+        if kind != h5py.h5t.COMPOUND:
             raise
     formats = dict[str, np.dtype]()
-    for name, _, member in _members_of(stored):
+    for name, _, member in stored_members(stored):
         try:
             formats[name] = type_of(member)
         except CANNOT_READ as error:
@@ -195,7 +193,7 @@ def dtype_of(dataset: h5py.Dataset) -> np.dtype:
     that, h5py sees a compound in complex numbers whose real part was declared first but has the larger offset.
     """
     dtype = type_of(dataset.id.get_type())
-    if not may_be_sorted(dtype) or not dataset.name:
+    if dtype.base.names is None or not may_be_sorted(dtype) or not dataset.name:
         return dtype
     with contextlib.suppress(*DAMAGE), opened_apart(os.fsdecode(dataset.file.filename)) as file:
         return type_of(file[dataset.name].id.get_type())
@@ -226,11 +224,9 @@ def _readable_type(stored: h5py.h5t.TypeID) -> np.dtype:
     if kind == h5py.h5t.VLEN:
         items: np.dtype = h5py.vlen_dtype(_readable_type(stored.get_super()))
         return items
-    if kind != h5py.h5t.COMPOUND:
-        bits = dtype_of_float(stored)
-        assert bits is not None
+    if kind != h5py.h5t.COMPOUND and (bits := dtype_of_float(stored)) is not None:
         return bits
-    names, offsets, members = zip(*_members_of(stored), strict=True)
+    names, offsets, members = zip(*stored_members(stored), strict=True)
     formats = [*map(_readable_type, members)]
     dtype = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": stored.get_size()})
     if _overlaps(dtype):
@@ -340,7 +336,7 @@ def readable_of(dtype: np.dtype) -> np.dtype | None:
     return np.dtype(readable) if readable else None
 
 
-def _members_of(stored: h5py.h5t.TypeID) -> list[tuple[str, int, h5py.h5t.TypeID]]:
+def stored_members(stored: h5py.h5t.TypeID) -> list[tuple[str, int, h5py.h5t.TypeID]]:
     """Return the name, offset and type of each member of a stored compound, by ascending offset."""
     numbers = range(stored.get_nmembers())
     names = (stored.get_member_name(i).decode("utf-8", "surrogateescape") for i in numbers)
@@ -375,7 +371,7 @@ class StoredElement(NamedTuple):
         while inside:
             begin, one = inside.pop()
             if one.get_class() == h5py.h5t.COMPOUND:
-                inside += [(begin + offset, member) for _, offset, member in _members_of(one)]
+                inside += [(begin + offset, member) for _, offset, member in stored_members(one)]
             else:
                 mask[begin : begin + one.get_size()] = True
         return mask
@@ -418,7 +414,7 @@ def _file_layout(stored: h5py.h5t.TypeID, wide: int) -> StoredElement:
         0,
         list[tuple[bytes, int, h5py.h5t.TypeID]](),
     )
-    for name, offset, member in _members_of(stored):
+    for name, offset, member in stored_members(stored):
         inner = _file_layout(member, wide)
         loose |= {(name, *path): (offset + shift + begin, one) for path, (begin, one) in inner.loose.items()}
         if inner.plain is not None:
@@ -445,8 +441,8 @@ Meanings = tuple[tuple[int, str], ...]
 
 def meanings_of(dtype: np.dtype) -> Meanings:
     """Return the labels of an enum, also of arrays or variable-length values of one."""
-    items = vlen_base(dtype)
-    labels = h5py.check_enum_dtype((dtype if items is None else items).base)
+    items = h5py.check_vlen_dtype(dtype)
+    labels = h5py.check_enum_dtype((items if isinstance(items, np.dtype) else dtype).base)
     return tuple(sorted((int(number), str(label)) for label, number in labels.items())) if labels else ()
 
 
@@ -455,16 +451,17 @@ def joined_meanings(several: Iterable[tuple[Meanings, str]]) -> tuple[Meanings, 
 
     An enum may have numbers and labels that another lacks, and plain numbers never contradict.
     """
-    numbers, labels = dict[int, tuple[str, str]](), dict[str, tuple[int, str]]()
+    numbers, labels, pairs = dict[int, tuple[str, str]](), dict[str, tuple[int, str]](), set[tuple[int, str]]()
     for meanings, place in several:
         for number, label in meanings:
             first, where = numbers.setdefault(number, (label, place))
             if first != label:
                 return (), f"number {number} stands for {first!r} in {where}, and for {label!r} in {place}"
+            pairs.add((number, label))
             other, where = labels.setdefault(label, (number, place))
             if other != number:
                 return (), f"{label!r} is the number {other} in {where}, and {number} in {place}"
-    return tuple(sorted((number, label) for number, (label, _) in numbers.items())), ""
+    return tuple(sorted(pairs)), ""
 
 
 def enums_in(dtype: np.dtype, path: str = "") -> Iterator[tuple[str, Meanings]]:
@@ -510,6 +507,8 @@ def is_stored_as(stored: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
     if stored.get_size() != dtype.itemsize:
         return False
     try:
+        if dtype.kind in "iuf" and dtype.metadata is None and stored.equal(h5py.h5t.py_create(dtype, logical=True)):
+            return True
         return bool(_same_layout(stored, memory_type(dtype, is_stored=True)))
     except (TypeError, ValueError, NotImplementedError):  # for instance, a member without a name
         return False
@@ -566,7 +565,7 @@ def refusal(dtype: np.dtype) -> str | None:
     """Return why a dtype cannot become a tensor or a list; None if it can."""
     if h5py.check_ref_dtype(dtype) is not None:
         return "references point into the file and mean nothing in a batch; read what they point to"
-    if why := _why_no_type(dtype):
+    if dtype.metadata is not None and (why := _why_no_type(dtype)):
         return no_type(why)
     if dtype.fields is not None and (
         lacking := [name for name in dtype.names or () if readable_of(dtype[name]) is None]
@@ -585,134 +584,6 @@ def refusal(dtype: np.dtype) -> str | None:
     if isinstance(inside, np.dtype):
         return "dates and times of variable length have no form" if inside.kind in "mM" else refusal(inside)
     return None
-
-
-# --- values, as h5py returns them
-
-
-@contextlib.contextmanager
-def safe_to_read(dataset: h5py.Dataset) -> Iterator[h5py.Dataset]:
-    """Yield a dataset whose elements are safe to read: the same, or the same in a separately opened file.
-
-    The type of an open dataset points to the file through which it was opened first. libhdf5 2.0 corrects that before
-    it reads elements of variable length, but not if they are members of a compound: once the first file is closed,
-    reading through another one crashes the process.
-    """
-    stored = dataset.id.get_type()
-    inner = stored.get_super() if stored.get_class() == h5py.h5t.VLEN else stored
-    is_simple = inner.get_class() in (h5py.h5t.STRING, h5py.h5t.INTEGER, h5py.h5t.FLOAT)
-    with contextlib.ExitStack() as opened:
-        if not is_simple and has_variable(inner) and is_shared(dataset):
-            with contextlib.suppress(OSError):  # for instance, it is open for writing
-                file = opened.enter_context(opened_apart(os.fsdecode(dataset.file.filename)))
-                place = h5py.h5r.create(dataset.id, b".", h5py.h5r.OBJECT)
-                dataset = h5py.Dataset(h5py.h5r.dereference(place, file.id))
-        yield dataset
-
-
-def values_of(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
-    """Read a box of elements as h5py does, small floats as bits, without members that h5py cannot read.
-
-    Axes beyond those of `start` and `count` are read whole.
-    """
-    with safe_to_read(dataset) as opened:
-        return _values_of(opened, start, count)
-
-
-def _values_of(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
-    stored = dataset.id.get_type()
-    whole = type_of(stored)
-    if not has_small_floats(whole) and (stored.get_class() != h5py.h5t.COMPOUND or is_readable(stored)):
-        return dataset[tuple(slice(first, first + length) for first, length in zip(start, count, strict=True))]
-    dtype, space = readable_of(whole), dataset.id.get_space()
-    if dtype is None:
-        raise TypeError("h5py cannot read any of its members")
-    start, count = (*start, *(0 for _ in dataset.shape[len(start) :])), (*count, *dataset.shape[len(count) :])
-    if count:
-        space.select_hyperslab(start, count)
-    memory = h5py.h5s.create_simple(count) if count else h5py.h5s.create(h5py.h5s.SCALAR)
-    return _read(dataset.id, count, dtype, functools.partial(dataset.id.read, memory, space), space)
-
-
-def attribute_of(attributes: h5py.AttributeManager, name: str) -> Any:
-    """Read an attribute as h5py does, small floats as bits."""
-    opened = attributes.get_id(name)
-    stored = opened.get_type()
-    if opened.shape is None or not is_readable(stored) or not has_small_floats(dtype := type_of(stored)):
-        return attributes[name]
-    return _read(opened, opened.shape, dtype, opened.read)
-
-
-def _read(
-    opened: h5py.h5d.DatasetID | h5py.h5a.AttrID,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    read: Callable[[NDArray[Any], h5py.h5t.TypeID], None],
-    space: h5py.h5s.SpaceID | None = None,
-) -> NDArray[Any]:
-    """Read elements of a dataset or an attribute; small floats of variable length, which h5py converts, as bits.
-
-    `read` is h5py's function that reads elements into an array, with their type in memory.
-    """
-    values = _empty(shape, dtype)
-    rest = _without_sequences(dtype)
-    if values.size and rest is dtype:
-        read(values, memory_type(dtype))
-    elif values.size:
-        if rest is not None:
-            partial = _empty(shape, rest)
-            read(partial, memory_type(rest))
-            _copy_members(partial, values)
-        with elements_of(opened, space) as raw:
-            _copy_sequences(raw, opened.get_type(), values.reshape(-1))
-    return values
-
-
-def _without_sequences(dtype: np.dtype) -> np.dtype | None:
-    """Return a dtype without variable-length values of small floats; None if nothing remains."""
-    if not has_small_sequences(dtype):
-        return dtype
-    inner = ((name, _without_sequences(dtype[name])) for name in dtype.names or ())
-    members = [(name, one) for name, one in inner if one is not None]
-    return np.dtype(members) if members else None
-
-
-def _copy_members(source: NDArray[Any], target: NDArray[Any]) -> None:
-    """Copy the members of one array to another that has more of them."""
-    for name in source.dtype.names or ():
-        if source.dtype[name].names is None:
-            target[name] = source[name]
-        else:
-            _copy_members(source[name], target[name])
-
-
-def _copy_sequences(raw: NDArray[Any], stored: h5py.h5t.TypeID, values: NDArray[Any]) -> None:
-    """Copy the variable-length values of small floats from raw elements, as libhdf5 has them in memory."""
-    if values.dtype.names is None:
-        values[...] = sequences_in(raw, values.dtype).reshape(values.shape)
-        return
-    within = raw.view(np.uint8).reshape(len(raw), -1)
-    for name, offset, member in _members_of(stored):
-        if name in values.dtype.names and has_small_sequences(values.dtype[name]):
-            nbytes = member.get_size() // math.prod(values.dtype[name].shape)
-            part = np.ascontiguousarray(within[:, offset : offset + member.get_size()]).reshape(-1).view(f"V{nbytes}")
-            inner = member.get_super() if values.dtype[name].subdtype is not None else member
-            _copy_sequences(part, inner, values[name])
-
-
-def fill_value_of(dataset: h5py.Dataset) -> Any:
-    """Return the fill value of a dataset as h5py does, small floats as bits."""
-    stored = dataset.id.get_type()
-    if not is_readable(stored) or not has_small_floats(dtype := type_of(stored)):
-        return dataset.fillvalue
-    value, creation, memory = _empty((), dtype), dataset.id.get_create_plist(), memory_type(dtype)
-    call("H5Pget_fill_value", creation.id, memory.id, value.ctypes.data)
-    return value
-
-
-def _empty(shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
-    """Return an empty array to read elements into; the axes of array elements become its last axes."""
-    return np.empty((*shape, *dtype.shape), dtype.base)
 
 
 def _types_in(stored: h5py.h5t.TypeID) -> Iterator[h5py.h5t.TypeID]:
@@ -757,23 +628,6 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (np.ndarray, np.generic)):
         return a.shape == b.shape and bool(a.tobytes() == b.tobytes())
     return bool(a == b)
-
-
-def in_stored_byte_order(values: Any, dtype: np.dtype | None = None) -> Any:
-    """Correct the byte order of sequences that h5py has read without swapping their bytes.
-
-    h5py 3.16 returns variable-length sequences of foreign byte order as if they were native. `dtype` is that of the
-    dataset or attribute, needed if `values` is a single sequence.
-    """
-    base = h5py.check_vlen_dtype(values.dtype if dtype is None else dtype)
-    if not isinstance(base, np.dtype) or base.isnative or not isinstance(values, np.ndarray):
-        return values
-    if values.dtype.kind != "O":
-        return values.view(base)
-    out = values.copy()
-    for where in np.ndindex(values.shape):
-        out[where] = values[where].view(base)
-    return out
 
 
 def compound_of(value: Any) -> np.dtype | None:

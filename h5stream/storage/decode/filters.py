@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import bz2
 import functools
+import operator
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -57,15 +58,15 @@ class Filter:
         return KNOWN_NAMES.get(self.id) or self.name
 
 
+@dataclass(slots=True, eq=False)
 class DecodeScratch:
     """Buffers that one thread reuses for all chunks.
 
     # Guarantees: belongs to one thread. A result of `Pipeline.decode` is valid until its next call.
     """
 
-    def __init__(self) -> None:
-        self._buffers: dict[str, Bytes] = {}
-        self.native = kernels.Scratch()
+    native: kernels.Scratch = field(default_factory=kernels.Scratch)
+    _buffers: dict[str, Bytes] = field(default_factory=dict)
 
     def buffer(self, role: str, nbytes: int) -> Bytes:
         """Return a buffer of `nbytes`, valid until the next call for this role."""
@@ -90,7 +91,7 @@ class Pipeline:
         """Return the filters' names in one text, such as ``shuffle + gzip-4``."""
         names = []
         for f in self.filters:
-            name = f.word or f"filter {f.id}"
+            name = KNOWN_NAMES.get(f.id) or f.name or f"filter {f.id}"
             names.append(f"{name}-{f.values[0]}" if f.id == DEFLATE and f.values else name)
         return " + ".join(names)
 
@@ -111,64 +112,55 @@ class Pipeline:
     ) -> tuple[Bytes, int]:
         """Decode one chunk; return its bytes, and the element width of a shuffle that is still to be undone, or 0."""
         plan = self._plan(filter_mask, raw_nbytes)
-        return plan.decode(stored, scratch, out), plan.shuffled
+        for step in plan.steps[:-1]:
+            stored = step.undo(stored, scratch, None)
+        return plan.steps[-1].undo(stored, scratch, out), plan.shuffled
 
     def _plan(self, filter_mask: int, raw_nbytes: int) -> DecodingPlan:
         """Return the steps for a filter mask, cached: files with small chunks have millions of chunks."""
         key = (filter_mask, raw_nbytes)
         plan = self._cache.get(key)
         if plan is None:
-            plan = self._cache[key] = _plan_decoding(self.filters, filter_mask, raw_nbytes)
+            plan = self._cache[key] = DecodingPlan.of(self.filters, filter_mask, raw_nbytes)
         return plan
 
 
 class DecodingPlan(NamedTuple):
     """The steps that decode the chunks of a dataset that have one filter mask."""
 
-    filters: tuple[Filter, ...]  # in the order in which they are undone
     steps: tuple[StepsInC | StepInPython, ...]
     shuffled: int  # element bytes of a shuffle that was applied first, and is left to the scatter; or 0
 
-    def decode(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
-        """Decode one chunk, into `out` if given."""
-        for step in self.steps[:-1]:
-            data = step.undo(data, scratch, None)
-        return self.steps[-1].undo(data, scratch, out)
-
-
-def _plan_decoding(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> DecodingPlan:
-    applied, shuffled = [one for i, one in enumerate(filters) if not filter_mask >> i & 1], 0
-    if applied and applied[0].id == SHUFFLE and raw_nbytes % element_nbytes_of(applied[0].values) == 0:
-        shuffled = element_nbytes_of(applied.pop(0).values)
-    undone = tuple(reversed(applied))
-    exact = [_exact_nbytes(undone[k + 1 :], raw_nbytes) for k in range(len(undone))]
-    return DecodingPlan(undone, tuple(_steps(undone, exact, raw_nbytes, shuffled)), shuffled if shuffled > 1 else 0)
-
-
-def _exact_nbytes(later: Sequence[Filter], raw_nbytes: int) -> int:
-    """Return the bytes that a step must produce for the `later` ones; -1 if they take any number."""
-    if all(one.id in (SHUFFLE, FLETCHER32) for one in later):
-        return raw_nbytes + 4 * sum(one.id == FLETCHER32 for one in later)
-    return -1
-
-
-def _steps(
-    undone: Sequence[Filter], exact: Sequence[int], raw_nbytes: int, shuffled: int
-) -> Iterator[StepsInC | StepInPython]:
-    """Yield Python steps, and runs of C steps between them."""
-    run = list[int]()
-    for k, one in enumerate(undone):
-        if _function_of(one.id) is not None:
-            run.append(k)
-            continue
-        if one.id not in UNDO:
-            raise DecodeError(f"filter {one.id} ({one.word}) is not available")
-        if run:
-            yield _steps_in_c([(undone[i], exact[i]) for i in run], raw_nbytes, shuffled)
-            run.clear()
-        yield StepInPython(one, exact[k], raw_nbytes, role=f"step {k % 2}")
-    if run or not undone:
-        yield _steps_in_c([(undone[i], exact[i]) for i in run], raw_nbytes, shuffled)
+    @staticmethod
+    def of(filters: Sequence[Filter], filter_mask: int, raw_nbytes: int) -> DecodingPlan:
+        """Plan Python steps, and runs of C steps between them; raise `DecodeError` if a filter cannot be undone."""
+        # The filters in the order in which they are undone, each with the bytes that it must produce for those after
+        # it, or -1 if these take any number.
+        undone, shuffled, exact = list[tuple[Filter, int]](), 0, raw_nbytes
+        for i, one in enumerate(filters):
+            if filter_mask >> i & 1:
+                continue
+            is_first = one.id == SHUFFLE and not undone and not shuffled
+            if is_first and raw_nbytes % (width := element_nbytes_of(one.values)) == 0:
+                shuffled = width
+                continue
+            undone.insert(0, (one, exact))
+            exact = exact + 4 * (one.id == FLETCHER32) if exact >= 0 and one.id in (SHUFFLE, FLETCHER32) else -1
+        left_shuffled = shuffled if shuffled > 1 else 0
+        steps, run = list[StepsInC | StepInPython](), list[tuple[Filter, int]]()
+        for k, (one, exact) in enumerate(undone):
+            if _function_of(one.id) is not None:
+                run.append((one, exact))
+                continue
+            if one.id not in UNDO:
+                raise DecodeError(f"filter {one.id} ({one.word}) is not available")
+            if run:
+                steps.append(StepsInC.of(run, raw_nbytes, left_shuffled))
+                run = []
+            steps.append(StepInPython(one, exact, raw_nbytes, role=f"step {k % 2}"))
+        if run or not undone:
+            steps.append(StepsInC.of(run, raw_nbytes, left_shuffled))
+        return DecodingPlan(tuple(steps), left_shuffled)
 
 
 class StepInPython(NamedTuple):
@@ -201,6 +193,18 @@ class StepsInC(NamedTuple):
     filters: tuple[Filter, ...]
     native: kernels.Pipeline
 
+    @staticmethod
+    def of(steps: Sequence[tuple[Filter, int]], raw_nbytes: int, shuffled: int) -> StepsInC:
+        """Return the steps of filters, each with the bytes that it must produce or -1, before a shuffle that stays."""
+        rows, values = np.zeros((len(steps), 7), dtype=np.int64), list[int]()
+        for row, (one, exact) in zip(rows, steps, strict=True):
+            is_plugin, decoder = _function_of(one.id) or (False, Decoder(0))
+            row[:] = (one.id, is_plugin, exact, *decoder, len(one.values))
+            values += one.values
+        parameters = np.array(values, dtype=np.uint32)
+        native = kernels.Pipeline(rows, parameters, raw_nbytes, most_nbytes(raw_nbytes), shuffled)
+        return StepsInC(tuple(map(operator.itemgetter(0), steps)), native)
+
     def undo(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
         """Undo the filters for one chunk."""
         undone = self.native.decode(data, out, scratch.native)
@@ -208,16 +212,6 @@ class StepsInC(NamedTuple):
             step, reason, first, second = undone
             raise _error(self.filters[step : step + 1] if step >= 0 else (), reason, first, second)
         return np.frombuffer(undone, np.uint8) if isinstance(undone, memoryview) else undone
-
-
-def _steps_in_c(steps: Sequence[tuple[Filter, int]], raw_nbytes: int, shuffled: int) -> StepsInC:
-    rows = np.zeros((len(steps), 7), dtype=np.int64)
-    for row, (one, exact) in zip(rows, steps, strict=True):
-        is_plugin, decoder = _function_of(one.id) or (False, Decoder(0))
-        row[:] = (one.id, is_plugin, exact, *decoder, len(one.values))
-    values = np.array([value for one, _ in steps for value in one.values], dtype=np.uint32)
-    native = kernels.Pipeline(rows, values, raw_nbytes, most_nbytes(raw_nbytes), shuffled if shuffled > 1 else 0)
-    return StepsInC(tuple(one for one, _ in steps), native)
 
 
 def _function_of(filter_id: int) -> tuple[bool, Decoder] | None:
@@ -236,7 +230,7 @@ def pipeline_of(creation: h5py.h5p.PropDCID) -> Pipeline:
     filters = []
     for i in range(creation.get_nfilters()):
         code, _flags, values, name = creation.get_filter(i)
-        filters.append(Filter(id=code, values=tuple(int(v) for v in values), name=name.decode(errors="replace")))
+        filters.append(Filter(id=code, values=tuple(map(int, values)), name=name.decode(errors="replace")))
     return Pipeline(filters=tuple(filters))
 
 

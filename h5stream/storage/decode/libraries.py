@@ -14,7 +14,7 @@ import ctypes
 import functools
 import importlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,18 +37,9 @@ _BLOSC_CODECS = {b"blosclz", b"lz4", b"lz4hc", b"snappy", b"zlib", b"zstd"}
 """The codecs of the plugin: a library with fewer cannot replace it."""
 
 
-def _libraries(module: str, plugin: str) -> Iterator[ctypes.CDLL]:
-    """Load a module of imagecodecs with the libraries it is linked to, and then a plugin."""
-    with contextlib.suppress(ImportError, OSError):  # a build of imagecodecs without it
-        yield ctypes.CDLL(str(importlib.import_module(module).__file__))
-    with contextlib.suppress(OSError):
-        if plugin:
-            yield ctypes.CDLL(str(Path(hdf5plugin.PLUGIN_PATH) / plugin))
-
-
-def _at(library: ctypes.CDLL, *names: str) -> Decoder:
-    """Return the addresses of a library's functions, named in the order of `Decoder`."""
-    return Decoder(*(ctypes.cast(library[name], _pointer).value or 0 for name in names))
+def _address(function: object) -> int:
+    """Return the address of a library's function."""
+    return ctypes.cast(function, _pointer).value or 0  # type: ignore[arg-type]
 
 
 def _libdeflate_in(library: ctypes.CDLL) -> Decoder | None:
@@ -63,11 +54,7 @@ def _libdeflate_in(library: ctypes.CDLL) -> Decoder | None:
     short = inflate(context, packed, len(packed), out, len(_TEST_DATA) - 1, ctypes.byref(_size()))
     drop(context)
     works = (whole, short, count.value) == (0, 3, len(_TEST_DATA)) and out.raw[:-1] == _TEST_DATA
-    return (
-        _at(library, "libdeflate_zlib_decompress", "libdeflate_alloc_decompressor", "libdeflate_free_decompressor")
-        if works
-        else None
-    )
+    return Decoder(_address(inflate), _address(make), _address(drop)) if works else None
 
 
 def _lz4_in(library: ctypes.CDLL) -> Decoder | None:
@@ -76,7 +63,7 @@ def _lz4_in(library: ctypes.CDLL) -> Decoder | None:
     packed = imagecodecs.lz4_encode(_TEST_DATA)
     short, count = (decode(packed, out, len(packed), len(_TEST_DATA) - less) for less in (1, 0))
     works = count == len(_TEST_DATA) and short < 0 and out.raw == _TEST_DATA
-    return _at(library, "LZ4_decompress_safe") if works else None
+    return Decoder(_address(decode)) if works else None
 
 
 def _zstd_in(library: ctypes.CDLL) -> Decoder | None:
@@ -89,7 +76,7 @@ def _zstd_in(library: ctypes.CDLL) -> Decoder | None:
     short, count = (decode(context, out, len(_TEST_DATA) - less, packed, len(packed)) for less in (1, 0))
     drop(context)
     works = count == len(_TEST_DATA) and short > 1 << 63 and out.raw == _TEST_DATA
-    return _at(library, "ZSTD_decompressDCtx", "ZSTD_createDCtx", "ZSTD_freeDCtx") if works else None
+    return Decoder(_address(decode), _address(make), _address(drop)) if works else None
 
 
 def _blosc_in(library: ctypes.CDLL) -> Decoder | None:
@@ -99,7 +86,7 @@ def _blosc_in(library: ctypes.CDLL) -> Decoder | None:
     packed = imagecodecs.blosc_encode(_TEST_DATA, typesize=4, shuffle=1)
     short, count = (decode(packed, out, len(_TEST_DATA) - less, 1) for less in (1, 0))
     works = count == len(_TEST_DATA) and short < 0 and out.raw == _TEST_DATA
-    return _at(library, "blosc_decompress_ctx") if works and {*codecs().split(b",")} >= _BLOSC_CODECS else None
+    return Decoder(_address(decode)) if works and {*codecs().split(b",")} >= _BLOSC_CODECS else None
 
 
 _CANDIDATES: dict[int, tuple[str, str, Callable[[ctypes.CDLL], Decoder | None]]] = {
@@ -117,8 +104,12 @@ def decoder_of(filter_id: int) -> Decoder | None:
     if filter_id not in _CANDIDATES:
         return None
     module, plugin, decoder_in = _CANDIDATES[filter_id]
-    for library in _libraries(module, plugin):
-        with contextlib.suppress(AttributeError):  # a function is not exported
-            if (decoder := decoder_in(library)) is not None:
+    paths = [str(Path(hdf5plugin.PLUGIN_PATH) / plugin)] if plugin else []
+    with contextlib.suppress(ImportError, OSError):  # a build of imagecodecs without it
+        paths.insert(0, str(importlib.import_module(module).__file__))
+    for path in paths:
+        # A module that cannot be loaded is no library, and neither is one that does not export a function.
+        with contextlib.suppress(OSError, AttributeError):
+            if (decoder := decoder_in(ctypes.CDLL(path))) is not None:
                 return decoder
     return None

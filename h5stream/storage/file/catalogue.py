@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.base.names import Names
+from h5stream.base.names import Names, is_address
 from h5stream.storage.decode.small_floats import name_of
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import FilesIdentity, identity_of
 from h5stream.storage.source.remote import ObjectIdentity
-from h5stream.storage.source.stores import is_address
 
 SWITCH = "H5STREAM_CATALOGUE"
 """The environment variable that disables catalogues if it is 0."""

@@ -30,7 +30,8 @@ from h5stream.errors import (
 )
 from h5stream.samples.whole import pattern_of
 from h5stream.storage.decode import elements
-from h5stream.storage.decode.elements import dtype_of, holds_reference, in_stored_byte_order, may_be_sorted
+from h5stream.storage.decode.elements import dtype_of, holds_reference, may_be_sorted
+from h5stream.storage.decode.values import attribute_of, in_stored_byte_order, safe_to_read, values_of
 from h5stream.storage.file.external import Guard
 from h5stream.storage.source.handles import DAMAGE
 
@@ -296,18 +297,15 @@ class FieldSource(NamedTuple):
 
 def find_dataset(file: h5py.File, name: str, path: str, guard: Guard) -> FieldSource:
     """Return the dataset or the member with a field's name."""
-
-    def leads_to_dataset(candidate: str) -> bool:
-        guard.check_links(file, candidate, path)
-        try:
-            return isinstance(file.get(candidate), h5py.Dataset)
-        except DAMAGE:
-            return False
-
     lacking: Reading | None = None
     for reading in readings(name):  # a dataset with a colon in its name takes precedence
-        if reading.mark != "@" and reading.path and leads_to_dataset(reading.path):
-            dataset = file[reading.path]
+        if reading.mark == "@" or not reading.path:
+            continue
+        guard.check_links(file, reading.path, path)
+        dataset = None
+        with contextlib.suppress(*DAMAGE):
+            dataset = file.get(reading.path)
+        if isinstance(dataset, h5py.Dataset):
             dtype = _type_of(dataset, name, path)
             member = member_in(dtype, reading) if reading.mark else ()
             if member is not None:
@@ -468,9 +466,9 @@ def once_of(file: h5py.File, name: str, path: str, guard: Guard) -> Any:
     def read() -> Any:
         own = elements.type_if_any(dataset.id.get_type())
         if own is not None and may_be_sorted(own) and not elements.has_small_floats(own):
-            with elements.safe_to_read(dataset) as opened:
+            with safe_to_read(dataset) as opened:
                 return opened.astype(dtype_of(dataset))[()]
-        return elements.values_of(dataset, start, shape)
+        return values_of(dataset, start, shape)
 
     values = _read(read, dataset, name, path, member)
     for part in member:
@@ -482,7 +480,7 @@ def _attribute_of(file: h5py.File, name: str, meaning: Reading | None, path: str
     """Read an attribute; raise if there is none with the name."""
     if meaning is not None:
         owner, attribute = file[meaning.path or "/"], meaning.rest[0]
-        return _read(lambda: elements.attribute_of(owner.attrs, attribute), owner.attrs.get_id(attribute), name, path)
+        return _read(lambda: attribute_of(owner.attrs, attribute), owner.attrs.get_id(attribute), name, path)
     reading = next((one for one in readings(name) if one.mark == "@"), None)
     if reading is None:
         raise _not_found(file, name, path)

@@ -7,6 +7,7 @@ which may contain references of all three kinds themselves.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import posixpath
@@ -18,11 +19,11 @@ from typing import NamedTuple, NoReturn
 
 import h5py
 
+from h5stream.base.names import is_address
 from h5stream.base.texts import names_text
 from h5stream.errors import ExternalDataError, TruncatedFileError
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.local import absolute
-from h5stream.storage.source.stores import is_address
 
 _Leave = Callable[[str, h5py.ExternalLink, list[str], int], str]
 
@@ -40,25 +41,27 @@ class Guard:
     @classmethod
     def for_paths(cls, paths: tuple[str, ...], *, allow_external: bool) -> Guard:
         """Return the guard of a set of files."""
-        return cls(opened=frozenset(absolute(p) for p in paths), allow_external=allow_external)
+        return cls(opened=frozenset(map(absolute, paths)), allow_external=allow_external)
 
     def check_links(self, file: h5py.File, name: str, path: str) -> None:
         """Raise if a name leads out of the opened files, after any number of links."""
-        if not self.allow_external or is_address(path):
-            with _damage_ignored():
-                self._follow(file, name, path, _MOST_LINKS)
+        if self.allow_external and not is_address(path):
+            return
+        try:
+            _resolved(file, "/", name, _MOST_LINKS, functools.partial(self._leave, path))
+        except ExternalDataError:  # also an OSError
+            raise
+        except DAMAGE:  # it leads nowhere
+            pass
 
-    def _follow(self, file: h5py.File, name: str, path: str, links_left: int) -> str:
-        """Resolve a path, link by link and from file to file, and return its end."""
-
-        def leave(step: str, link: h5py.ExternalLink, rest: list[str], remaining: int) -> str:
-            inside = self._opened_path(link.filename, path)
-            if inside is None:
-                _refuse_link(path, step, link.filename)
-            with open_file(inside) as other:
-                return self._follow(other, posixpath.join("/", link.path, *rest), inside, remaining - 1)
-
-        return _resolved(file, "/", name, links_left, leave)
+    def _leave(self, path: str, step: str, link: h5py.ExternalLink, rest: list[str], remaining: int) -> str:
+        """Resolve an external link of the file `path`, and the rest of the path, if the other file is opened."""
+        inside = self._opened_path(link.filename, path)
+        if inside is None:
+            _refuse_link(path, step, link.filename)
+        with open_file(inside) as other:
+            leave, below = functools.partial(self._leave, inside), posixpath.join("/", link.path, *rest)
+            return _resolved(other, "/", below, remaining - 1, leave)
 
     def check_file(self, link: str, target: str, path: str) -> None:
         """Raise if libhdf5 followed a link to a file that is not opened, as environment variables may direct it to."""
@@ -69,8 +72,11 @@ class Guard:
         """Raise if a dataset has bytes in files outside the opened ones; sources in `seen` have been checked."""
         if self.allow_external and not is_address(path):
             return
+        creation = dataset.id.get_create_plist()
+        if not creation.get_external_count() and creation.get_layout() != h5py.h5d.VIRTUAL:
+            return
         seen = set() if seen is None else seen
-        for kind, target, source in _stored_references(dataset.id.get_create_plist()):
+        for kind, target, source in _stored_references(creation):
             is_one = kind == VIRTUAL and not _is_pattern(target)  # a pattern may name any number of files
             inside = self._opened_path(_fill_block(target), path) if is_one else None
             if inside is None:
@@ -120,29 +126,24 @@ def without_soft_links(file: h5py.File, name: str) -> str:
 
 def _resolved(file: h5py.File, start: str, name: str, links_left: int, leave: _Leave) -> str:
     """Resolve a path, link by link, and return its end; `leave` resolves an external link and the rest."""
-    current = "/" if name.startswith("/") else start
-    parts = [part for part in name.split("/") if part not in ("", ".")]
+    current, parts = "/" if name.startswith("/") else start, name.split("/")
     for place, part in enumerate(parts):
+        if part in ("", "."):
+            continue
         if links_left == 0:
             raise RuntimeError(f"too many links at {current!r}")
-        step, rest = posixpath.join(current, part), parts[place + 1 :]
-        link = _link(file, step)
-        if isinstance(link, h5py.ExternalLink):
-            return leave(step, link, rest, links_left)
-        if isinstance(link, h5py.SoftLink):
-            return _resolved(file, current, posixpath.join(link.path, *rest), links_left - 1, leave)
+        step, link = posixpath.join(current, part), None
+        with contextlib.suppress(KeyError):
+            if file.id.links.get_info(step.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
+                link = file.get(step, getlink=True)
+        if link is not None:
+            rest = [one for one in parts[place + 1 :] if one not in ("", ".")]
+            if isinstance(link, h5py.ExternalLink):
+                return leave(step, link, rest, links_left)
+            if isinstance(link, h5py.SoftLink):
+                return _resolved(file, current, posixpath.join(link.path, *rest), links_left - 1, leave)
         current = step
     return current
-
-
-def _link(file: h5py.File, step: str) -> h5py.SoftLink | h5py.ExternalLink | None:
-    """Return the soft or external link with a name; None for a hard link, or if there is none."""
-    try:
-        if file.id.links.get_info(step.encode("utf-8", "surrogateescape")).type == h5py.h5l.TYPE_HARD:
-            return None
-    except KeyError:
-        return None
-    return file.get(step, getlink=True)
 
 
 def _refuse_link(path: str, link: str, target: str) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import operator
 import os
 import re
 import threading
@@ -17,19 +18,20 @@ import hdf5plugin  # noqa: F401  registers its filters with libhdf5
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.decode.columns import columns_of
-from h5stream.storage.decode.elements import in_stored_byte_order, safe_to_read, stored_as, type_of, values_of
+from h5stream.storage.decode.elements import stored_as, type_of
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
+from h5stream.storage.decode.values import in_stored_byte_order, safe_to_read, values_of
 from h5stream.storage.layout.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout.layout import DIRECT, DatasetPart, SampleLayout
 from h5stream.storage.source.handles import open_file, watch
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import FilesIdentity, bytes_at
 from h5stream.storage.source.remote import ObjectFile, ObjectIdentity, check_reads, opened_again
-from h5stream.storage.source.stores import raise_if_stopped
 
 _log = logging.getLogger("h5stream")
 
@@ -189,14 +191,15 @@ def read_raw_box(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int
     if box.size and stored.plain is not None:
         file_space = dataset.id.get_space()
         file_space.select_hyperslab(start, count)
-        with safe_to_read(dataset) as opened:
+        is_number = stored.plain.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT)
+        with contextlib.nullcontext(dataset) if is_number else safe_to_read(dataset) as opened:
             opened.id.read(h5py.h5s.create_simple(count), file_space, box, stored.plain)
     return box
 
 
 def chunk_box(dataset_shape: tuple[int, ...], chunk_shape: tuple[int, ...], start: tuple[int, ...]) -> tuple[int, ...]:
     """Return the number of elements of a chunk inside the data, along each axis."""
-    return tuple(min(c, n - s) for c, n, s in zip(chunk_shape, dataset_shape, start, strict=True))
+    return tuple(map(min, chunk_shape, map(operator.sub, dataset_shape, start)))
 
 
 def fill_element(dataset: h5py.Dataset, index: ChunkIndex) -> NDArray[np.uint8] | None:
@@ -242,32 +245,24 @@ def why_not_decoded_here(dataset: h5py.Dataset, part: DatasetPart, identity: Sou
         ObjectFile(identity).hold(ranges)
     if _differs(dataset, part, identity):
         return "its first chunk, decoded here, is not what h5py reads"
-    if dataset.chunks is not None and _addresses_differ(dataset, part.chunk_index, identity):
-        return "its chunks do not lie where libhdf5's list of them says"
-    return ""
-
-
-def _addresses_differ(dataset: h5py.Dataset, index: ChunkIndex, identity: SourceIdentity) -> bool:
-    """Return whether the index has a wrong address for the last chunk or some others.
-
-    libhdf5 looks each chunk up, which does not use the listing that the index comes from. A chunk that either side
-    cannot read is not a difference.
-    """
-    for place in _chunks_to_compare(index):
+    # libhdf5 looks each chunk up, which does not use the listing that the index comes from. A chunk that either side
+    # cannot read is not a difference.
+    index = part.chunk_index
+    for place in _chunks_to_compare(index) if dataset.chunks is not None else ():
         nbytes = int(index.nbytes[place])
         with contextlib.suppress(OSError, RuntimeError, H5StreamError):
             stored, chunk = bytes_at(identity, int(index.offset[place]), nbytes), None
             with contextlib.suppress(ValueError):  # the chunk is larger
                 chunk = read_stored_chunk(dataset, index.coordinates(int(index.numbers[place])), nbytes)
             if chunk != (int(index.filter_mask[place]), stored):
-                return True
-    return False
+                return "its chunks do not lie where libhdf5's list of them says"
+    return ""
 
 
 def _chunks_to_compare(index: ChunkIndex) -> Iterator[int]:
     """Yield the chunks to compare: the last, and others while they are small; the first is compared decoded."""
     count, remaining = len(index.numbers), _COMPARED_NBYTES
-    for place in dict.fromkeys(count - 1 - k * count // _COMPARED for k in range(min(count, _COMPARED))):
+    for place in np.unique(count - 1 - np.arange(min(count, _COMPARED)) * count // _COMPARED)[::-1].tolist():
         nbytes = int(index.nbytes[place])
         remaining -= nbytes
         if nbytes > COMPARED_NBYTES or (remaining < 0 and place != count - 1):
@@ -309,9 +304,10 @@ def _differs(dataset: h5py.Dataset, part: DatasetPart, identity: SourceIdentity)
     chunk = decoded.view(expected.dtype).reshape(index.chunk_shape)[tuple(slice(0, n) for n in count)]
     # One slab at a time, to avoid a third copy of a large chunk.
     slab = max(1, _SLAB_NBYTES // max(1, expected[:1].nbytes))
-    return any(
-        chunk[row : row + slab].tobytes() != expected[row : row + slab].tobytes() for row in range(0, count[0], slab)
-    )
+    for row in range(0, count[0], slab):
+        if chunk[row : row + slab].tobytes() != expected[row : row + slab].tobytes():
+            return True
+    return False
 
 
 def decode_stored(part: DatasetPart, identity: SourceIdentity, *, place: int) -> NDArray[np.uint8]:

@@ -16,8 +16,9 @@ from h5stream.errors import MeaningWarning, OptionError
 from h5stream.samples.columns import SampleColumn
 from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, all_missing, as_stored, packing
 from h5stream.samples.table import ROW
-from h5stream.storage.decode.elements import attribute_of, dtype_of, fill_value_of, has_small_sequences, type_if_any
+from h5stream.storage.decode.elements import dtype_of, has_small_sequences, type_if_any
 from h5stream.storage.decode.small_floats import held_as, name_of, shown, widened, widened_dtype
+from h5stream.storage.decode.values import attribute_of, fill_value_of
 from h5stream.storage.file.discovery import Node, object_at
 from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.layout.fields import Field
@@ -66,6 +67,8 @@ def attributes_of(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, Any]
 
 def meaning_of(dataset: h5py.Dataset) -> Meaning:
     """Return the attributes of a dataset that define the meaning of its numbers, as comparable text."""
+    if not isinstance(dataset, h5py.Dataset) or not h5py.h5a.get_num_attrs(dataset.id):
+        return ()
     return tuple((name, text_of_value(value)) for name, value in attributes_of(dataset, MEANINGS).items())
 
 
@@ -178,7 +181,7 @@ def with_packings(layout: SampleLayout, packed: Sequence[Packed], *, may_lack: b
 
     If objects `may_lack` a dataset, and are filled, all numbers of the filling are missing.
     """
-    once = {number for number, _ in packed[0]}
+    once = dict(packed[0])
     for field, entry in zip(layout.shape.fields, layout.entries, strict=True):
         if not isinstance(field, Field) or not field.missing:
             continue
@@ -429,9 +432,12 @@ def with_joint_packings(layout: SampleLayout, layouts: Sequence[SampleLayout]) -
 
 def warn_of_meanings(layout: SampleLayout) -> None:
     """Warn of joined datasets whose attributes give stored numbers different meanings."""
-    followed = set(_followed(layout))
+    followed: set[int] | None = None
     for parts in layout.datasets:
         for place, target in enumerate(parts[0].targets):
+            if len(parts) == 1 and not target.others:
+                continue
+            followed = set(_followed(layout)) if followed is None else followed
             first = _compared_attributes(target.field, target.meaning, followed)
             for where, meaning in _located_meanings(layout, parts, place):
                 if meaning == target.meaning:

@@ -15,7 +15,7 @@ import numpy as np
 from h5py import h5o
 from numpy.typing import NDArray
 
-from h5stream.base.names import Reading
+from h5stream.base.names import Reading, is_address
 from h5stream.errors import (
     CorruptChunkError,
     H5StreamError,
@@ -55,9 +55,9 @@ from h5stream.storage.layout.layout import (
 )
 from h5stream.storage.source.handles import open_file
 from h5stream.storage.source.identity import SourceIdentity
-from h5stream.storage.source.local import absolute, identities_of, identity_of, no_such_file, not_permitted, stat_of
-from h5stream.storage.source.remote import check_reads
-from h5stream.storage.source.stores import is_address
+from h5stream.storage.source.local import absolute, identities_of, identity_of
+from h5stream.storage.source.one_file import no_such_file, not_permitted, stat_of
+from h5stream.storage.source.remote import check_reads, failures
 
 WATCHED_FILES = 100
 """The most files behind a virtual dataset that are checked for changes, in 1 to 2 us each at every read."""
@@ -90,7 +90,8 @@ def open_hdf5(path: str) -> Iterator[h5py.File]:
     with file:
         try:
             yield file
-            check_reads(path)
+            if failures:
+                check_reads(path)
         except H5StreamError:
             check_reads(path)
             raise
@@ -174,7 +175,7 @@ class OpenFile:
 
     def is_attribute(self, name: str) -> bool:
         """Return whether a name is that of an attribute."""
-        return is_attribute(self.file, name, self.path, self.guard)
+        return "@" in name and is_attribute(self.file, name, self.path, self.guard)
 
     def place(self, source: FieldSource) -> Location:
         """Return the location of a dataset after following links, as if its own file had been opened."""
@@ -206,18 +207,36 @@ def part_of(
     row_start: int = 0,
 ) -> DatasetPart:
     """Return the part of a dataset and its fields; with `along`, samples are boxes, and columns are not selected."""
-    opened.guard.check_data(place.dataset, name, place.identity.path)
-    part = _h5py_part(place, None if along else columns, targets, row_start)
+    dataset = place.dataset
+    opened.guard.check_data(dataset, name, place.identity.path)
+    pipeline = filters.pipeline_of(dataset.id.get_create_plist())
+    dtype, stored = dtype_of(dataset), elements.stored_as(dataset)
+    row_nbytes = dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=object))
+    part = DatasetPart(  # read through h5py, unless a way without it follows
+        file=place.number,
+        path=place.path,
+        rows=dataset.shape[0],
+        row_start=row_start,
+        access=VIA_H5PY,
+        reason=_h5py_reason(place, pipeline, targets, stored),
+        chunk_rows=max(1, int(dataset.chunks[0]) if dataset.chunks else rows_together(row_nbytes, dataset.shape[0])),
+        pipeline=pipeline,
+        columns=None if along else columns,
+        targets=tuple(replace(target, leaf=None) for target in targets),
+        stored_element_nbytes=stored.nbytes,
+        dtype_text=str(elements.plain_dtype(dtype)),
+        shape=tuple(dataset.shape),
+    )
     describe = _heap_part if part.reason == VARIABLE_LENGTH else _chunked_part
     part = describe(part, place, name, targets)
     if not part.pieces:  # rows that h5py reads, or values in a heap
         part = replace(part, pieces=column_pieces(part.shape[1:], part.shape[1:], part.columns))
     if part.leads_on:
-        paths = files_behind(place.dataset, place.identity.path)
+        paths = files_behind(dataset, place.identity.path)
         part = replace(part, behind=tuple(opened.files.number_of(path) for path in paths[:WATCHED_FILES]))
     if along:
-        elements = int(np.prod(part.shape[1:], dtype=object))
-        whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
+        count = int(np.prod(part.shape[1:], dtype=object))
+        whole = ColumnPiece(number=0, row_elements=count, segments=np.array([[0, 0, count]]))
         part = replace(part, along=along, pieces=(whole,))
     return part
 
@@ -231,50 +250,28 @@ def part_moved(part: DatasetPart, moved: NDArray[np.int64] | None) -> DatasetPar
     return replace(part, moved=moved, access=DECODED if part.access == DIRECT else part.access)
 
 
-def _h5py_part(place: Location, columns: Columns, targets: Sequence[Target], row_start: int) -> DatasetPart:
-    """Return the part of a dataset that is read through h5py; its reason is empty if h5stream may read it itself."""
-    dataset, row_shape = place.dataset, place.dataset.shape[1:]
-    pipeline = filters.pipeline_of(dataset.id.get_create_plist())
-    dtype, stored = dtype_of(dataset), elements.stored_as(dataset)
-    row_nbytes = dtype.itemsize * int(np.prod(row_shape, dtype=object))
-    chunk_rows = int(dataset.chunks[0]) if dataset.chunks else rows_together(row_nbytes, dataset.shape[0])
-    return DatasetPart(
-        file=place.number,
-        path=place.path,
-        rows=dataset.shape[0],
-        row_start=row_start,
-        access=VIA_H5PY,
-        reason=_h5py_reason(place, pipeline, targets, stored),
-        chunk_rows=max(1, chunk_rows),
-        pipeline=pipeline,
-        columns=columns,
-        pieces=(),
-        targets=tuple(replace(t, leaf=None) for t in targets),
-        stored_element_nbytes=stored.nbytes,
-        dtype_text=str(elements.plain_dtype(dtype)),
-        shape=tuple(dataset.shape),
-    )
-
-
 def _h5py_reason(
     place: Location, pipeline: filters.Pipeline, targets: Sequence[Target], stored: elements.StoredElement
 ) -> str:
     """Return why a dataset's type or layout requires h5py; empty if it does not."""
     dataset, dtype = place.dataset, dtype_of(place.dataset)
-    is_loose = len(targets) == 1 and targets[0].member in stored.loose
-    opaque = dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None  # bytes under any name
-    undone = [f for f in pipeline.filters if f.id in (NBIT, SCALEOFFSET)]
     if dataset.is_virtual:
         return IS_VIRTUAL
     if dataset.id.get_create_plist().get_external_count():
         return IN_EXTERNAL_FILES
+    is_loose = len(targets) == 1 and targets[0].member in stored.loose
+    opaque = dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None  # bytes under any name
     if place.unresolved or dtype.kind == "O" or is_loose or opaque:
         return place.unresolved or ("" if opaque else VARIABLE_LENGTH)
-    if any(t.leaf is None for t in targets):
-        return f"{dtype}: libhdf5 converts it"
+    for target in targets:
+        if target.leaf is None:
+            return f"{dtype}: libhdf5 converts it"
     if stored.plain is None or not elements.is_stored_as(stored.plain, dtype if stored.is_whole else stored.dtype):
         return "its stored type is not a NumPy type; libhdf5 converts it"
-    return f"{filters.KNOWN_NAMES[undone[0].id]}: only libhdf5 undoes it" if undone else ""
+    for one in pipeline.filters:
+        if one.id in (NBIT, SCALEOFFSET):
+            return f"{filters.KNOWN_NAMES[one.id]}: only libhdf5 undoes it"
+    return ""
 
 
 def _chunked_part(part: DatasetPart, place: Location, name: str, targets: Sequence[Target]) -> DatasetPart:
@@ -295,9 +292,9 @@ def _chunked_part(part: DatasetPart, place: Location, name: str, targets: Sequen
 
 def _with_index(part: DatasetPart, index: ChunkIndex, targets: Sequence[Target]) -> DatasetPart:
     """Return the part with a chunk index and targets."""
-    is_filtered = bool(part.pipeline.filters)
-    # Gathering members element by element needs memory, like a filter.
-    is_scattered = len(part.shape) > 1 and any(t.leaf is not None and len(t.leaf.offsets) > 1 for t in targets)
+    is_filtered, is_scattered = bool(part.pipeline.filters), False
+    for target in targets:  # gathering members element by element needs memory, like a filter
+        is_scattered |= len(part.shape) > 1 and target.leaf is not None and len(target.leaf.offsets) > 1
     return replace(
         part,
         access=DECODED if is_filtered or is_scattered else DIRECT,
@@ -315,8 +312,8 @@ def _read_index(
     """Return the chunk index if it is needed and readable, or None and the reason."""
     dataset, identity = place.dataset, place.identity
     # Even if h5py reads, only the index shows whether a missing filter was applied to any chunk.
-    lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in part.pipeline.filters)
-    if part.reason and not (lacking or element_nbytes):
+    is_needed = bool(element_nbytes) or not part.reason
+    if not is_needed and (dataset.chunks is None or all(h5py.h5z.filter_avail(f.id) for f in part.pipeline.filters)):
         return None, part.reason
     try:
         element_nbytes = element_nbytes or part.stored_element_nbytes

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.storage.decode.columns import ColumnNames
-from h5stream.storage.decode.elements import safe_to_read
+from h5stream.storage.decode.values import safe_to_read
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.remote import ObjectIdentity, opened_with
@@ -71,7 +71,9 @@ def axis_names(
     with contextlib.suppress(*DAMAGE):
         node = file[path]
         shape: tuple[int, ...] = (0, width) if width else node.shape or ()
-        for where, member in _candidates(file, path) if len(shape) == 2 else ():
+        *_, above, leaf = ["", *path.strip("/").split("/")]
+        is_matrix = isinstance(node, h5py.Group) or leaf == "X" or above == "layers"
+        for where, member in _candidates(file, path) if is_matrix and len(shape) == 2 else ():
             if _count(file, where) == shape[1]:
                 return (AxisNames(identity, where, member, 1),)
         if not width and len(shape) > first and "DIMENSION_LIST" in node.attrs and node.file.filename == file.filename:

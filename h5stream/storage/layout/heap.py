@@ -16,7 +16,7 @@ from h5stream.storage.decode import elements
 from h5stream.storage.headers.headers import Superblock
 from h5stream.storage.headers.templates import NOWHERE, Bytes, Ints
 from h5stream.storage.source.identity import ByteSource, Descriptor, SourceIdentity
-from h5stream.storage.source.local import LOCAL_GAP_NBYTES
+from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
 
 DOUBTFUL = -2
 """Replaces an invalid address; such a value is read through libhdf5, which raises the error."""

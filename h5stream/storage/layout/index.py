@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import SourceError, TruncatedFileError
-from h5stream.storage.decode.elements import fill_value_of, is_readable, type_of
+from h5stream.storage.decode.elements import is_readable, type_of
+from h5stream.storage.decode.values import fill_value_of
 
 MISSING = -1
 """The `offset` of a chunk that was never written; its elements are the fill value."""
@@ -52,20 +53,16 @@ class ChunkIndex:
     # whether any chunk may reach beyond the data, because it is the last chunk of one of several joined datasets
     has_gaps: bool = False
     grid: tuple[int, ...] = field(init=False)  # chunks along each axis
+    chunks: int = field(init=False)  # chunks in the grid, stored or not
+    columns: int = field(init=False)  # chunks in one row of chunks: the grid without its first axis
 
     def __post_init__(self) -> None:
-        grid = tuple(-(-n // c) if c else 1 for n, c in zip(self.shape, self.chunk_shape, strict=True))
-        object.__setattr__(self, "grid", grid)
-
-    @property
-    def chunks(self) -> int:
-        """Chunks in the grid, stored or not."""
-        return math.prod(self.grid)
-
-    @property
-    def columns(self) -> int:
-        """Chunks in one row of chunks: the grid without its first axis."""
-        return math.prod(self.grid[1:])
+        grid = list[int]()
+        for n, c in zip(self.shape, self.chunk_shape, strict=True):
+            grid.append(-(-n // c) if c else 1)
+        object.__setattr__(self, "grid", tuple(grid))
+        object.__setattr__(self, "chunks", math.prod(grid))
+        object.__setattr__(self, "columns", math.prod(grid[1:]))
 
     def find(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of each chunk in the arrays of this index, -1 if it is not stored."""
@@ -80,7 +77,7 @@ class ChunkIndex:
     def coordinates(self, number: int) -> tuple[int, ...]:
         """Return the coordinates of a chunk's first element."""
         where = np.unravel_index(number, self.grid)
-        return tuple(int(i) * c for i, c in zip(where, self.chunk_shape, strict=True))
+        return tuple(map(operator.mul, map(int, where), self.chunk_shape))
 
     def is_edge(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of the chunks that reach beyond the data on any axis."""
@@ -116,8 +113,15 @@ def build_index(dataset: h5py.Dataset, *, file_size: int, element_nbytes: int | 
     if dataset.chunks is not None:
         index = _chunked_index(dataset, file_size)
         check_inside(dataset, index.offset, index.nbytes, file_size)
-        if element_nbytes is not None:
-            _check_sizes(dataset, index, element_nbytes)
+        if element_nbytes is None:
+            return index
+        # libhdf5 would read beyond its buffer if the stored size of an unfiltered chunk were wrong.
+        filters = (1 << dataset.id.get_create_plist().get_nfilters()) - 1
+        is_plain, nbytes = index.filter_mask & filters == filters, math.prod(index.chunk_shape) * element_nbytes
+        if len(wrong := np.flatnonzero(is_plain & (index.nbytes != nbytes))):
+            chunk, size = index.coordinates(int(index.numbers[wrong[0]])), int(index.nbytes[wrong[0]])
+            why = f"its chunk {chunk}, which has no filter, is said to have {size:,} bytes of {nbytes:,}"
+            _refuse(dataset, f"it is damaged: {why}")
         return index
     element_nbytes = element_nbytes or dataset.id.get_type().get_size()
     begin, nbytes = offset_of(dataset.id), min(math.prod(dataset.shape) * element_nbytes, MOST_OFFSET)
@@ -127,13 +131,14 @@ def build_index(dataset: h5py.Dataset, *, file_size: int, element_nbytes: int | 
 
 
 def _chunked_index(dataset: h5py.Dataset, file_size: int) -> ChunkIndex:
-    grid = tuple(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
+    """Read the index of a chunked dataset; raise `RuntimeError` if it is not reliable."""
+    axes = len(dataset.shape)
     # One flat list of numbers is half the cost of a list of tuples; a million chunks take a second or two.
     flat: list[int] = []
     extend, missing = flat.extend, list[None]()
 
     # A damaged tree may lead back into itself and have no end; but there are no more chunks than bytes.
-    most_numbers = (len(grid) + 3) * (file_size + 1)
+    most_numbers = (axes + 3) * (file_size + 1)
 
     def visit(info: h5py.h5d.StoreInfo) -> bool | None:
         if info.chunk_offset is None:  # listed without an address: libhdf5 treats it as never written
@@ -146,13 +151,26 @@ def _chunked_index(dataset: h5py.Dataset, file_size: int) -> ChunkIndex:
     dataset.id.chunk_iter(visit)
     if len(flat) + len(missing) > most_numbers:
         _refuse(dataset, f"it is damaged: its chunk index names more chunks than the file has bytes ({file_size:,})")
-    table = np.array(flat, dtype=np.int64).reshape(-1, len(grid) + 3)
-    numbers = _numbers_in_grid(dataset, table[:, : len(grid)] // np.array(dataset.chunks), table[:, -1], grid)
+    table = np.array(flat, dtype=np.int64).reshape(-1, axes + 3)
+    begins, reported = table[:, :axes], table[:, :axes] // np.array(dataset.chunks)
+    unlimited = dataset.maxshape.index(None) if None in dataset.maxshape else 0  # the first, if there are several
+    if dataset.maxshape.count(None) == 1 and not reported[:, :unlimited].any():
+        numbers = _numbers_with_unlimited_axis(dataset, reported, table[:, -1], unlimited)
+    else:
+        numbers = _ravel(reported, dataset)
     keep = np.flatnonzero(numbers != MISSING)  # chunks left over from a shrunk dataset are not part of it
     keep = keep[np.argsort(numbers[keep], kind="stable")]
     if (np.diff(numbers[keep]) == 0).any():
         _refuse(dataset, "its chunk index names a chunk twice, so it is damaged")
-    _check_order(dataset, table[:, : len(grid)])
+    # Every kind of index lists chunks in grid order, with the first or the unlimited axis slowest. If none is in that
+    # order, the index is damaged, and libhdf5 misses some.
+    for axis in (0, unlimited):
+        further = np.diff(np.concatenate([begins[:, axis : axis + 1], np.delete(begins, axis, axis=1)], axis=1), axis=0)
+        first = (further != 0).argmax(axis=1)[:, None]
+        if (np.take_along_axis(further, first, axis=1) >= 0).all():
+            break
+    else:
+        raise RuntimeError("its chunk index does not list chunks in order, so it is damaged")
     return ChunkIndex(
         shape=dataset.shape,
         chunk_shape=dataset.chunks,
@@ -163,85 +181,47 @@ def _chunked_index(dataset: h5py.Dataset, file_size: int) -> ChunkIndex:
     )
 
 
-def _check_sizes(dataset: h5py.Dataset, index: ChunkIndex, element_nbytes: int) -> None:
-    """Refuse unfiltered chunks whose stored size is wrong: libhdf5 would read beyond its buffer."""
-    filters = (1 << dataset.id.get_create_plist().get_nfilters()) - 1
-    is_plain, nbytes = index.filter_mask & filters == filters, math.prod(index.chunk_shape) * element_nbytes
-    if len(wrong := np.flatnonzero(is_plain & (index.nbytes != nbytes))):
-        chunk, size = index.coordinates(int(index.numbers[wrong[0]])), int(index.nbytes[wrong[0]])
-        _refuse(
-            dataset,
-            f"it is damaged: its chunk {chunk}, which has no filter, is said to have {size:,} bytes of {nbytes:,}",
-        )
-
-
-def _check_order(dataset: h5py.Dataset, begins: NDArray[np.int64]) -> None:
-    """Raise `RuntimeError` if chunks are listed out of order: the index is damaged, and libhdf5 misses some.
-
-    Every kind of index lists chunks in grid order, with the first or the unlimited axis slowest.
-    """
-    unlimited = [axis for axis, most in enumerate(dataset.maxshape) if most is None][:1]
-    for axis in (0, *unlimited):
-        further = np.diff(np.concatenate([begins[:, axis : axis + 1], np.delete(begins, axis, axis=1)], axis=1), axis=0)
-        first = (further != 0).argmax(axis=1)[:, None]
-        if (np.take_along_axis(further, first, axis=1) >= 0).all():
-            return
-    raise RuntimeError("its chunk index does not list chunks in order, so it is damaged")
-
-
-def _numbers_in_grid(
-    dataset: h5py.Dataset, reported: NDArray[np.int64], nbytes: NDArray[np.int64], grid: tuple[int, ...]
+def _numbers_with_unlimited_axis(
+    dataset: h5py.Dataset, reported: NDArray[np.int64], nbytes: NDArray[np.int64], unlimited: int
 ) -> NDArray[np.int64]:
-    """Return chunk numbers for the grid positions that libhdf5 reports, `MISSING` outside the grid.
+    """Return chunk numbers for the grid positions that libhdf5 reports, if exactly one axis is unlimited.
 
-    With exactly one unlimited axis, HDF5 numbers and looks up the chunks in its "extensible array" with that axis
-    slowest. But its iterator counts as though the axes kept their order (HDF5 1.10 to 2.0): axes before the unlimited
-    one are reported as 0, and their count is part of that of the unlimited one. Which of the two applies depends on the
-    kind of index and on the version of libhdf5, and neither is known. So a chunk is looked up that exists in one
-    reading and not in the other.
+    HDF5 numbers and looks up the chunks in its "extensible array" with that axis slowest. But its iterator counts as
+    though the axes kept their order (HDF5 1.10 to 2.0): axes before the unlimited one are reported as 0, and their
+    count is part of that of the unlimited one. Which of the two applies depends on the kind of index and on the version
+    of libhdf5, and neither is known. So a chunk is looked up that exists in one reading and not in the other.
 
     Source: HDF5's ``H5D__earray_idx_get_addr`` and ``H5D__earray_idx_iterate_cb``, in ``H5Dearray.c``.
     """
-    as_reported = _ravel(reported, grid)
-    meant = _with_unlimited_axis_slowest(dataset, reported)
-    if meant is None:
-        return as_reported
-    undone = _ravel(meant, grid)
+    meant, rest = reported.copy(), reported[:, unlimited].copy()
+    for before in reversed(range(unlimited)):
+        most = min(-(-dataset.maxshape[before] // dataset.chunks[before]), np.iinfo(np.int64).max)
+        rest, meant[:, before] = np.divmod(rest, max(1, most))
+    meant[:, unlimited] = rest
+    as_reported, undone = _ravel(reported, dataset), _ravel(meant, dataset)
     if (undone == as_reported).all():
         return as_reported
     for one, other in ((as_reported, undone), (undone, as_reported)):
         only_here = np.flatnonzero((one != MISSING) & ~np.isin(one, other))
         if len(only_here):
             smallest = only_here[np.argmin(nbytes[only_here])]
-            where = np.unravel_index(int(one[smallest]), grid)
-            start = tuple(int(i) * c for i, c in zip(where, dataset.chunks, strict=True))
+            places = reported if one is as_reported else meant
+            start = tuple(map(operator.mul, places[smallest].tolist(), dataset.chunks))
             return one if _is_stored(dataset, start, int(nbytes[smallest])) else other
     raise RuntimeError(
         "libhdf5 often reports chunks of its kind in wrong places, and nothing tells whether it does here"
     )
 
 
-def _ravel(places: NDArray[np.int64], grid: Sequence[int]) -> NDArray[np.int64]:
+def _ravel(places: NDArray[np.int64], dataset: h5py.Dataset) -> NDArray[np.int64]:
+    """Return the chunk numbers of positions in the grid of a dataset's chunks, `MISSING` outside the grid."""
     numbers = np.zeros(len(places), dtype=np.int64)
     inside = np.ones(len(places), dtype=bool)
-    for axis, count in enumerate(grid):
+    for axis, (n, c) in enumerate(zip(dataset.shape, dataset.chunks, strict=True)):
+        count = -(-n // c)
         inside &= places[:, axis] < count
         numbers = numbers * count + places[:, axis]
     return np.where(inside, numbers, MISSING)
-
-
-def _with_unlimited_axis_slowest(dataset: h5py.Dataset, reported: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Convert reported positions to the numbering of an extensible array; None if they cannot follow it."""
-    unlimited = [axis for axis, most in enumerate(dataset.maxshape) if most is None]
-    if len(unlimited) != 1 or reported[:, : unlimited[0]].any():
-        return None
-    axis = unlimited[0]
-    meant, rest = reported.copy(), reported[:, axis].copy()
-    for before in reversed(range(axis)):
-        most = min(-(-dataset.maxshape[before] // dataset.chunks[before]), np.iinfo(np.int64).max)
-        rest, meant[:, before] = np.divmod(rest, max(1, most))
-    meant[:, axis] = rest
-    return meant
 
 
 def read_stored_chunk(dataset: h5py.Dataset, start: tuple[int, ...], nbytes: int) -> tuple[int, bytearray] | None:

@@ -24,9 +24,10 @@ from h5stream.storage.decode.elements import Leaf, Meanings, as_complex
 from h5stream.storage.decode.filters import Pipeline
 from h5stream.storage.decode.images import Images
 from h5stream.storage.layout.axis_names import AxisNames
-from h5stream.storage.layout.fields import Field, SampleShape
+from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.heap import HeapValues
 from h5stream.storage.layout.index import ChunkIndex
+from h5stream.storage.layout.request import SampleShape
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.structure import SparseRows, renumbered
 

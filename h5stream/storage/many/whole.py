@@ -17,6 +17,7 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 
+from h5stream.base.names import is_address
 from h5stream.base.texts import names_text, shape_text
 from h5stream.errors import H5StreamError
 from h5stream.samples.whole import (
@@ -34,10 +35,9 @@ from h5stream.samples.whole import (
 from h5stream.storage.decode.images import format_of
 from h5stream.storage.file.discovery import is_hard_link, is_matrix, some_of, spread
 from h5stream.storage.file.stored import open_hdf5
-from h5stream.storage.layout.fields import Request
 from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.layout.request import Request
 from h5stream.storage.source.handles import DAMAGE
-from h5stream.storage.source.stores import is_address
 
 _MOST_SAMPLED = 8  # files or groups that are examined
 _MOST_DATASETS = 64  # a group with more datasets is not examined

@@ -22,11 +22,21 @@ from h5stream.samples.table import Table
 from h5stream.storage.decode import elements
 from h5stream.storage.decode.columns import ColumnNames
 from h5stream.storage.decode.elements import sample_value
-from h5stream.storage.file.discovery import PARTS, categories_of, is_matrix
+from h5stream.storage.file.discovery import (
+    PARTS,
+    categories_of,
+    is_matrix,
+)
 from h5stream.storage.file.meanings import check_is_number, packing_of
 from h5stream.storage.file.stored import OpenFile, part_of
-from h5stream.storage.layout.fields import Field, SampleShape, check_options
-from h5stream.storage.layout.layout import DIRECT, DatasetPart, Entry, FieldLayout
+from h5stream.storage.layout.fields import Field, check_options
+from h5stream.storage.layout.layout import (
+    DIRECT,
+    DatasetPart,
+    Entry,
+    FieldLayout,
+)
+from h5stream.storage.layout.request import SampleShape
 from h5stream.storage.open.extents import Extents, SampleKind
 from h5stream.storage.open.joining import FileParts
 from h5stream.storage.open.lookup_fields import add_lookup, add_matrix, add_ragged, with_columns

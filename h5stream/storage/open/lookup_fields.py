@@ -19,7 +19,8 @@ from h5stream.storage.decode.small_floats import shown, widened_dtype
 from h5stream.storage.file.discovery import FieldSource, is_matrix, object_at, refusal, region_rows, shape_of
 from h5stream.storage.file.stored import OpenFile, part_moved
 from h5stream.storage.layout.axis_names import AxisNames, axis_names, chosen_by_name, moved, unlike_names
-from h5stream.storage.layout.fields import Field, check_options, columns_wanted, not_ragged
+from h5stream.storage.layout.field_options import not_ragged
+from h5stream.storage.layout.fields import Field, check_options, columns_wanted
 from h5stream.storage.layout.layout import Entry, FieldLayout, SparseEntry
 from h5stream.storage.open.extents import Extents
 from h5stream.storage.open.lookups import Key, LookupBuilder, LookupInMemory, snapshot, width_mismatch

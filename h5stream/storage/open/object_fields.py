@@ -18,7 +18,8 @@ from h5stream.storage.decode.columns import ColumnPiece
 from h5stream.storage.file.discovery import FieldSource, is_there, refusal, why_not_opened
 from h5stream.storage.file.groups import ELSEWHERE, RawFile
 from h5stream.storage.file.stored import OpenFile, part_of
-from h5stream.storage.layout.fields import Field, Take, not_ragged
+from h5stream.storage.layout.field_options import Take, not_ragged
+from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import DECODED, DIRECT, DatasetPart, Entry, FieldLayout
 from h5stream.storage.many.members import (
     BytesColumn,

@@ -25,9 +25,10 @@ from h5stream.storage.file.discovery import is_there
 from h5stream.storage.file.external import Guard
 from h5stream.storage.file.groups import RawFile
 from h5stream.storage.file.stored import Files, OpenFile, open_hdf5
-from h5stream.storage.layout.fields import Field, SampleShape
+from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.index import fill_of
 from h5stream.storage.layout.layout import DECODED, DIRECT, DatasetPart, Entry, Target
+from h5stream.storage.layout.request import SampleShape
 from h5stream.storage.many.members import (
     BytesColumn,
     DatasetColumn,

@@ -32,14 +32,7 @@ from h5stream.storage.file.discovery import refusal
 from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.file.meanings import warn_of_meanings, with_packings
 from h5stream.storage.file.stored import Files
-from h5stream.storage.layout.fields import (
-    Field,
-    Fields,
-    Request,
-    SampleShape,
-    Source,
-    read_request,
-)
+from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import (
     DatasetPart,
     FieldLayout,
@@ -49,6 +42,7 @@ from h5stream.storage.layout.layout import (
     leaves_of,
     numbers_of,
 )
+from h5stream.storage.layout.request import Fields, Request, SampleShape, Source, read_request
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.open.joining import FileParts, joined_parts, with_named_shapes, with_rows_of_values
 from h5stream.storage.open.lookups import align_crops, share_arrays

@@ -32,7 +32,8 @@ from h5stream.storage.file.discovery import default_fields, means
 from h5stream.storage.file.external import Guard
 from h5stream.storage.file.groups import FILES, RawFile, edges_in, groups_of
 from h5stream.storage.file.stored import Files, OpenFile, open_hdf5
-from h5stream.storage.layout.fields import Field, Request, SampleShape, beside, sample_shape
+from h5stream.storage.layout.fields import Field, beside
+from h5stream.storage.layout.request import Request, SampleShape, sample_shape
 from h5stream.storage.many.members import MixedStorageError
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.open.field_reader import read_fields

@@ -33,11 +33,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from h5stream.base.cancel import raise_if_stopped, stop_asked
 from h5stream.base.filesystem import try_flock
 from h5stream.base.texts import as_bytes, text_of_bytes
 from h5stream.errors import OptionError
 from h5stream.storage.source.identity import ByteSource
-from h5stream.storage.source.stores import StoreUsage, count_usage, raise_if_stopped, stop_asked
+from h5stream.storage.source.stores import StoreUsage, count_usage
 
 _log = logging.getLogger("h5stream")
 

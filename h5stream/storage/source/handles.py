@@ -24,8 +24,8 @@ from collections.abc import Iterable, Iterator
 import h5py
 from h5py import h5f, h5fd, h5i, h5p
 
+from h5stream.base.names import is_address
 from h5stream.storage.source.remote import ObjectFile, ObjectIdentity, failures, opening
-from h5stream.storage.source.stores import is_address
 
 _OPENED = h5f.OBJ_FILE | h5f.OBJ_GROUP | h5f.OBJ_DATASET
 """Kinds of objects that keep a file open: a dataset does even without a handle of its file."""
@@ -81,7 +81,7 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> h5py.Fi
     except FileNotFoundError:
         raise
     except OSError:
-        for writer in _writers(_key(os.stat(path))) if marked else ():
+        for writer in _writers(_stamp(path)[:2]) if marked else ():
             return h5py.File(h5i.get_file_id(writer).reopen())
         raise
 
@@ -105,7 +105,8 @@ def flush_written(path: str, *, opening: bool) -> None:
     if not (opening or _written):
         return
     with contextlib.suppress(OSError):
-        key = _key(os.stat(path))
+        stat = os.stat(path)
+        key = stat.st_dev, stat.st_ino
         if opening or key in _written:
             _flush(key)
 
@@ -115,10 +116,13 @@ def _close_outdated(path: str) -> tuple[int, ...]:
 
     A reader that still has such a handle finds it closed, examines its file and reports the change.
     """
-    now = _stamp(path)
+    now, living = _stamp(path), list[tuple[h5py.File, dict[str, tuple[int, ...]]]]()
     with _handles_lock:
-        living = [(file, stamps) for ref, stamps in _handles if (file := ref()) is not None and file.id.valid]
-        _handles[:] = [(weakref.ref(file), stamps) for file, stamps in living]
+        handles, _handles[:] = [*_handles], []
+        for ref, stamps in handles:
+            if (file := ref()) is not None and file.id.valid:
+                living.append((file, stamps))
+                _handles.append((ref, stamps))
     for file, stamps in living:
         own, *_ = stamps.values()
         if now and own[:2] == now[:2] and any(_stamp(one) != stamp for one, stamp in stamps.items()):
@@ -141,7 +145,7 @@ def _stamp(path: str) -> tuple[int, ...]:
         stat = os.stat(path)
     except OSError:
         return ()
-    return (*_key(stat), stat.st_size, stat.st_mtime_ns)
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _flush(key: tuple[int, int]) -> None:
@@ -152,14 +156,22 @@ def _flush(key: tuple[int, int]) -> None:
             h5f.flush(writer, h5f.SCOPE_GLOBAL)
 
 
-def _key(stat: os.stat_result) -> tuple[int, int]:
-    return stat.st_dev, stat.st_ino
-
-
-def _writers(key: tuple[int, int]) -> Iterator[h5py.h5g.GroupID]:
+def _writers(key: tuple[int, ...]) -> Iterator[h5py.h5g.GroupID]:
     """Yield an open object of each writable handle of a file that this process opened, not its parent."""
-    if os.getpid() != _pid or not _others_are_open():
+    if os.getpid() != _pid:
         return
+    # Counting tells whether objects are open outside of h5stream's files: examining each takes long.
+    files, own = list[h5py.File](), 0
+    with _handles_lock:
+        for ref, _ in _handles:
+            if (opened_file := ref()) is not None:
+                files.append(opened_file)
+    with contextlib.suppress(*DAMAGE):  # closed meanwhile
+        for opened_file in files:
+            if opened_file.id.valid:
+                own += h5f.get_obj_count(opened_file.id, _OPENED | h5f.OBJ_LOCAL)
+        if h5f.get_obj_count(h5f.OBJ_ALL, _OPENED) == own:
+            return
     seen: set[int] = set()
     for opened in h5f.get_obj_ids(h5f.OBJ_ALL, _OPENED):
         with contextlib.suppress(*DAMAGE):
@@ -171,21 +183,10 @@ def _writers(key: tuple[int, int]) -> Iterator[h5py.h5g.GroupID]:
                     yield opened
 
 
-def _others_are_open() -> bool:
-    """Return whether objects may be open outside of h5stream's files, by counting: examining each takes long."""
-    with _handles_lock:
-        files = [file for ref, _ in _handles if (file := ref()) is not None]
-    try:
-        own = sum(h5f.get_obj_count(file.id, _OPENED | h5f.OBJ_LOCAL) for file in files if file.id.valid)
-    except DAMAGE:  # closed meanwhile
-        return True
-    return bool(h5f.get_obj_count(h5f.OBJ_ALL, _OPENED) != own)
-
-
 def _key_of(file: h5f.FileID) -> tuple[int, int]:
-    if file.get_access_plist().get_driver() in (h5fd.SEC2, h5fd.LOG):
-        return _key(os.fstat(file.get_vfd_handle()))
-    return _key(os.stat(file.name))
+    is_descriptor = file.get_access_plist().get_driver() in (h5fd.SEC2, h5fd.LOG)
+    stat = os.fstat(file.get_vfd_handle()) if is_descriptor else os.stat(file.name)
+    return stat.st_dev, stat.st_ino
 
 
 def _flush_before_fork() -> None:

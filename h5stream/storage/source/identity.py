@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from h5stream.errors import TruncatedFileError
@@ -19,16 +19,12 @@ class SourceIdentity:
 
     path: str  # as the user gave it
     size: int  # bytes
+    is_far: bool = field(default=False, compare=False, repr=False)  # whether any of it is an object in a store
 
     @property
     def file_sizes(self) -> tuple[int, ...]:
         """Bytes of each file."""
         return (self.size,)
-
-    @property
-    def is_far(self) -> bool:
-        """Whether any of it is an object in a store."""
-        return False
 
     @property
     def is_watched(self) -> bool:
@@ -63,13 +59,11 @@ class SourceIdentity:
         )
 
 
+@dataclass(eq=False)
 class Descriptor:
     """A file descriptor that is closed with its last reference, so that its number is never reused under a reader."""
 
-    number = -1  # so that `__del__` works if Ctrl-C interrupts `__init__`
-
-    def __init__(self, number: int) -> None:
-        self.number = number
+    number: int = -1  # with a default, so that `__del__` works if Ctrl-C interrupts `__init__`
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
         if self.number >= 0:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import concurrent.futures
 import contextlib
 import contextvars
 import copy
 import datetime
-import fnmatch
 import functools
 import io
 import logging
-import re
 import shutil
 import socket
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,21 +20,29 @@ from operator import itemgetter
 from typing import Any
 from urllib.parse import urlsplit
 
+from h5stream.base.cancel import cancelled_on_exit
 from h5stream.base.limits import return_freed_memory
-from h5stream.base.names import as_pattern, tokens_of, unquoted
-from h5stream.errors import OptionError, SourceError, SourceNotFoundError
+from h5stream.errors import SourceError, SourceNotFoundError
+from h5stream.storage.source.blocks import (
+    BLOCK_NBYTES,
+    HELD_NBYTES,
+    Version,
+    cache_blocks,
+    cached_block,
+    child_nodes,
+    forget_blocks,
+    trim_blocks,
+)
 from h5stream.storage.source.disk_cache import CachedBytes, ObjectCache
+from h5stream.storage.source.event_loop import answered, requests
 from h5stream.storage.source.identity import ByteSource, SourceIdentity
 from h5stream.storage.source.stores import (
-    answered,
-    cancelled_on_exit,
     changed_error,
     check_encoding,
     count_requests,
     import_obstore,
     is_of_ranges,
     parts_of,
-    requests,
     store_errors,
     stores,
     word_of,
@@ -55,14 +59,10 @@ REQUEST_NBYTES = 4 * 1024 * 1024
 GAP_NBYTES = 64 * 1024
 """Bytes of a gap between two reads that is read: the transfer during the latency of a request."""
 
-BLOCK_NBYTES = 64 * 1024
-"""Bytes of a cached block from which libhdf5's reads are served."""
 _FIRST_BLOCKS, _MOST_BLOCKS = 16, 64
 """Blocks that are fetched together: at the beginning of an object, and at most for sequential reads."""
 _FETCHING = 8
 """Threads that prefetch an object that is read completely."""
-HELD_NBYTES = 64 * 1024 * 1024
-"""Bytes of blocks in memory while objects are opened; 1 / `_KEPT_SHARE` of it afterwards."""
 _KEPT_SHARE = 8
 _OPENED_AHEAD = 16
 """Objects whose beginnings are prefetched: half of the blocks in memory."""
@@ -90,7 +90,9 @@ class Opening:
         self, options: object = None, cache: ObjectCache | None = None, identities: Iterable[ObjectIdentity] = ()
     ) -> None:
         self.options, self.cache = options, cache
-        self._identities = {one.path: one for one in identities}
+        self._identities: dict[str, ObjectIdentity] = {}
+        for one in identities:
+            self._identities[one.path] = one
         self._next: Iterator[ObjectIdentity] = iter(())
         self._coming: dict[str, concurrent.futures.Future[memoryview]] = {}
         self._words: dict[str, str] = {}
@@ -126,13 +128,13 @@ class Opening:
                 self._coming[one.path] = requests().begin(_fetch_beginning(one))
         if coming is not None:
             with store_errors(identity.path, "reading", identity.store):
-                _cache_blocks(identity, 0, requests().wait(coming))
+                cache_blocks(identity.version, 0, requests().wait(coming))
 
     def end(self) -> None:
         """Cancel prefetching and release most blocks."""
         for future in self._coming.values():
             future.cancel()
-        _trim(HELD_NBYTES // _KEPT_SHARE)
+        trim_blocks(HELD_NBYTES // _KEPT_SHARE)
         return_freed_memory()
 
 
@@ -170,6 +172,7 @@ def opening() -> Opening:
 class ObjectIdentity(SourceIdentity):
     """The state of an object in a store when it was opened; its path is its address."""
 
+    is_far: bool = field(default=True, compare=False, repr=False)
     etag: str  # its ETag, or else the time of its last change; empty if the store reports neither
     changed: str = field(default="", compare=False, repr=False)  # time of its last change, if reported
     store: str = field(compare=False, repr=False)  # the word of its store in this process
@@ -196,9 +199,9 @@ class ObjectIdentity(SourceIdentity):
         return ", and ".join(changes)
 
     @property
-    def is_far(self) -> bool:
-        """Always: it is in one."""
-        return True
+    def version(self) -> Version:
+        """The version of the object that was opened."""
+        return self.path, self.store, self.size, self.etag
 
     @property
     def is_watched(self) -> bool:
@@ -245,7 +248,7 @@ async def _identity(address: str) -> ObjectIdentity:
     # An object without an ETag, or with a weak one, may differ the next time; a store in memory numbers ETags
     # anew in each process.
     if not identity.is_watched:
-        _forget(address)
+        forget_blocks(address)
         if base not in _unwatched:
             _unwatched.add(base)
             risk = "a file that is replaced by one of the same size is not noticed; write new versions under new names"
@@ -481,48 +484,6 @@ def fetched_ahead(address: str, folder: str) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-# A cache of the blocks that libhdf5 has read, least recently used first. Guarantees: any thread may call.
-
-
-_blocks_lock = threading.Lock()
-_blocks = collections.OrderedDict[tuple[str, str, int, str, int], bytes]()
-
-
-def _key(identity: ObjectIdentity, number: int) -> tuple[str, str, int, str, int]:
-    """Return the key of a block, which identifies the version of its object as well."""
-    return identity.path, identity.store, identity.size, identity.etag, number
-
-
-def _forget(address: str) -> None:
-    """Release all blocks of an object that may have changed unnoticed."""
-    with _blocks_lock:
-        for key in [key for key in _blocks if key[0] == address]:
-            del _blocks[key]
-
-
-def _cached_block(identity: ObjectIdentity, number: int) -> bytes | None:
-    key = _key(identity, number)
-    with _blocks_lock:
-        if key in _blocks:
-            _blocks.move_to_end(key)
-        return _blocks.get(key)
-
-
-def _cache_blocks(identity: ObjectIdentity, number: int, data: memoryview) -> None:
-    """Cache the bytes that start with block `number`."""
-    with _blocks_lock:
-        for k in range(0, data.nbytes, BLOCK_NBYTES):
-            _blocks[_key(identity, number + k // BLOCK_NBYTES)] = bytes(data[k : k + BLOCK_NBYTES])
-    _trim(HELD_NBYTES)
-
-
-def _trim(most_nbytes: int) -> None:
-    """Release the oldest blocks until at most `most_nbytes` remain."""
-    with _blocks_lock:
-        while len(_blocks) * BLOCK_NBYTES > most_nbytes:
-            _blocks.popitem(last=False)
-
-
 failures: dict[str, SourceError] = {}
 """By address, the store's error while libhdf5 read the metadata of an object, which libhdf5 reports as damage.
 
@@ -589,7 +550,7 @@ class ObjectFile(io.RawIOBase, ByteSource):
 
     def _blocks_of(self, numbers: range) -> list[bytes]:
         """Return consecutive blocks, fetching missing ones."""
-        blocks = {number: block for number in numbers if (block := _cached_block(self.identity, number))}
+        blocks = {number: block for number in numbers if (block := cached_block(self.identity.version, number))}
         begin = next((number for number in numbers if number not in blocks), None)
         if begin is not None:
             self._ahead = min(2 * self._ahead, _MOST_BLOCKS) if begin == self._next else 1
@@ -608,14 +569,14 @@ class ObjectFile(io.RawIOBase, ByteSource):
         if blocks:
             self._read([*begins.values()], [memoryview(block) for block in blocks.values()])
         for number, block in blocks.items():
-            _cache_blocks(self.identity, number, memoryview(block))
+            cache_blocks(self.identity.version, number, memoryview(block))
         return blocks  # type: ignore[return-value]
 
     def hold(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Fetch the blocks of ranges (offset, bytes) together, before they are read one by one."""
         edges = ((offset // BLOCK_NBYTES, -(-(offset + nbytes) // BLOCK_NBYTES)) for offset, nbytes in ranges)
         numbers = {number for low, high in edges for number in range(low, high)}
-        self._fetch(sorted(number for number in numbers if _cached_block(self.identity, number) is None))
+        self._fetch(sorted(number for number in numbers if cached_block(self.identity.version, number) is None))
 
     def _read(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
         check_reads(self.identity.path)
@@ -629,7 +590,7 @@ class ObjectFile(io.RawIOBase, ByteSource):
         """Fetch all descendants of an index node, level by level, if `node` is one."""
         nodes = [(at, node)]
         while nodes and len(self._seen) < _AHEAD_NODES:
-            below = [one for at, node in nodes if at not in self._seen for one in _below(node, self.identity.size)]
+            below = [one for at, node in nodes if at not in self._seen for one in child_nodes(node, self.identity.size)]
             self._seen.update(at for at, node in nodes if bytes(node[:4]) == b"TREE")
             self.hold(below)
             nodes = [(offset, self._peeked(offset, nbytes)) for offset, nbytes in below]
@@ -637,101 +598,9 @@ class ObjectFile(io.RawIOBase, ByteSource):
     def _peeked(self, offset: int, nbytes: int) -> memoryview:
         """Return the cached bytes of a range, incomplete if blocks are missing."""
         first, last = offset // BLOCK_NBYTES, (offset + nbytes - 1) // BLOCK_NBYTES
-        data = b"".join(_cached_block(self.identity, number) or b"" for number in range(first, last + 1))
+        data = b"".join(cached_block(self.identity.version, number) or b"" for number in range(first, last + 1))
         return memoryview(data)[offset - first * BLOCK_NBYTES :][:nbytes]
 
 
 _HELD_RANGES = 256
 """Ranges whose blocks are fetched together: a quarter of the cached blocks."""
-
-
-def _below(node: memoryview, size: int) -> list[tuple[int, int]]:
-    """Return offset and bytes of the child nodes of a version 1 B-tree node; none if they are chunks."""
-    if bytes(node[:4]) != b"TREE" or node.nbytes < _TREE_NBYTES:
-        return []
-    is_of_chunks, level, used = node[4], node[5], int.from_bytes(node[6:8], "little")
-    key = (node.nbytes - _TREE_NBYTES - 64 * 8) // 65 if is_of_chunks else 8  # 64 below each, and a key more
-    begins = range(_TREE_NBYTES + key, node.nbytes - 7, key + 8)[:used]
-    if key < 8 or (is_of_chunks and not level):  # the children are chunks
-        return []
-    offsets = (int.from_bytes(node[begin : begin + 8], "little") for begin in begins)
-    nbytes = node.nbytes if level else 328
-    return [(offset, nbytes) for offset in offsets if offset + nbytes <= size]
-
-
-_TREE_NBYTES = 24
-"""Bytes of the header of a B-tree node."""
-
-
-def matches(pattern: str) -> list[str]:
-    """Return the sorted addresses that match a pattern, or only the object whose name is the pattern itself."""
-    base, path = parts_of(pattern)
-    word = opening().word_of(base)
-    store = stores[word]
-    if "*" not in tokens_of(path, r"\*"):  # a request for the object avoids listing a large bucket
-        plain = unquoted(path)
-        for key, address in [(path, pattern)] + [(plain, f"{base}/{plain}")] * (plain != path):
-            with contextlib.suppress(SourceNotFoundError), store_errors(address, "asking for", word):
-                requests().run([answered(word, key, _check_exists(store, key))])
-                return [address]
-    if base.startswith("http"):
-        raise OptionError(f"{pattern!r}: a web server has no list of its files; name them: ['https://.../a.h5', ...]")
-    # If the folders before the first star exist literally, nothing else has to be listed.
-    folders = (re.split(marks, path, maxsplit=1)[0].rpartition("/")[0] for marks in ("[*]", r"[*?\[\\]"))
-    for folder in dict.fromkeys(folders):
-        every: dict[tuple[bool, ...], list[str]] = {}
-        with store_errors(pattern, "listing", word):
-            keys = requests().run([answered(word, folder, _keys_below(store, folder, path.split("/")))])[0]
-        for one in keys:
-            if (fit := _fit(one.split("/"), path.split("/"))) is not None:
-                every.setdefault(fit, []).append(f"{base}/{one}")
-        if every:
-            return sorted(every[max(every)])
-    return []
-
-
-async def _check_exists(store: Any, key: str) -> None:
-    """Request the metadata of an object; raises if it is missing."""
-    count_requests()
-    await import_obstore().head_async(store, key)
-
-
-async def _keys_below(store: Any, folder: str, patterns: list[str]) -> list[str]:
-    """List the keys below a folder; folder by folder if obstore refuses a key (``a//b``)."""
-    library = import_obstore()
-    try:
-        count_requests()
-        return [one["path"] async for page in library.list(store, prefix=folder or None) for one in page]
-    except library.exceptions.InvalidPathError:
-        names, folders = list[str](), [folder]
-    while folders:  # only folders in which the pattern may match
-        count_requests()
-        try:
-            listed = await library.list_with_delimiter_async(store, prefix=(folder := folders.pop()) or None)
-        except library.exceptions.InvalidPathError:
-            why = (
-                f"{folder!r} has a key with an empty name in it, or '.' or '..', and cannot be listed; name the objects"
-            )
-            raise SourceError(f"{why} one by one, or copy that one under another key") from None
-        names += [one["path"] for one in listed["objects"]]
-        for below in listed["common_prefixes"]:
-            depth = below.count("/") + 1
-            if "**" in patterns[:depth] or (depth < len(patterns) and _fit(below.split("/"), patterns[:depth])):
-                folders.append(below)
-    return names
-
-
-def _fit(names: list[str], patterns: list[str]) -> tuple[bool, ...] | None:
-    """Return which names of a path equal the pattern's literally; None if the path does not match.
-
-    Patterns match as in `glob`: ``*`` stays within a folder, and ``**`` does not.
-    """
-    if not patterns:
-        return None if names else ()
-    first, *rest = patterns
-    if first == "**":
-        return next((fit for k in range(len(names) + 1) if (fit := _fit(names[k:], rest)) is not None), None)
-    if not names or not (names[0] == first or fnmatch.fnmatchcase(names[0], as_pattern(first))):
-        return None
-    below = _fit(names[1:], rest)
-    return None if below is None else (names[0] == first, *below)

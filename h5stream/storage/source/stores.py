@@ -7,42 +7,29 @@ its own environment.
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import concurrent.futures
 import contextlib
 import contextvars
 import difflib
-import gc
 import hashlib
 import operator
 import os
 import re
 import secrets
 import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from h5py._objects import phil
-
+from h5stream.base.names import SCHEMES, is_address
 from h5stream.base.texts import missing_extra
 from h5stream.errors import OptionError, SourceChangedError, SourceError, SourceNotFoundError
 
-T = TypeVar("T")
-
-CONCURRENCY = 64
-"""Concurrent requests of a process."""
-
-SCHEMES = "(?:s3a?|gs|gcs|az|azure|abfss?|adl|https?|hf|memory)"
-"""A regular expression of the schemes of addresses."""
 _ADDRESS = re.compile(rf"({SCHEMES})://([^/?#]*)/?(.*)", re.DOTALL)
 _HUB = re.compile(r"datasets/([^/]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
-_RETRIES: dict[str, Any] = {
+RETRIES: dict[str, Any] = {
     "max_retries": 100,  # `retry_timeout` is the limit: delays are random, so their number bounds no time
     "retry_timeout": timedelta(seconds=40),  # a request without an answer takes 30 s of it, and is repeated once
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 3},
@@ -52,7 +39,7 @@ _CLIENT = {
     "connect_timeout": timedelta(seconds=10),
     "pool_idle_timeout": timedelta(seconds=10),
 }
-"""Time limits of requests and idle connections; `_RETRIES` says how often a request to a busy store is repeated."""
+"""Time limits of requests and idle connections; `RETRIES` says how often a request to a busy store is repeated."""
 
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(
@@ -91,41 +78,6 @@ _FOREIGN_NAMES = {
 }
 """Names of options in other libraries."""
 
-_STOP_S = 0.1
-"""How often a thread that waits for a request checks whether to stop."""
-
-stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stop_asked", default=lambda: False)
-"""A function that returns whether the current thread's read is no longer needed."""
-
-
-class StoppedError(Exception):
-    """A read was abandoned because its result is no longer needed.
-
-    It is not a `SourceError`, which is recorded, reported or retried; users never see it.
-    """
-
-
-def raise_if_stopped() -> None:
-    """Raise `StoppedError` if this thread's read is no longer needed."""
-    if stop_asked.get()():
-        raise StoppedError("nobody waits for these bytes any more")
-
-
-@contextlib.contextmanager
-def cancelled_on_exit() -> Iterator[None]:
-    """Stop reads that other threads started for a block when the block ends, however it ends."""
-    finished, stopped = threading.Event(), stop_asked.get()
-
-    def is_over() -> bool:
-        return finished.is_set() or stopped()
-
-    token = stop_asked.set(is_over)
-    try:
-        yield
-    finally:
-        finished.set()
-        stop_asked.reset(token)
-
 
 class StoreUsage(NamedTuple):
     """Requests to stores, bytes from stores, and bytes from a cache."""
@@ -159,18 +111,11 @@ def count_requests(requests: int = 1, nbytes: int = 0) -> None:
     count_usage(StoreUsage(requests, nbytes))
 
 
+tried: set[str] = set()
+"""Words of stores for which a request without retries found no reason, or is not possible."""
+
 stores: dict[str, Any] = {}
 """Open stores by their words."""
-
-
-def is_address(path: str) -> bool:
-    """Return whether a path is an address in a store, such as ``s3://bucket/a.h5``."""
-    return _ADDRESS.match(path) is not None
-
-
-def restored(path: str | os.PathLike[str]) -> str:
-    """Return the address that a `Path` was made of, which has lost a slash; other paths as text."""
-    return re.sub(rf"^({SCHEMES}):/(?!/)", r"\1://", os.fspath(path))
 
 
 def _variable_prefix(path: str) -> str:
@@ -260,7 +205,7 @@ def word_of(base: str, options: object) -> str:
     word, environment = base if not options else f"{base} {_digest(options)}", _environment(base)
     if word not in stores or _environments.get(word, environment) != environment:
         stores[word], _environments[word] = _open_store(base, options or {}), environment
-        _tried.discard(word)
+        tried.discard(word)
         pairs = [*_pairs_of(options or {})]
         _options_of[word] = frozenset(name for name, _ in pairs)
         prefix = f"{_variable_prefix(base)}_"
@@ -290,8 +235,8 @@ def _open_store(base: str, options: Mapping[str, Any]) -> Any:
     checked = _checked(base, options)
     _check_endpoint(base, checked)
     client = {**_CLIENT, **checked.pop("client_options", {})}
-    retries = {**_RETRIES, **checked.pop("retry_config", {})}
-    retries["backoff"] = {**_RETRIES["backoff"], **retries["backoff"]}
+    retries = {**RETRIES, **checked.pop("retry_config", {})}
+    retries["backoff"] = {**RETRIES["backoff"], **retries["backoff"]}
     library = import_obstore()
     try:
         url = f"{base}/" if base.startswith(("http", "memory")) else base
@@ -457,7 +402,7 @@ def _without_keys(error: BaseException, address: str = "", word: str = "") -> st
     if is_of_ranges(error) and not _status_of(error):
         line = _first_line(message)[-90:]
         return f"the server does not send the bytes that it is asked for ({line}); download the file"
-    if (why := _permanent_reason(error)) is not None:
+    if (why := permanent_reason(error)) is not None:
         return why
     if "redirect" in message:
         return f"{_redirected(address)} ({_first_line(message)})"
@@ -519,7 +464,7 @@ def _redirected(address: str) -> str:
     return "the server redirects the request in a circle, or to no address; give the address that it leads to"
 
 
-def _permanent_reason(error: BaseException, is_opening: bool = True) -> str | None:
+def permanent_reason(error: BaseException, is_opening: bool = True) -> str | None:
     """Return why repeating a request cannot help, with the way out; None if it may help."""
     message = str(error)
     if (why := re.search(r"InvalidCertificate\(\s*(\w+)(?:[\s(]*OtherError\(\s*(\w+))?", message)) is not None:
@@ -586,180 +531,6 @@ def _error_of(error: BaseException, address: str, what: str, word: str) -> Sourc
     if isinstance(error, library.PreconditionError):
         return changed_error(address, "it has another ETag")
     way_out = _STATUSES.get(status, _BUSY if status in (408, 429) or status >= 500 else "")
-    if "error sending request" in message and not status and _permanent_reason(error) is None:
+    if "error sending request" in message and not status and permanent_reason(error) is None:
         way_out = "check the address and the network; go on later from loader.state_dict()"
     return SourceError(f"{what} {address!r} failed: {message}" + f": {way_out}" * bool(way_out), file=address)
-
-
-_TRIED_S = 0.5
-"""Seconds without an answer after which a request without retries is sent, to learn the reason."""
-_tried: set[str] = set()
-"""Words of stores for which such a request found no reason, or is not possible."""
-_ONCE = {**_RETRIES, "max_retries": 0}
-
-
-async def answered(word: str, path: str, asking: Awaitable[T], is_opening: bool = True) -> T:
-    """Wait for a store's answer; raise at once if retries cannot help, as with an invalid certificate."""
-    loop, request = asyncio.get_running_loop(), asyncio.ensure_future(asking)
-    probe: asyncio.Task[None] | None = None
-
-    def learn() -> None:
-        nonlocal probe
-        probe = loop.create_task(_probe(word, path, is_opening))
-        probe.add_done_callback(lambda task: task.cancelled() or task.exception() is None or request.cancel())
-
-    timer = None if word in _tried else loop.call_later(_TRIED_S, learn)
-    try:
-        return await request
-    except asyncio.CancelledError:
-        if probe is not None and probe.done() and not probe.cancelled() and (error := probe.exception()):
-            raise error from None
-        raise
-    finally:
-        if timer is not None:
-            timer.cancel()
-        if probe is not None:
-            probe.cancel()
-
-
-async def _probe(word: str, path: str, is_opening: bool) -> None:
-    """Send one request without retries; raise its error if repeating it cannot help."""
-    try:
-        places, options = stores[word].__getnewargs_ex__()
-        once = type(stores[word])(*places, **{**options, "retry_config": _ONCE})
-    except Exception:  # a store without retries, or of a class of the user's
-        _tried.add(word)
-        return
-    try:
-        count_requests()
-        await import_obstore().head_async(once, path)
-    except Exception as error:
-        if _permanent_reason(error, is_opening) is not None:
-            raise
-    _tried.add(word)
-
-
-class _CalledLoop(asyncio.SelectorEventLoop):
-    """An event loop that tracks threads inside `call_soon_threadsafe`, so that shutdown can wait for them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.callers = set[int]()
-
-    def call_soon_threadsafe(self, *args: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
-        """Schedule a callback, recording the calling thread."""
-        thread = threading.get_ident()
-        self.callers.add(thread)
-        try:
-            return super().call_soon_threadsafe(*args, **options)
-        finally:
-            self.callers.discard(thread)
-
-
-class _Loop:
-    """A thread with an asyncio event loop that runs many requests.
-
-    # Guarantees: any thread may call `run`, also with h5py's lock; see `_collect_without_waiting`. A waiting thread
-    checks regularly whether to stop; its requests are then cancelled, as they are if an exception (Ctrl-C) ends the
-    wait.
-    """
-
-    def __init__(self) -> None:
-        self.pid, self._loop = os.getpid(), _CalledLoop()
-        self.room = asyncio.Semaphore(CONCURRENCY)
-        self._loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(CONCURRENCY // 2, "h5stream-waiting"))
-        if _collect_without_waiting not in gc.callbacks:
-            gc.callbacks.append(_collect_without_waiting)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-        """Run coroutines concurrently, and return their results."""
-
-        async def together() -> list[T] | BaseException:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(one) for one in work]
-            except BaseExceptionGroup as errors:  # asyncio would print it if nobody waits any more
-                return errors.exceptions[0]
-            return [task.result() for task in tasks]
-
-        result = self.wait(self.begin(together()))
-        if isinstance(result, BaseException):
-            raise result from None
-        return result
-
-    def end(self) -> None:
-        """Cancel all requests before Python exits: a later call by a thread of obstore would abort the process."""
-
-        async def cancel() -> None:
-            under_way = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in under_way:
-                task.cancel()
-            if under_way:
-                await asyncio.wait(under_way, timeout=_STOP_S)
-                await asyncio.sleep(_STOP_S)  # obstore notices
-            self._loop.stop()
-
-        if self.pid == os.getpid():
-            asyncio.run_coroutine_threadsafe(cancel(), self._loop)
-            until = time.monotonic() + 10 * _STOP_S
-            self._thread.join(10 * _STOP_S)
-            while self._loop.callers and time.monotonic() < until:
-                time.sleep(0.001)
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def wait(self, future: concurrent.futures.Future[T]) -> T:
-        """Wait for a result, checking regularly whether to stop."""
-        try:
-            while not concurrent.futures.wait([future], _STOP_S).done:
-                raise_if_stopped()
-            return future.result()
-        finally:
-            future.cancel()
-
-
-_skips = _holds = False
-
-
-def _collect_without_waiting(phase: str, _: Mapping[str, int]) -> None:
-    """Skip a garbage collection that would wait for h5py's lock; a callback of `gc`.
-
-    h5py reads a file in a store with its lock held, and waits for bytes that other threads fetch. If one of these frees
-    an h5py object, it waits for that lock: a deadlock. Any thread may run the collector, so only the main thread, for
-    which nobody waits, collects while another has the lock. Frozen objects are not examined; garbage among them is
-    collected later.
-    """
-    global _skips, _holds
-    if phase == "start" and threading.get_ident() != threading.main_thread().ident:
-        _holds = phil.acquire(False)
-        if _skips := not _holds:
-            gc.freeze()
-    elif phase == "stop":
-        if _skips:
-            gc.unfreeze()
-        if _holds:
-            phil.release()
-        _skips = _holds = False
-
-
-_starting = threading.Lock()
-_started: list[_Loop] = []
-
-
-@atexit.register
-def _end_all() -> None:
-    """Stop the loops after the readers, which start requests: `h5stream.engine.run`, imported later, stops those."""
-    for loop in _started:
-        loop.end()
-
-
-def requests() -> _Loop:
-    """Return the event loop of this process."""
-    with _starting:
-        if not _started or _started[0].pid != os.getpid():
-            _started[:] = [_Loop()]
-        return _started[0]
