@@ -25,7 +25,7 @@ from h5stream.dataset.moments import Moments, ValueCounts
 from h5stream.engine.assemble import objects_of, strings_to_lists, tensor_of, unpacking_of
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.footprint import Sizing, check_budget, default_budget
-from h5stream.engine.ragged import RaggedRows, rows_of_values
+from h5stream.engine.kinds.ragged import RaggedRows, rows_of_values
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Engine
 from h5stream.engine.slots import SlotFormat, SlotRing

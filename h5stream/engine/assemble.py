@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.engine.ragged import RaggedRows, rows_of_values
+from h5stream.engine.kinds.ragged import RaggedRows, rows_of_values
 from h5stream.engine.slots import Memory, SlotFormat
 from h5stream.engine.unpacking import Unpacking
 from h5stream.errors import OptionError

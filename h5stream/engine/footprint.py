@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from h5stream.base import limits
 from h5stream.base.names import Names
 from h5stream.base.texts import as_bytes
-from h5stream.engine.plan.kept import GATHERED_NBYTES, datasets_to_keep, format_of, is_decoded, rows_to_keep
+from h5stream.engine.kinds.ragged import PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.plan.tasks import TASK_NBYTES
+from h5stream.engine.plan.to_keep import GATHERED_NBYTES, datasets_to_keep, format_of, is_decoded, rows_to_keep
 from h5stream.engine.plan.unfiltered import RowTable
-from h5stream.engine.ragged import PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import PAGE_NBYTES, packed
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.blocks import block_rows, longest_block, most_blocks

@@ -18,17 +18,19 @@ from numpy.typing import NDArray
 
 from h5stream.base import limits
 from h5stream.engine.assemble import tensor_of
-from h5stream.engine.plan.boxes import Acceptance, BoxesOfParts, boxes_of
+from h5stream.engine.counters import Tally
+from h5stream.engine.kinds.boxes import Acceptance, BoxesOfParts, boxes_of
+from h5stream.engine.kinds.columns import padding, plan_columns
+from h5stream.engine.kinds.encoded import EncodedRows, padded_bytes
+from h5stream.engine.kinds.heap import HeapRows
+from h5stream.engine.kinds.ragged import RaggedMemory, lend
+from h5stream.engine.kinds.samples import placed_spans, stretched
+from h5stream.engine.kinds.sparse import dense_rows
 from h5stream.engine.plan.chunks import ChunkFields, plan_chunks, plan_through_h5py
-from h5stream.engine.plan.encoded import EncodedRows, padded_bytes
-from h5stream.engine.plan.heap import HeapRows
-from h5stream.engine.plan.kept import Kept, keeping_of, padding, plan_columns
-from h5stream.engine.plan.placement import Placement, placed_spans
-from h5stream.engine.plan.sparse import dense_rows
-from h5stream.engine.plan.tasks import GOING_ON, TASK_NBYTES, Bringing, Destination, Keeping, Task, Tools, Way
+from h5stream.engine.plan.keeping import Keeping
+from h5stream.engine.plan.kept import Kept, keeping_of
+from h5stream.engine.plan.tasks import GOING_ON, TASK_NBYTES, Bringing, Destination, Placement, Task, Tools, Way
 from h5stream.engine.plan.unfiltered import UnfilteredRows
-from h5stream.engine.ragged import RaggedMemory, lend
-from h5stream.engine.statistics import Tally
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.order.places import Places, narrowed
@@ -206,7 +208,7 @@ class RowReader:
         for lookups, are_values, is_padded in self._ragged:
             datasets = [one.dataset for one in lookups]
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
-            rows = placement.each_row().stretched(lookups[0], filled, are_values, is_padded)
+            rows = stretched(placement.each_row(), lookups[0], filled, are_values, is_padded)
             if len(rows) and any(n in self._datasets for n in datasets):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
             elif len(rows):  # rows without elements are counted all the same

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from h5stream.device.cuda import CudaBackend
+from h5stream.engine.counters import clock
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import STOP_S, Engine, Run, check_process
-from h5stream.engine.statistics import clock
 from h5stream.errors import LoaderClosedError
 from h5stream.loader.position import Cursor, EpochPosition, Progress
 from h5stream.loader.route import Route, route_for

@@ -14,20 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.placement import Ints, Placement, cut_by
+from h5stream.engine.counters import clock
+from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.tasks import (
     NONE,
     TASK_NBYTES,
     Bytes,
     Destination,
-    Keeping,
+    Ints,
     Native,
+    Placement,
     Task,
     Tools,
     chunk_by_chunk,
+    cut_by,
 )
 from h5stream.engine.slots import address_of
-from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.decode.columns import ColumnPiece
 from h5stream.storage.decode.elements import Leaf

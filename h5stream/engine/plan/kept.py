@@ -9,40 +9,21 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.base.leases import Living
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import NONE, Bringing, Destination, Keeping, Native, Task, Tools, Way, copying
-from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
-from h5stream.order.permutation import SAMPLES, words_of
+from h5stream.engine.plan.keeping import Keeping
+from h5stream.engine.plan.tasks import NONE, Bringing, Destination, Native, Placement, Task, Tools, Way
+from h5stream.engine.plan.to_keep import format_of, is_decoded, is_fetched
+from h5stream.engine.slots import address_of, map_memory
 from h5stream.order.places import Places, is_ascending, pieces
-from h5stream.samples.space import number_outside
-from h5stream.storage.decode.small_floats import held_as, shown
-from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
-from h5stream.storage.source.local import FilesIdentity
-from h5stream.storage.source.remote import GAP_NBYTES
+from h5stream.storage.decode.small_floats import shown
+from h5stream.storage.layout.layout import DatasetPart, SampleLayout
 from h5stream.storage.source.stores import raise_if_stopped
-
-KEEP_NBYTES = 16 * 1024 * 1024
-KEEP_SHARE = 8
-"""Largest dataset that is read once, in bytes as batches hold it; all take at most one part in so many of the budget.
-"""
-
-LEAST_SHARE = 8
-"""A dataset is kept in part only if one part in so many of it fits."""
-
-GATHERED_NBYTES = 4 * 1024 * 1024
-"""Bytes of batches that are gathered at a time where all data is in memory: enough to share the cost of a window, few
-enough to come at once (batches of 256 rows of 1 KiB: 161 us each with 1 MiB, 108 with 4)."""
 
 LEAST_TASK_NBYTES = 2 * 1024 * 1024
 """Bytes of one task that gathers rows: below it many threads wait for each other's Python rather than copy."""
@@ -52,101 +33,6 @@ CACHED_NBYTES = 8 * 1024 * 1024
 """Rows of this many bytes are asked for ahead in any order, shorter ones where they are not ascending and all of them
 take more than a cache holds. Rows of 8 bytes, two threads, 256 MiB, nanoseconds: ascending 4.8 in place of 2.5, in
 random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."""
-
-
-TASK_SAMPLES = 65_536
-"""Samples of one task that brings fields which come from no dataset."""
-
-
-# --- what is kept ---------------------------------------------------------------------------------------------
-
-
-def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...]:
-    """Choose the datasets that are read once, smallest first while they fit."""
-    if layout.has_boxes:
-        return ()
-    chosen, budget = [], memory_budget // KEEP_SHARE
-    for nbytes, _, number in _sizes(layout, ("ragged",)):
-        if nbytes > min(KEEP_NBYTES, budget):
-            break
-        chosen.append(number)
-        budget -= nbytes
-    return tuple(chosen)
-
-
-def rows_to_keep(
-    layout: SampleLayout, numbers: tuple[int, ...], nbytes: int, *, fetched: bool = False
-) -> dict[int, int]:
-    """Choose the other datasets, smallest first, and their rows that stay in memory once they are decoded.
-
-    With `fetched` also of those that come as they are from a store: such rows have no part in how large windows are,
-    so that the order is that of a local file.
-    """
-    chosen: dict[int, int] = {}
-    for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, (), fetched=fetched):
-        parts = layout.datasets[number]
-        has_images = any(layout.fields[target.field].images is not None for target in parts[0].targets)
-        if (
-            number in numbers
-            or has_images
-            or not row_nbytes
-            or not any(is_decoded(part) or (fetched and _is_fetched(layout, part)) for part in parts)
-        ):
-            continue
-        fitting = min(wanted, nbytes)
-        if fitting and fitting * LEAST_SHARE >= wanted:
-            chosen[number] = fitting // row_nbytes
-            nbytes -= fitting
-    return chosen
-
-
-def _sizes(layout: SampleLayout, without: tuple[str, ...], *, fetched: bool = False) -> list[tuple[int, int, int]]:
-    """Return the bytes of each dataset that may be kept, and of a row; ascending, without some kinds of fields.
-
-    With `fetched` also those of many objects in stores, each of which would take a request in every epoch.
-    """
-    sizes = []
-    for number, parts in enumerate(layout.datasets):
-        fields = [layout.fields[target.field] for target in parts[0].targets]
-        row_nbytes = sum(field.placed_nbytes for field in fields)
-        # That one of many small files has changed is seen by reading it, which costs a request if it is in a store.
-        files = {part.file: layout.files[part.file] for part in parts} if parts is layout.leading else {}
-        must_be_read = any(
-            isinstance(one, FilesIdentity) and not (fetched and len(one.far) == len(one.sizes))
-            for one in files.values()
-        )
-        without_memory = any(field.kind in without or field.dtype.kind == "O" for field in fields)
-        if not (must_be_read or parts[0].along or without_memory):
-            sizes.append((layout.rows_of(number) * row_nbytes, row_nbytes, number))
-    return sorted(sizes)
-
-
-def is_decoded(part: DatasetPart) -> bool:
-    """Return whether rows of a part have to be decoded."""
-    return part.access in (DECODED, VIA_H5PY) and _comes_whole(part)
-
-
-def _is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
-    """Return whether rows of a part have to be fetched from a store.
-
-    Those of a large chunk come without the rows beside them, and all of it may be much more than is wanted.
-    """
-    is_short = part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES
-    return part.access == DIRECT and layout.is_far and is_short and _comes_whole(part)
-
-
-def _comes_whole(part: DatasetPart) -> bool:
-    return part.heap is None and part.chunk_rows > 0 and part.rows > 0
-
-
-def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
-    """Return how so many rows of some datasets are packed."""
-    of_field = {target.field: count for n, count in rows.items() for target in layout.datasets[n][0].targets}
-    each = (field.placed_nbytes * of_field.get(number, 0) for number, field in enumerate(layout.fields))
-    return SlotFormat(layout.rows, *packed(each))
-
-
-# --- where it is ----------------------------------------------------------------------------------------------
 
 
 class Kept:
@@ -325,7 +211,7 @@ class _Chunks:
     """Which chunks of a dataset are there, those of one part behind those of the other."""
 
     def __init__(self, layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> None:
-        is_kept = [is_decoded(part) or _is_fetched(layout, part) for part in parts]
+        is_kept = [is_decoded(part) or is_fetched(layout, part) for part in parts]
         counts = [max(0, _whole_chunks(part, rows)) * one for part, one in zip(parts, is_kept, strict=True)]
         # Of each part where its chunks begin in `filled`, its first row, and the rows of a chunk.
         self._edges = np.append(0, np.cumsum(counts))
@@ -351,67 +237,3 @@ def _whole_chunks(part: DatasetPart, rows: int) -> int:
     """Return how many of a part's chunks are within the first rows of a dataset."""
     inside = min(part.rows, rows - part.row_start)
     return -(-inside // part.chunk_rows) if inside == part.rows else inside // part.chunk_rows
-
-
-# --- fields that come from no dataset, and padding -------------------------------------------------------------
-
-
-def plan_columns(layout: SampleLayout, placement: Placement) -> Iterator[Task]:
-    """Cut samples into tasks that bring fields which come from no dataset: values in memory, numbers of samples."""
-    for step in placement.in_steps(TASK_SAMPLES) if layout.columns else ():
-        yield copying(step, functools.partial(_copy_columns, layout))
-
-
-def _copy_columns(layout: SampleLayout, placement: Placement, destination: Destination) -> None:
-    """Put the values of samples in their places."""
-    placement = placement.each_row()
-    numbers = placement.rows.astype(np.int64)
-    rows = layout.anchors_of(numbers)
-    counted = replace(placement, rows=np.arange(len(placement), dtype=placement.rows.dtype))
-    for number, column in layout.columns:
-        field, values = layout.fields[number], column.of(numbers, rows)
-        if column.has_seeds:
-            values = np.stack([values, words_of(values, *placement.drawn, SAMPLES).view(np.int64)], axis=1)
-        if field.kind == "object":
-            destination.put(number, placement, values)
-            continue
-        dense = np.ascontiguousarray(values, dtype=field.dtype).reshape(-1).view(np.uint8)
-        destination.scatter_whole(number, counted, dense, field.row_nbytes)
-
-
-def padding(layout: SampleLayout, placement: Placement, fields: Sequence[int]) -> Task:
-    """Return the task that fills places of some fields that no stored row goes to."""
-    are_objects = {number: layout.fields[number].kind == "object" for number in fields}
-    rows = [(number, _padding_row(layout, number)) for number in fields if not are_objects[number]]
-    values = [(number, _padding_value(layout.fields[number])) for number in fields if are_objects[number]]
-
-    def fill(placement: Placement, destination: Destination) -> None:
-        for number, row in rows:
-            destination.scatter_whole(number, placement, row, 0)
-        for number, value in values:
-            destination.put(number, placement, itertools.repeat(value, len(placement)))
-
-    return copying(placement, fill)
-
-
-def _padding_value(field: FieldLayout) -> Any:
-    """Return what stands outside of a segment in a row of values of variable length: a value of none, an empty text."""
-    empty, shape = b"" if field.items is None else np.empty(0, field.items), field.row_shape[1:]
-    if not shape:
-        return empty
-    row = np.empty(shape, dtype=object)
-    for where in np.ndindex(shape):
-        row[where] = empty
-    return row
-
-
-def _padding_row(layout: SampleLayout, number: int) -> NDArray[np.uint8]:
-    """Return the padding outside of a segment, for each element of a row; empty if it is no number."""
-    field = layout.fields[number]
-    value = number_outside(layout.pad_of(field))
-    if value is None:
-        return np.zeros(0, dtype=np.uint8)
-    count = math.prod(field.row_shape) // len(field.steps or (0,))
-    if field.kind != "array":
-        return np.zeros(count * field.dtype.itemsize, dtype=np.uint8)
-    return np.full(count, held_as(value, field.dtype)).view(np.uint8)

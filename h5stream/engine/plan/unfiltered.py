@@ -22,20 +22,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.placement import Ints, Placement
+from h5stream.engine.counters import clock
+from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.tasks import (
     GOING_ON,
     NONE,
     Destination,
-    Keeping,
+    Ints,
     Native,
+    Placement,
     Task,
     Tools,
     chunk_by_chunk,
     descriptor_of,
 )
 from h5stream.engine.slots import address_of
-from h5stream.engine.statistics import clock
 from h5stream.errors import SourceError
 from h5stream.order.places import Places
 from h5stream.storage.decode.filters import DecodeScratch

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
+from h5stream.engine.counters import clock
 from h5stream.engine.plan.chunks import BoxesInChunks, ChunkFields, ChunkPlan, ChunkTable, looked_up
-from h5stream.engine.plan.placement import Ints, Placement, cut_by
-from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Task, Tools, copying
+from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools, copying, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
-from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError, OptionError
 from h5stream.samples.space import number_outside
 from h5stream.storage.decode.columns import ColumnPiece

@@ -1,0 +1,107 @@
+"""Which datasets, and how many of their rows, stay in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from h5stream.engine.slots import SlotFormat, packed
+from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.source.local import FilesIdentity
+from h5stream.storage.source.remote import GAP_NBYTES
+
+KEEP_NBYTES = 16 * 1024 * 1024
+KEEP_SHARE = 8
+"""Largest dataset that is read once, in bytes as batches hold it; all take at most one part in so many of the budget.
+"""
+
+LEAST_SHARE = 8
+"""A dataset is kept in part only if one part in so many of it fits."""
+
+GATHERED_NBYTES = 4 * 1024 * 1024
+"""Bytes of batches that are gathered at a time where all data is in memory: enough to share the cost of a window, few
+enough to come at once (batches of 256 rows of 1 KiB: 161 us each with 1 MiB, 108 with 4)."""
+
+
+def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...]:
+    """Choose the datasets that are read once, smallest first while they fit."""
+    if layout.has_boxes:
+        return ()
+    chosen, budget = [], memory_budget // KEEP_SHARE
+    for nbytes, _, number in _sizes(layout, ("ragged",)):
+        if nbytes > min(KEEP_NBYTES, budget):
+            break
+        chosen.append(number)
+        budget -= nbytes
+    return tuple(chosen)
+
+
+def rows_to_keep(
+    layout: SampleLayout, numbers: tuple[int, ...], nbytes: int, *, fetched: bool = False
+) -> dict[int, int]:
+    """Choose the other datasets, smallest first, and their rows that stay in memory once they are decoded.
+
+    With `fetched` also of those that come as they are from a store: such rows have no part in how large windows are,
+    so that the order is that of a local file.
+    """
+    chosen: dict[int, int] = {}
+    for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, (), fetched=fetched):
+        parts = layout.datasets[number]
+        has_images = any(layout.fields[target.field].images is not None for target in parts[0].targets)
+        if (
+            number in numbers
+            or has_images
+            or not row_nbytes
+            or not any(is_decoded(part) or (fetched and is_fetched(layout, part)) for part in parts)
+        ):
+            continue
+        fitting = min(wanted, nbytes)
+        if fitting and fitting * LEAST_SHARE >= wanted:
+            chosen[number] = fitting // row_nbytes
+            nbytes -= fitting
+    return chosen
+
+
+def _sizes(layout: SampleLayout, without: tuple[str, ...], *, fetched: bool = False) -> list[tuple[int, int, int]]:
+    """Return the bytes of each dataset that may be kept, and of a row; ascending, without some kinds of fields.
+
+    With `fetched` also those of many objects in stores, each of which would take a request in every epoch.
+    """
+    sizes = []
+    for number, parts in enumerate(layout.datasets):
+        fields = [layout.fields[target.field] for target in parts[0].targets]
+        row_nbytes = sum(field.placed_nbytes for field in fields)
+        # That one of many small files has changed is seen by reading it, which costs a request if it is in a store.
+        files = {part.file: layout.files[part.file] for part in parts} if parts is layout.leading else {}
+        must_be_read = any(
+            isinstance(one, FilesIdentity) and not (fetched and len(one.far) == len(one.sizes))
+            for one in files.values()
+        )
+        without_memory = any(field.kind in without or field.dtype.kind == "O" for field in fields)
+        if not (must_be_read or parts[0].along or without_memory):
+            sizes.append((layout.rows_of(number) * row_nbytes, row_nbytes, number))
+    return sorted(sizes)
+
+
+def is_decoded(part: DatasetPart) -> bool:
+    """Return whether rows of a part have to be decoded."""
+    return part.access in (DECODED, VIA_H5PY) and _comes_whole(part)
+
+
+def is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
+    """Return whether rows of a part have to be fetched from a store.
+
+    Those of a large chunk come without the rows beside them, and all of it may be much more than is wanted.
+    """
+    is_short = part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES
+    return part.access == DIRECT and layout.is_far and is_short and _comes_whole(part)
+
+
+def _comes_whole(part: DatasetPart) -> bool:
+    return part.heap is None and part.chunk_rows > 0 and part.rows > 0
+
+
+def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
+    """Return how so many rows of some datasets are packed."""
+    of_field = {target.field: count for n, count in rows.items() for target in layout.datasets[n][0].targets}
+    each = (field.placed_nbytes * of_field.get(number, 0) for number, field in enumerate(layout.fields))
+    return SlotFormat(layout.rows, *packed(each))
