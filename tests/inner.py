@@ -50,12 +50,12 @@ def change_of(run):
 
 def open_batches(run):
     """Count the batches that are under way or filled."""
-    return len(run._open)
+    return len(run._open.by_number)
 
 
 def batches_to_arrange(run):
     """Give the batches whose ragged rows a reader arranges, or would next."""
-    under_way = [batch for batch in run._open._open.values() if batch.arranging is not None]
+    under_way = [batch for batch in run._open.by_number.values() if batch.arranging is not None]
     run._open.most += 99
     return under_way or [run._open.to_arrange()]
 

@@ -25,8 +25,8 @@ from h5stream.dataset.indexing import BlockCache
 from h5stream.dataset.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.dataset.statistics import FieldStatistics, statistics_of
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.batches import objects_for
 from h5stream.engine.counters import Tally
+from h5stream.engine.kinds.ragged import objects_for
 from h5stream.engine.plan.tasks import Destination
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Memory, SlotFormat, map_memory

@@ -6,6 +6,7 @@ Counting costs two readings of the clock a chunk (for small chunks: a read), and
 from __future__ import annotations
 
 import collections
+import functools
 import time
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -48,7 +49,7 @@ class Tally:
     copy_ns: int = 0
     h5py_ns: int = 0
     plan_ns: int = 0
-    native: NDArray[np.int64] = field(default_factory=lambda: np.zeros(kernels.COUNTS, dtype=np.int64))
+    native: NDArray[np.int64] = field(default_factory=functools.partial(np.zeros, kernels.COUNTS, np.int64))
     """What kernels counted, which count on without Python."""
 
     def add(self, other: Tally) -> None:
@@ -134,11 +135,6 @@ class RunCounters:
         """Return counters to one thread."""
         self._tallies.append(tally := Tally())
         return tally
-
-    def add(self, tally: Tally | None) -> None:
-        """Include the counts of another tally."""
-        if tally is not None:
-            self._tallies.append(tally)
 
     def skip(self, chunk: str) -> bool:
         """Note a corrupt chunk, in any thread; return whether it is the first."""

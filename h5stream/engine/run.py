@@ -67,7 +67,7 @@ class Run:
         self._lock = threading.RLock()  # that of the condition: quicker to take by itself
         self._batch_came = threading.Condition(self._lock)
         self._windows = Windows(iter(order.windows(first_batch)), reader, threads)
-        self._fill = CacheFill(reader.filling(order, first_batch) if threads else None)
+        self._fill = CacheFill(reader.filling(order, first_batch) if threads and reader.kept_rows else None)
         self._jobs: collections.deque[tuple[PlannedWindow, Task]] = collections.deque()
         self._running = 0
         self._active: list[PlannedWindow] = []
@@ -91,7 +91,7 @@ class Run:
         _running.add(self)
         if threads:
             try:
-                self._threads.begin(self._queue, self)
+                self._threads.start(self._queue.begin(self))
             except BaseException:  # Ctrl-C, or no more threads: nobody will have this run to stop it
                 self.stop(0)
                 raise
@@ -106,7 +106,7 @@ class Run:
         """
         check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
-        since = self.counters.asked(self.ready)
+        since = self.counters.asked(self._open.ready)
         while True:
             with self._lock:
                 done, batch = self._try_next()
@@ -138,52 +138,42 @@ class Run:
         """Use the room that a batch leaves; call a thread only if there is work for Python."""
         if not self._count:
             return
-        if self._admit_planned() or self._open.may_need_arranging:
+        if self._admit_planned() or (self._open.has_ragged and self._open.by_number):  # there may be one to arrange
             self._queue.call(1)
 
-    def _call_all(self) -> None:
-        self._queue.call(self._count)
-
-    def _tell_all(self) -> None:
-        self._call_all()
-        self._batch_came.notify_all()
-
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
+        """Take the next batch if it is complete; return whether no waiting is needed. Empty batches are skipped."""
         if self._stopped[0]:
             raise closed()
-        batch = self._take_complete()
-        if batch is not None:
-            self.counters.gave(batch.rows)
-            return True, batch
-        if self._windows.are_exhausted and not self._active:
-            self._open.check_ended()
-        return self._windows.are_exhausted and self._open.next not in self._open, None
-
-    def _take_complete(self) -> ReadyBatch | None:
-        """Take the next batch if it is complete; empty ones are skipped."""
         while (batch := self._open.first_full(self.counters)) is not None:
             if batch.rows == 0 and self._world_size > 1:
                 self._fail(batch.number, batch.nothing_left(self._world_size))
                 continue  # which is raised now
             self._open.remove(batch)
             if batch.rows > 0:
-                return batch
+                self.counters.gave(batch.rows)
+                return True, batch
             batch.slot.give_back()
             self.left_out.add(batch.number)
             self._tell_of_room()  # although nothing is handed over
-        return None
+        if not self._windows.are_exhausted:
+            return False, None
+        is_open = self._open.next in self._open.by_number
+        if is_open and not self._active:
+            self._open.check_ended()
+        return not is_open, None
 
     @property
     def has_planned_all(self) -> bool:
         """Whether all windows are planned and admitted; read without the lock."""
-        return self._windows.are_admitted
+        return self._windows.remaining is None and self._windows.planned is None
 
     def left_to_hand_over(self) -> int | None:
         """Return the batches that are open once nothing is left to plan or carry out; None before that."""
-        if not self._windows.are_planned:  # true for most batches, and needs no lock
+        if self._windows.remaining is not None:  # true for most batches, and needs no lock
             return None
         with self._lock:
-            return len(self._open) if self._windows.are_exhausted and self.is_at_rest else None
+            return len(self._open.by_number) if self._windows.are_exhausted and self.is_at_rest else None
 
     @property
     def is_at_rest(self) -> bool:
@@ -256,7 +246,7 @@ class Run:
                 return
             if window is not None:
                 self._settle(window)
-            while (job := self._next_job()) is not None:
+            while (job := self._take_job()) is not None:
                 self._carry_out(job, tally)
                 if self._queue.gives_way:
                     self._queue.call(1)
@@ -286,35 +276,32 @@ class Run:
             stop_asked.reset(tokens[0])
             asked_by.reset(tokens[1])
 
-    def _next_job(self) -> Callable[[Tally], None] | None:
-        """Return what Python has to do next; None if there is nothing at the moment, or nothing more will come."""
-        with self._lock:
-            return self._take_job()
-
     def _take_job(self) -> Callable[[Tally], None] | None:
-        """Choose what to do next; called under the lock."""
-        if self._stopped[0]:
+        """Choose what Python has to do next; None if there is nothing at the moment, or nothing more will come."""
+        with self._lock:
+            if self._stopped[0]:
+                return None
+            self._admit_planned()
+            windows = self._windows
+            if self._count and self._open.has_ragged and (batch := self._open.to_arrange()) is not None:
+                self._running += 1
+                self._queue.call(1)  # there may be another
+                return functools.partial(self._arrange, batch)
+            fills = self._fill.is_left and any(window.fills for window in self._active)
+            # The next window is planned while others carry this one's tasks; one thread alone carries them first. What
+            # is being decoded would be decoded once more for it.
+            is_busy = self._count <= 1 and bool(self._jobs or self._active)
+            may_plan = windows.remaining is not None and windows.planned is None and not windows.is_planning
+            if may_plan and not (fills or self._fill.running or is_busy):
+                windows.is_planning = True
+                return self._plan_next
+            if self._jobs:
+                self._running += 1
+                return functools.partial(self._bring, *self._jobs.popleft())
+            if self._fill.is_left and not fills and windows.planned is not None and not self._may_admit():
+                self._fill.running += 1
+                return self._decode_ahead
             return None
-        self._admit_planned()
-        windows = self._windows
-        if self._count and (batch := self._open.to_arrange()) is not None:
-            self._running += 1
-            self._queue.call(1)  # there may be another
-            return functools.partial(self._arrange, batch)
-        fills = self._fill.is_left and any(window.fills for window in self._active)
-        # The next window is planned while others carry this one's tasks; one thread alone carries them first. What is
-        # being decoded would be decoded once more for it.
-        is_busy = self._count <= 1 and bool(self._jobs or self._active)
-        if windows.may_be_planned and not (fills or self._fill.running or is_busy):
-            windows.is_planning = True
-            return self._plan_next
-        if self._jobs:
-            self._running += 1
-            return functools.partial(self._land, *self._jobs.popleft())
-        if self._fill.is_left and not fills and windows.planned is not None and not self._may_admit():
-            self._fill.running += 1
-            return self._decode_ahead
-        return None
 
     def _admit_planned(self) -> bool:
         """Admit the planned window if there is room; return whether it was admitted. Called under the lock."""
@@ -325,7 +312,7 @@ class Run:
         try:
             self._admit(window)
         except self._caught as error:  # no memory for its slots: that is the consumer's to know
-            self._fail(window.first_batch, error)
+            self._fail(window.numbers.start, error)
         return True
 
     def _may_admit(self) -> bool:
@@ -344,7 +331,8 @@ class Run:
             self._complete(window)
             return
         self._active.append(window)
-        self._jobs.extend((window, task) for task in window.tasks)
+        for task in window.tasks:
+            self._jobs.append((window, task))
         if window.native:
             self._queue.add(window, window.shares())
         self._queue.call(len(window.tasks))
@@ -354,11 +342,11 @@ class Run:
         self._open.complete(window)
         self._batch_came.notify_all()
         if self._fill.is_left:
-            self._call_all()
+            self._queue.call(self._count)
 
     def _plan_next(self, tally: Tally) -> None:
         try:
-            self.counters.add(self._reader.load())
+            self._reader.load(tally)
             began = clock()
             planned = self._windows.plan()
             tally.plan_ns += clock() - began
@@ -368,19 +356,17 @@ class Run:
             self.fail_start(error)
             return
         with self._lock:
-            if not self._windows.put(planned, self._open):
-                self._tell_all()
-            elif self._fill.is_left:
-                self._call_all()
+            is_to_admit = self._windows.put(planned, self._open)
+            if not is_to_admit or self._fill.is_left:
+                self._queue.call(self._count)
+            if not is_to_admit:
+                self._batch_came.notify_all()
 
-    def _land(self, window: PlannedWindow, task: Task, tally: Tally) -> None:
-        """Bring a task of a window, as one of those that it waits for."""
-        self._bring(window, task, tally)
-        self._settle(window)
+    def _bring(self, window: PlannedWindow, task: Task, tally: Tally, settles: bool = True) -> None:
+        """Bring a task of a window, or note at which batch it failed, and why.
 
-    def _bring(self, window: PlannedWindow, task: Task, tally: Tally) -> None:
-        """Bring a task, or note at which batch it failed, and why."""
-        assert window.destination is not None
+        The window waits for it if it `settles`; else for what it is the rest of.
+        """
         failed: tuple[int, BaseException] | None = None
         try:
             try:
@@ -391,13 +377,15 @@ class Run:
                     task, error, self._reader.tools(), self.counters if self._skip_corrupt else None
                 )
         except self._caught as error:
-            failed = window.first_batch + task.placement.first_batch, error
+            failed = window.numbers.start + task.placement.first_batch, error
         with self._lock:
             self._running -= 1
             # Before it is counted: what completes the window must know of every error in it.
             if failed is not None:
                 self._fail(*failed)
         failed = None  # it knows this frame, and both would keep all that the run has
+        if settles:
+            self._settle(window)
 
     def _settle(self, window: PlannedWindow) -> None:
         """Count one of the things that a window waits for; the last one completes it."""
@@ -407,14 +395,14 @@ class Run:
                 self._let_go()
                 return
         changed = window.changed_file(self._reader.layout.files)
-        if changed is None:
+        if changed is None and window.fills:
             window.note_kept()
         with self._lock:
             if self._stopped[0]:  # it may be gone
                 self._let_go()
                 return
             if changed is not None:
-                self._fail(window.first_batch, changed)
+                self._fail(window.numbers.start, changed)
             self._active.remove(window)
             self._complete(window)
 
@@ -430,7 +418,7 @@ class Run:
             if self._stopped[0]:
                 return
             self._running += 1
-        self._carry_out(functools.partial(self._bring, window, rest), tally)
+        self._carry_out(functools.partial(self._bring, window, rest, settles=False), tally)
 
     def _decode_ahead(self, tally: Tally) -> None:
         """Decode some rows for the cache ahead of the batches that need them, and which report their errors."""
@@ -440,7 +428,7 @@ class Run:
                 task.land(Destination.nowhere(self._reader.layout.fields), self._reader.tools(tally, self._stopped))
         with self._lock:
             if self._fill.done(task):
-                self._call_all()
+                self._queue.call(self._count)
 
     def _arrange(self, batch: ReadyBatch, tally: Tally) -> None:
         began = clock()
@@ -457,14 +445,15 @@ class Run:
                 self._fail(batch.number, failed)
             self._let_go()
             self._batch_came.notify_all()
-        failed = None  # as in `_land`
+        failed = None  # as in `_bring`
 
     def _fail(self, batch: int, error: BaseException) -> None:
         """Note an error at the first batch that needed the data; nothing after it is planned. Called under the lock."""
         if not self._stopped[0]:  # else nobody asks, and the error knows the frames it came through, and they the run
             self._open.fail(batch, error)
         self._windows.end()
-        self._tell_all()
+        self._queue.call(self._count)
+        self._batch_came.notify_all()
 
 
 class ReaderThreads:
@@ -481,11 +470,8 @@ class ReaderThreads:
         self.pool = kernels.Pool(self._count, limits.cpus())
         self._threads: dict[int, threading.Thread] = {}
 
-    def begin(self, queue: kernels.Queue, of: Run) -> None:
-        """Serve a pass from now on; whatever is raised, the pass is to be ended."""
-        self._start(queue.begin(of))
-
-    def _start(self, tickets: Iterable[int]) -> None:
+    def start(self, tickets: Iterable[int]) -> None:
+        """Start the threads that a pass needs; whatever is raised, the pass is to be ended."""
         pending = [*tickets]
         try:
             while pending:
@@ -516,7 +502,7 @@ class ReaderThreads:
                     is_left.wait(left_s)
         finally:  # also where Ctrl-C came
             if queue.serving:
-                self._start(queue.give_up())
+                self.start(queue.give_up())
         if self.pool.is_idle and not queue.serving:
             for thread in [*self._threads.values()]:
                 if thread.is_alive():  # not all are, after Ctrl-C
@@ -527,7 +513,7 @@ class ReaderThreads:
         try:
             if self._on_start is not None:
                 self._on_start(number)
-            scratch = self._reader.scratch.native
+            scratch = self._reader.own.scratch.native
         except BaseException as error:
             self._lose(ticket, error)
             return

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -37,8 +36,10 @@ Allocate = Callable[[int], Memory]
 
 def packed(nbytes: Iterable[int]) -> tuple[tuple[int, ...], int]:
     """Return where stretches of so many bytes begin, one behind the other and aligned, and the bytes of all."""
-    ends = itertools.accumulate((-(-each // FIELD_ALIGNMENT) * FIELD_ALIGNMENT for each in nbytes), initial=0)
-    *begins, end = ends
+    begins, end = [], 0
+    for length in nbytes:
+        begins.append(end)
+        end += -(-length // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
     return tuple(begins), max(end, FIELD_ALIGNMENT)
 
 

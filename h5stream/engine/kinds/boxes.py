@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.batches import objects_for
 from h5stream.engine.counters import clock
+from h5stream.engine.kinds.ragged import objects_for
 from h5stream.engine.plan.chunks import BoxesInChunks, ChunkFields, ChunkPlan, ChunkTable, looked_up
 from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools, copying, cut_by
 from h5stream.engine.slots import SlotFormat, address_of

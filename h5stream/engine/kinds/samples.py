@@ -1,18 +1,24 @@
-"""Samples that take several rows of a dataset: steps around a row, and stretches of a ragged dataset."""
+"""Plans of samples that are more than rows: steps around a row, boxes, lookups, and stretches of ragged datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from h5stream.engine.kinds.boxes import Acceptance, BoxesOfParts, boxes_of
+from h5stream.engine.kinds.columns import padding, plan_columns
 from h5stream.engine.kinds.ragged import Share
-from h5stream.engine.plan.tasks import Placement
+from h5stream.engine.kinds.sparse import dense_rows
+from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Placement, Task
 from h5stream.order.permutation import CROPS, fractions_of
-from h5stream.order.places import Places, place_dtype
+from h5stream.order.places import Places, narrowed, place_dtype
 from h5stream.samples.space import Space, Steps, neighbours, number_outside
-from h5stream.storage.layout.layout import Lookup
+from h5stream.storage.layout.layout import Lookup, SampleLayout
+from h5stream.storage.source.identity import ByteSource
 
 
 def stretched(
@@ -101,3 +107,113 @@ def placed_spans(
         of_sample=count,
     )
     return taken, outside
+
+
+PlanRows = Callable[[Placement, int, Sequence[int]], Iterator[Task]]
+"""Plans the reads of rows of some datasets, as `RowReader.plan_rows` does."""
+
+
+class OtherKinds:
+    """Plans the samples of a layout of which not all are rows.
+
+    # Guarantees: any number of threads may plan. How boxes lie may be worked out twice, with the same result.
+    """
+
+    def __init__(self, layout: SampleLayout, sources: Sequence[ByteSource], datasets: Sequence[int]) -> None:
+        self._layout, self._datasets = layout, datasets
+        self._gaps = [source.gap_nbytes for source in sources]
+        # Datasets of which samples take rows in one way are planned together.
+        self._by_steps: dict[tuple[Steps | None, str, str | float | None], list[int]] = {}
+        for dataset in datasets:
+            is_boxed = layout.has_boxes and bool(layout.datasets[dataset][0].along)  # not where a row is an image
+            if dataset < len(layout.aligned) and not is_boxed:
+                self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
+        self._lookups = [(one, narrowed(one.rows)) for one in layout.lookups if one.counts is None]
+        self._dense = dense_rows(layout, sources)
+        laid = {dataset for matrix in self._dense for dataset in matrix.datasets}
+        self._ragged = _by_their_rows(layout, [one for one in layout.lookups if one.dataset not in laid])
+        self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
+
+    def acceptance_of(self, carry_out: Callable[[Iterable[Task], Destination], None]) -> Acceptance | None:
+        """Return what asks the user's function about samples; None if there is none."""
+        asks = self._layout.space is not None and self._layout.space.accept is not None
+        return Acceptance(self._layout, self._plan_boxes, carry_out) if asks else None
+
+    def plan(self, placement: Placement, task_nbytes: int, plan_rows: PlanRows) -> Iterator[Task]:
+        """Plan what brings a window's samples."""
+        layout = self._layout
+        if layout.has_boxes:
+            aligned = [number for number in self._datasets if number < len(layout.aligned)]
+            every = [number for number in aligned if layout.datasets[number][0].along]
+            yield from self._plan_boxes(placement.each_row(), every, task_nbytes)
+        for (steps, at, pad), datasets in self._by_steps.items():
+            rows, outside = placement, None
+            if layout.space is not None and not layout.has_boxes:
+                rows, outside = placed_spans(placement.each_row(), steps, at, layout.space, pad, layout.rows)
+            if len(rows):
+                yield from plan_rows(rows, task_nbytes, datasets)
+            if outside is not None:
+                fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
+                yield padding(layout, outside, fields)
+        for lookup, table in self._lookups:
+            samples, draw, datasets = placement.each_row(), lookup.draw, [lookup.dataset]
+            of = table[samples.rows] if draw is None else narrowed(draw.of(samples.rows, *samples.drawn))
+            if layout.datasets[lookup.dataset][0].along:  # objects, each of a shape of its own
+                nowhere = np.zeros((len(of), 0), dtype=np.int64)
+                yield from self._plan_parts(samples, of, nowhere, datasets, task_nbytes)
+            elif lookup.dataset in self._datasets:
+                yield from plan_rows(replace(samples, rows=of), task_nbytes, datasets)
+        for lookups, are_values, is_padded in self._ragged:
+            datasets = [one.dataset for one in lookups]
+            filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
+            rows = stretched(placement.each_row(), lookups[0], filled, are_values, is_padded)
+            stored = [number for number in datasets if number in self._datasets]
+            if len(rows) and stored:
+                yield from plan_rows(rows, task_nbytes, stored)
+            elif len(rows):  # rows without elements are counted all the same
+                yield padding(layout, rows, ())
+        for matrix in self._dense:
+            yield from matrix.plan(placement, task_nbytes)
+        yield from plan_columns(layout, placement)
+
+    def _plan_boxes(
+        self, placement: Placement, datasets: Sequence[int], task_nbytes: int = TASK_NBYTES
+    ) -> Iterator[Task]:
+        """Plan what brings some datasets' boxes."""
+        assert self._layout.space is not None
+        space = self._layout.space
+        yield from self._plan_parts(placement, *space.boxes_of(placement.rows), datasets, task_nbytes, space.pad)
+
+    def _plan_parts(
+        self,
+        placement: Placement,
+        of: Places,
+        origins: NDArray[np.int64],
+        datasets: Sequence[int],
+        task_nbytes: int,
+        pad: str | float | None = None,
+    ) -> Iterator[Task]:
+        """Plan what brings boxes of datasets' parts, by the number of the part and the origin of each."""
+        for dataset in datasets:
+            if dataset not in self._boxes:
+                boxes_like = functools.partial(BoxesOfParts, fields=self._layout.fields, pad=pad, gaps=self._gaps)
+                self._boxes[dataset] = boxes_of(self._layout.datasets[dataset], boxes_like)
+            for volumes, boxes in self._boxes[dataset]:
+                place = np.minimum(np.searchsorted(volumes, of), len(volumes) - 1)
+                inside = np.flatnonzero(volumes[place] == of)
+                if len(inside):
+                    yield from boxes.plan(placement[inside], place[inside], origins[inside], task_nbytes)
+
+
+def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[tuple[list[Lookup], bool, bool]]:
+    """Return ragged datasets by samples with the same rows; whether those are values; whether they are padded."""
+    datasets: dict[tuple[int, bool, bool, bool], list[Lookup]] = {}
+    for one in lookups:
+        if one.counts is not None:
+            part = layout.datasets[one.dataset][0]
+            filled = [layout.fields[target.field].ragged for target in part.targets]
+            has_objects = any(layout.fields[target.field].dtype.kind == "O" for target in part.targets)
+            is_padded = all(one is not None and one.form == "pad" for one in filled)
+            how = part.heap is not None and not has_objects, is_padded, has_objects
+            datasets.setdefault((id(one.counts), *how), []).append(one)
+    return [(of_one, are_values, is_padded) for (_, are_values, is_padded, _), of_one in datasets.items()]

@@ -6,9 +6,10 @@ import contextlib
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,6 @@ from h5stream.engine.plan.tasks import (
 from h5stream.engine.slots import address_of
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.decode.columns import ColumnPiece
-from h5stream.storage.decode.elements import Leaf
 from h5stream.storage.decode.filters import DecodeError, NotAskedError
 from h5stream.storage.file.h5py_reader import chunk_box
 from h5stream.storage.layout.index import MISSING, ChunkIndex
@@ -57,59 +57,64 @@ class ChunkFields:
 
     def __init__(self, part: DatasetPart, pieces: Sequence[ColumnPiece] | None = None) -> None:
         pieces = part.pieces if pieces is None else pieces
-        taken = [(target, target.leaf) for target in part.targets if target.leaf is not None]
         # For each filter mask that is undone in C what does so; their addresses are used as long as this lives.
-        self._pipelines = {} if part.access == DIRECT else _pipelines_of(part)
-        self.masks = tuple(self._pipelines)
-        self.has_masks = bool(part.chunk_index.filter_mask.any())  # whether any chunk was left out by some filter
-        self.fields = tuple(target.field for target, _ in taken)
-        programs = [
-            (leaf.nbytes, leaf.is_whole, _may_fuse(leaf, part.moved), _kind_of(leaf.dtype, part.moved))
-            for _, leaf in taken
-        ]
-        fills = [_repeated(renumbered(target.fill, leaf.dtype, part.moved)) for target, leaf in taken]
-        edges = np.cumsum([0] + [len(piece.segments) for piece in pieces], dtype=np.int64)
+        self._pipelines: dict[int, kernels.Pipeline] = {}
+        index, moved = part.chunk_index, part.moved
+        self.has_masks = bool(index.filter_mask.any())  # whether any chunk was left out by some filter
+        masks = np.unique(index.filter_mask)[:MOST_MASKS].tolist() if self.has_masks else [0]
+        for mask in masks if part.access != DIRECT else ():
+            if (pipeline := part.pipeline.native(mask, part.chunk_nbytes)) is not None:
+                self._pipelines[mask] = pipeline
+        self.masks, self.fields = tuple(self._pipelines), tuple[int, ...]()
+        programs, places, fills, fill_ends = [], [], [], [0]
+        for target in part.targets:
+            if (leaf := target.leaf) is None:
+                continue
+            self.fields += (target.field,)
+            # Whether unshuffling a field and scattering it can be one.
+            may_fuse = leaf.nbytes == leaf.unit_nbytes in FUSED_NBYTES and moved is None
+            fill = target.fill if moved is None else renumbered(target.fill, leaf.dtype, moved)
+            fills.append(np.tile(fill, max(1, FILL_NBYTES // max(1, fill.nbytes))))
+            fill_ends.append(fill_ends[-1] + fills[-1].nbytes)
+            programs.append((leaf.nbytes, leaf.is_whole, may_fuse, 0 if moved is None else _kind_of(leaf.dtype)))
+            places.append(leaf.places)
+        segments, ends, row_elements = [], [0], []
+        for piece in pieces:
+            segments.append(np.ascontiguousarray(piece.segments))
+            ends.append(ends[-1] + len(piece.segments))
+            row_elements.append(piece.row_elements)
         self.made = kernels.chunk_fields(
-            np.array([one.address for one in self._pipelines.values()], dtype=np.int64),
+            np.array([*map(_ADDRESS, self._pipelines.values())], dtype=np.int64),
             part.chunk_nbytes,
             part.chunk_rows,
             part.stored_element_nbytes,
             np.array(programs, dtype=np.int64).reshape(-1, 4),
-            np.concatenate([leaf.places for _, leaf in taken]),
-            np.concatenate([np.ascontiguousarray(piece.segments) for piece in pieces]),
-            edges,
-            np.array([piece.row_elements for piece in pieces], dtype=np.int64),
+            np.concatenate(places),
+            np.concatenate(segments),
+            np.array(ends, dtype=np.int64),
+            np.array(row_elements, dtype=np.int64),
             np.concatenate(fills),
-            np.cumsum([0] + [fill.nbytes for fill in fills], dtype=np.int64),
-            NONE if part.moved is None else part.moved,
+            np.array(fill_ends, dtype=np.int64),
+            NONE if moved is None else moved,
         )
 
+
+_ADDRESS, _NUMBER = operator.attrgetter("address"), operator.attrgetter("number")
 
 _NO_AXES = np.zeros((0, 0), dtype=np.int64)
 
 
-def _may_fuse(leaf: Leaf, moved: Ints | None) -> bool:
-    """Return whether unshuffling a field and scattering it can be one."""
-    return leaf.nbytes == leaf.unit_nbytes in FUSED_NBYTES and moved is None
-
-
-def _kind_of(dtype: np.dtype[Any], moved: Ints | None) -> int:
-    """Return the bytes of column numbers that others take the place of, below 0 for those without a sign; else 0."""
-    if moved is None:
-        return 0
+def _kind_of(dtype: np.dtype[np.generic]) -> int:
+    """Return the bytes of column numbers that others take the place of, below 0 for those without a sign."""
     return -dtype.itemsize if dtype.kind == "u" else dtype.itemsize
 
 
-def _repeated(value: Bytes) -> Bytes:
-    return np.tile(value, max(1, FILL_NBYTES // max(1, value.nbytes)))
-
-
-def renumbered(data: Bytes, dtype: np.dtype[Any], moved: Ints | None) -> Bytes:
+def renumbered(data: Bytes, dtype: np.dtype[np.generic], moved: Ints | None) -> Bytes:
     """Return column numbers of a sparse matrix with others in their place; those that it does not have stay wrong."""
     if moved is None:
         return data
     numbers = data.copy()
-    kernels.renumber(numbers, _kind_of(dtype, moved), moved)
+    kernels.renumber(numbers, _kind_of(dtype), moved)
     return numbers
 
 
@@ -194,7 +199,7 @@ class ChunkPlan:
             shared.batch,
             shared.within,
             *boxes,
-            *_kept(fields, table, keep),
+            *(NO_KEEPING if keep is None else _kept(fields, table, keep)),
         )
         return cls(
             part=part,
@@ -209,14 +214,15 @@ class ChunkPlan:
 
     def task(self, first: int, last: int) -> Task:
         """Return the task that brings some of the chunks."""
-        table = self.table
-        is_native = bool((self.pipelines[first:last] >= 0).any())
+        table, native = self.table, None
+        if (self.pipelines[first:last] >= 0).any():
+            native = Native(self.made, first, last, self.fields.fields, self.part.file)
         return Task(
             shared=self.shared,
             own=(table.low[first:last], table.high[first:last]),
             bring=functools.partial(self._land, first, last),
             apart=lambda _: (self.task(k, k + 1) for k in range(first, last)),
-            native=self._part(first, last) if is_native else None,
+            native=native,
             rest=lambda k: self.task(k, last),
             kept=None if self.keep is None else functools.partial(self._note, first, last),
         )
@@ -227,9 +233,6 @@ class ChunkPlan:
         last = last if until is None else until
         chunks, pieces = self.table.number[first:last] // self.part.chunk_index.columns, self.table.piece[first:last]
         self.keep.note(chunks, pieces)
-
-    def _part(self, first: int, last: int) -> Native:
-        return Native(self.made, first, last, self.fields.fields, self.part.file)
 
     def _land(self, first: int, last: int, _: Placement, destination: Destination, tools: Tools) -> None:
         """Land some chunks: one call, which is begun anew behind each chunk that it cannot bring."""
@@ -246,7 +249,8 @@ class ChunkPlan:
         """Land chunks of a file, or chunks at addresses in memory."""
         k = first
         while k < last:
-            k = tools.land(self._part(k, last), at[k - first :], descriptor, destination)
+            part = Native(self.made, k, last, self.fields.fields, self.part.file)
+            k = tools.land(part, at[k - first :], descriptor, destination)
             if k < last:
                 raise_if_stopped()
                 self._land_one(k, descriptor >= 0, destination, tools)
@@ -257,7 +261,8 @@ class ChunkPlan:
         table, number = self.table, slice(k, k + 1)
         stored, _ = tools.read(self.part.file, table.offset[number], table.nbytes[number])
         if may_be_readable and self.pipelines[k] >= 0:  # it may be the read alone that failed
-            if tools.land(self._part(k, k + 1), np.array([address_of(stored)]), -1, destination) > k:
+            part = Native(self.made, k, k + 1, self.fields.fields, self.part.file)
+            if tools.land(part, np.array([address_of(stored)]), -1, destination) > k:
                 return
             raise_if_stopped()
         since = clock()
@@ -336,10 +341,8 @@ class ChunkPlan:
         ) from error
 
 
-def _kept(fields: ChunkFields, table: ChunkTable, keep: Keeping | None) -> tuple[Any, ...]:
+def _kept(fields: ChunkFields, table: ChunkTable, keep: Keeping) -> tuple[Ints, Ints, Ints, int, NDArray[np.bool_]]:
     """Return where all rows of chunks stay, as `kernels.plan_chunks` has it."""
-    if keep is None:
-        return NO_KEEPING
     slots, offsets, _ = keep.destination.of_fields(fields.fields)
     chunks = table.number // keep.part.chunk_index.columns
     return slots + offsets, chunks, keep.rows_of(chunks)[1], keep.part.row_start, keep.filled
@@ -368,14 +371,6 @@ def pipelines_of(part: DatasetPart, fields: ChunkFields, table: ChunkTable) -> N
     return pipelines
 
 
-def _pipelines_of(part: DatasetPart) -> dict[int, kernels.Pipeline]:
-    """Return what undoes the filters of a part's chunks, for each filter mask."""
-    index = part.chunk_index
-    masks = np.unique(index.filter_mask)[:MOST_MASKS] if index.filter_mask.any() else [0]
-    pipelines = {int(mask): part.pipeline.native(int(mask), part.chunk_nbytes) for mask in masks}
-    return {mask: pipeline for mask, pipeline in pipelines.items() if pipeline is not None}
-
-
 def plan_chunks(
     part: DatasetPart,
     fields: ChunkFields,
@@ -390,7 +385,7 @@ def plan_chunks(
     low, high = edges[:-1], edges[1:]
     if missing is not None:
         low, high, numbers = low[missing], high[missing], numbers[missing]
-    index, across = part.chunk_index, np.array([each.number for each in part.pieces], dtype=np.int64)
+    index, across = part.chunk_index, np.array([*map(_NUMBER, part.pieces)], dtype=np.int64)
     columns, cuts = (
         np.empty((7, len(numbers) * len(across)), dtype=np.int64),
         np.empty(len(numbers) * len(across) + 1, dtype=np.int64),

@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.base.leases import Living
 from h5stream.compiled import _native as kernels
@@ -47,30 +49,26 @@ class Kept:
         self.named = named  # what of it others may share
         # Packed as one batch of all rows, so that the ordinary plan fills it.
         self._format = format_of(layout, rows)
-        self._row_nbytes = tuple(field.placed_nbytes for field in layout.fields)
-        self._memory = map_memory(self._format.nbytes)
+        self.nbytes = self._format.nbytes  # that there is room for
+        self._memory = map_memory(self.nbytes)
+        # The memory as a batch that rows are brought to: its first, at the place of their number.
+        self.destination = Destination.of_batch(self._memory, self._format, layout.fields)
         self.is_whole = False  # whether all of its rows were read
-        self._chunks = {number: _Chunks(layout, layout.datasets[number], count) for number, count in rows.items()}
-        self._filled = {(n, k): there for n, each in self._chunks.items() for k, there in each.of_part.items()}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that there is room for."""
-        return self._format.nbytes
+        self._chunks: dict[int, _Chunks] = {}
+        for number, count in rows.items():
+            self._chunks[number] = _Chunks(layout, layout.datasets[number], count)
 
     @property
     def is_filled(self) -> bool:
         """Whether all that there is room for is there."""
         return all(each.filled.all() for each in self._chunks.values())
 
-    @property
-    def destination(self) -> Destination:
-        """The memory as a batch that rows are brought to: its first, at the place of their number."""
-        return Destination.of_batch(self._memory, self._format, self.layout.fields)
-
     def every_row(self, number: int) -> Placement:
         """Return all rows of a dataset, as a span of each part, or of each object in it."""
-        spans = [(part.row_start + part.spans[0], part.spans[1]) for part in self.layout.datasets[number]]
+        spans = []
+        for part in self.layout.datasets[number]:
+            begins, lengths = part.spans
+            spans.append((part.row_start + begins, lengths))
         first, counts = np.concatenate(spans, axis=1)
         return Placement.by_number(first[counts > 0], counts[counts > 0])
 
@@ -85,66 +83,56 @@ class Kept:
 
     def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of datasets that are there, in any order, into tasks of about as many bytes."""
-        for fields in self._together(self.layout.datasets[n][0] for n in numbers):
-            row_nbytes = max(1, sum(self._row_nbytes[field] for field in fields))
-            step = placement.step_of(max(1, max(LEAST_TASK_NBYTES, task_nbytes) // row_nbytes))
-            plan = self._copies(fields, placement)
+        for plan, row_nbytes in self._copies(numbers, placement):
+            step = max(1, max(LEAST_TASK_NBYTES, task_nbytes) // max(1, row_nbytes))
+            step = step if placement.counts is None else placement.step_of(step)
             for low in range(0, len(placement), step):
-                yield self._copying(plan, placement, low, min(low + step, len(placement)))
+                part = plan._replace(first=low, last=min(low + step, len(placement)))
+                own = np.array([part.first]), np.array([part.last])
+                # It keeps the memory, which `trim` may release.
+                yield Task(shared=placement, own=own, bring=functools.partial(self._copy, part), native=part)
 
-    def _together(self, parts: Iterable[DatasetPart]) -> list[tuple[int, ...]]:
-        """Group the fields of some datasets by the copies that bring them: ragged fields have places of their own."""
-        fields = [target.field for part in parts for target in part.targets]
-        ragged = [(field,) for field in fields if self.layout.fields[field].kind == "ragged"]
-        others = tuple(field for field in fields if (field,) not in ragged)
-        return ragged + ([others] if others else [])
+    def _copies(self, numbers: Sequence[int], placement: Placement) -> list[tuple[Native, int]]:
+        """Plan copies of rows of some datasets to their places; gives the bytes that each copies of a row as well.
 
-    def _copies(self, fields: tuple[int, ...], placement: Placement) -> Native:
-        """Plan copies of rows of some fields to their places."""
-        nbytes = np.array([self._row_nbytes[field] for field in fields], dtype=np.int64)
-        sources = address_of(self._memory) + np.array([self._format.offsets[field] for field in fields])
-        # No cache holds rows that lie anywhere: they are asked for ahead.
+        One plan brings all fields but ragged ones, which have places of their own.
+        """
+        together: dict[int, tuple[list[int], int]] = {}  # by a ragged field, or -1: the fields, and how many rows
+        for number in numbers:
+            for target in self.layout.datasets[number][0].targets:
+                key = target.field if self.layout.fields[target.field].kind == "ragged" else -1
+                fields, rows = together.get(key, ([], sys.maxsize))
+                together[key] = [*fields, target.field], min(rows, self.rows[number])
+        copies = []
         may_ask = placement.counts is None
-        is_far = may_ask and bool((nbytes < ASKED_FOR_NBYTES).any()) and self._is_far(placement)
-        is_asked_for = (may_ask & ((nbytes >= ASKED_FOR_NBYTES) | is_far)).astype(np.int64)
         where = placement.rows, placement.lengths, placement.batch, placement.within
-        plan = kernels.plan_memory(sources, nbytes, is_asked_for, self._rows_of(fields), *where)
-        return Native(plan, 0, len(placement), fields, None)
-
-    def _rows_of(self, fields: Sequence[int]) -> int:
-        """Return how many rows there is room for of all these fields."""
-        counts = [
-            count for n, count in self.rows.items() for t in self.layout.datasets[n][0].targets if t.field in fields
-        ]
-        return min(counts)
-
-    def _copying(self, plan: Native, placement: Placement, low: int, high: int) -> Task:
-        """Return the task that copies some of the rows; it keeps the memory, which `trim` may release."""
-        part = plan._replace(first=low, last=high)
-        own = np.array([low]), np.array([high])
-        return Task(shared=placement, own=own, bring=functools.partial(self._copy, part), native=part)
+        for fields, rows in together.values():
+            _, offsets, nbytes = self.destination.of_fields(fields)
+            # No cache holds rows that lie anywhere: they are asked for ahead.
+            is_far = may_ask and self.nbytes > CACHED_NBYTES and bool((nbytes < ASKED_FOR_NBYTES).any())
+            is_far = is_far and not is_ascending(placement.rows)
+            is_asked_for = (may_ask & ((nbytes >= ASKED_FOR_NBYTES) | is_far)).astype(np.int64)
+            plan = kernels.plan_memory(address_of(self._memory) + offsets, nbytes, is_asked_for, rows, *where)
+            copies.append((Native(plan, 0, len(placement), tuple(fields), None), int(nbytes.sum())))
+        return copies
 
     def _copy(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         if tools.land(part, NONE, -1, destination) < part.last:
             raise_if_stopped()
 
-    def _is_far(self, placement: Placement) -> bool:
-        """Return whether no cache holds the rows that come next."""
-        return self.nbytes > CACHED_NBYTES and not is_ascending(placement.rows)
-
     # --- how rows of datasets land, of which those of chunks that were decoded before are here ---
 
     def keeping(self, number: int, place: int) -> Keeping | None:
         """Return what keeps the chunks of a part of a dataset; None if none of them stays here."""
-        filled = self._filled.get((number, place))
+        filled = self._chunks[number].of_part.get(place) if number in self._chunks else None
         if filled is None:
             return None
         part = self.layout.datasets[number][place]
-        return Keeping(part, self.destination, filled, functools.partial(self._copy_wanted, part))
+        return Keeping(part, self.destination, filled, functools.partial(self._copy_wanted, number))
 
-    def _copy_wanted(self, part: DatasetPart, placement: Placement, destination: Destination, tools: Tools) -> None:
-        for fields in self._together([part]):
-            self._copy(self._copies(fields, placement), placement, destination, tools)
+    def _copy_wanted(self, number: int, placement: Placement, destination: Destination, tools: Tools) -> None:
+        for plan, _ in self._copies([number], placement):
+            self._copy(plan, placement, destination, tools)
 
     def way(self, number: int, keep: Keeping, bring: Bringing) -> Way:
         """Return how rows of a part land: from here, or by what brings and keeps those that are missing."""
@@ -173,8 +161,11 @@ def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Kept | None:
 
     # Guarantees: called by any thread; two that begin at once may keep the same rows each.
     """
+    candidates = [*_SHARED]
+    if not (candidates or rows):
+        return None
     named = _named(layout)
-    for kept in _SHARED:
+    for kept in candidates:
         is_alike = kept.layout.datasets is layout.datasets or (named is not None and kept.named == named)
         if (
             is_alike
@@ -211,17 +202,21 @@ class _Chunks:
     """Which chunks of a dataset are there, those of one part behind those of the other."""
 
     def __init__(self, layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> None:
-        is_kept = [is_decoded(part) or is_fetched(layout, part) for part in parts]
-        counts = [max(0, _whole_chunks(part, rows)) * one for part, one in zip(parts, is_kept, strict=True)]
-        # Of each part where its chunks begin in `filled`, its first row, and the rows of a chunk.
-        self._edges = np.append(0, np.cumsum(counts))
-        self._starts = np.array([part.row_start for part in parts])
-        self._lengths = np.array([max(1, part.chunk_rows) for part in parts])
+        # For each part: whether its chunks stay, how many of them, its first row and its rows, the rows of a chunk.
+        columns = np.zeros((5, len(parts)), dtype=np.int64)
+        for k, part in enumerate(parts):
+            stays, chunk_rows, inside = is_decoded(part) or is_fetched(layout, part), max(1, part.chunk_rows), 0
+            if stays:
+                inside = max(0, min(part.rows, rows - part.row_start))
+                inside = -(-inside // chunk_rows) if inside == part.rows else inside // chunk_rows
+            columns[:, k] = stays, inside, part.row_start, part.rows, chunk_rows
+        stays, counts, self._starts, part_rows, self._lengths = columns
+        self._edges = np.append(0, np.cumsum(counts))  # where the chunks of each part begin in `filled`
         self.filled = np.zeros(self._edges[-1], dtype=np.bool_)
-        cuts = enumerate(itertools.pairwise(self._edges.tolist()))
-        self.of_part = {k: self.filled[low:high] for k, (low, high) in cuts if is_kept[k]}
-        # Whether there is room for all of them.
-        self.is_all = bool((np.array(counts) * self._lengths >= [part.rows for part in parts]).all())
+        self.of_part: dict[int, NDArray[np.bool_]] = {}
+        for k in np.flatnonzero(stays).tolist():
+            self.of_part[k] = self.filled[self._edges[k] : self._edges[k + 1]]
+        self.is_all = bool((counts * self._lengths >= part_rows).all())  # whether there is room for all of them
 
     def have(self, rows: Places) -> bool:
         """Return whether the chunks of all these rows are there."""
@@ -231,9 +226,3 @@ class _Chunks:
             if not ((chunk < self._edges[of + 1]).all() and self.filled[chunk].all()):
                 return False
         return True
-
-
-def _whole_chunks(part: DatasetPart, rows: int) -> int:
-    """Return how many of a part's chunks are within the first rows of a dataset."""
-    inside = min(part.rows, rows - part.row_start)
-    return -(-inside // part.chunk_rows) if inside == part.rows else inside // part.chunk_rows

@@ -8,6 +8,7 @@ placed.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import LifoQueue
@@ -178,7 +179,7 @@ class Placement:
 
     def in_chunks(self, part: DatasetPart) -> tuple[Placement, Ints, Ints]:
         """Give ascending rows their numbers inside their chunks; spans are cut where chunks end."""
-        cut = self.cut_every(part.chunk_rows, part.row_start)
+        cut = self if self.counts is None else self.cut_every(part.chunk_rows, part.row_start)
         rows = cut.rows
         inside, most = new_array(len(rows), rows.dtype), 0
         if len(rows):
@@ -218,7 +219,8 @@ class Destination:
         objects: Sequence[dict[int, Any]] = (),
     ) -> Destination:
         """Return memory as the only batch that rows go to."""
-        slots, row_nbytes = np.array([address_of(memory)], dtype=np.int64), tuple(one.placed_nbytes for one in fields)
+        row_nbytes = tuple([one.placed_nbytes for one in fields])
+        slots = np.array([address_of(memory)], dtype=np.int64)
         return cls(slots=slots, format=slot_format, row_nbytes=row_nbytes, objects=objects)
 
     @classmethod
@@ -232,13 +234,9 @@ class Destination:
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
         """Return the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
-        slots, offset = self._begin_of(field)
-        return placement.rows, placement.batch, placement.within, slots, offset, self.row_nbytes[field]
-
-    def _begin_of(self, field: int) -> tuple[NDArray[np.int64], int]:
-        """Return an address for each batch, and where a field begins behind it."""
         ragged = self.ragged.get(field)
-        return (self.slots, self.format.offsets[field]) if ragged is None else (ragged, 0)
+        slots, offset = (self.slots, self.format.offsets[field]) if ragged is None else (ragged, 0)
+        return placement.rows, placement.batch, placement.within, slots, offset, self.row_nbytes[field]
 
     def scatter(self, field: int, placement: Placement, source: int, stride: int, segments: NDArray[np.int64]) -> None:
         """Copy rows, or spans of them, of a field from memory to their places; see `kernels.scatter`."""
@@ -268,10 +266,23 @@ class Destination:
 
     def of_fields(self, fields: Sequence[int]) -> Where:
         """Return where some fields are."""
-        begins = [self._begin_of(field) for field in fields]
-        slots = begins[0][0]  # a ragged field is alone
-        offsets = np.array([offset for _, offset in begins], dtype=np.int64)
-        return slots, offsets, np.array([self.row_nbytes[field] for field in fields], dtype=np.int64)
+        if self.ragged and fields[0] in self.ragged:  # a ragged field is alone
+            return self.ragged[fields[0]], np.zeros(1, np.int64), np.array([self.row_nbytes[fields[0]]], np.int64)
+        offsets, row_nbytes = np.empty(len(fields), np.int64), np.empty(len(fields), np.int64)
+        for k, number in enumerate(fields):
+            offsets[k], row_nbytes[k] = self.format.offsets[number], self.row_nbytes[number]
+        return self.slots, offsets, row_nbytes
+
+
+NOWHERE = Destination(slots=NONE, format=SlotFormat(rows=0, offsets=(), nbytes=0), row_nbytes=())
+"""The destination of rows that go nowhere yet, or no longer."""
+
+
+class OwnScratch(threading.local):
+    """Buffers of each thread."""
+
+    def __init__(self) -> None:
+        self.scratch = DecodeScratch()
 
 
 @dataclass(slots=True)
@@ -289,30 +300,31 @@ class Tools:
     tally: Tally
     decoders: LifoQueue[DecodeScratch] | None = None  # to borrow from; None where a thread decodes with its own
     stop: NDArray[np.int32] = field(default_factory=lambda: GOING_ON)  # (1,): not 0 once nothing more is wanted
-    _borrowed: DecodeScratch | None = field(default=None, init=False)
+    borrowed: DecodeScratch | None = field(default=None, init=False)
 
     @property
     def decoding(self) -> DecodeScratch:
         """Scratch for decoding until the next read; waits while all processors decode."""
         if self.decoders is None:
             return self.scratch
-        if self._borrowed is None:
-            self._borrowed = self.decoders.get()
-        return self._borrowed
+        if self.borrowed is None:
+            self.borrowed = self.decoders.get()
+        return self.borrowed
 
     def give_back(self) -> None:
         """Return borrowed scratch to the other threads."""
-        if self.decoders is not None and self._borrowed is not None:
-            self.decoders.put(self._borrowed)
-            self._borrowed = None
+        if self.decoders is not None and self.borrowed is not None:
+            self.decoders.put(self.borrowed)
+            self.borrowed = None
 
     def land(self, part: Native, at: NDArray[np.int64], descriptor: int, destination: Destination) -> int:
         """Carry out a native plan; return the first unit that was not brought. `at` has their addresses."""
         where = destination.of_fields(part.fields)
-        scratch = self.decoding.native.address
+        scratch = self.scratch if self.decoders is None else self.decoding
         return kernels.land(
-            part.plan, part.first, part.last, descriptor, at, *where, scratch, self.stop, self.tally.native
-        )
+            part.plan, part.first, part.last, descriptor, at, *where, scratch.native.address, self.stop,
+            self.tally.native,
+        )  # fmt: skip
 
     def read(self, file: int, offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
         """Read ranges of a file to scratch, one behind the other; gives the bytes, and where each begins there."""
@@ -373,7 +385,8 @@ class Task:
         try:
             self.bring(self.shared, destination, tools)
         finally:
-            tools.give_back()
+            if tools.borrowed is not None:
+                tools.give_back()
         if self.kept is not None:
             self.kept(None)
 

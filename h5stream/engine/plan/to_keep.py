@@ -45,14 +45,11 @@ def rows_to_keep(
     """
     chosen: dict[int, int] = {}
     for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, (), fetched=fetched):
+        if number in numbers or not row_nbytes:
+            continue
         parts = layout.datasets[number]
         has_images = any(layout.fields[target.field].images is not None for target in parts[0].targets)
-        if (
-            number in numbers
-            or has_images
-            or not row_nbytes
-            or not any(is_decoded(part) or (fetched and is_fetched(layout, part)) for part in parts)
-        ):
+        if has_images or not any(is_decoded(part) or (fetched and is_fetched(layout, part)) for part in parts):
             continue
         fitting = min(wanted, nbytes)
         if fitting and fitting * LEAST_SHARE >= wanted:
@@ -66,25 +63,26 @@ def _sizes(layout: SampleLayout, without: tuple[str, ...], *, fetched: bool = Fa
 
     With `fetched` also those of many objects in stores, each of which would take a request in every epoch.
     """
-    sizes = []
+    sizes, leading = list[tuple[int, int, int]](), layout.leading
     for number, parts in enumerate(layout.datasets):
-        fields = [layout.fields[target.field] for target in parts[0].targets]
-        row_nbytes = sum(field.placed_nbytes for field in fields)
+        row_nbytes, may_stay = 0, not parts[0].along
+        for target in parts[0].targets:
+            field = layout.fields[target.field]
+            row_nbytes += field.placed_nbytes
+            may_stay = may_stay and field.kind not in without and field.dtype.kind != "O"
         # That one of many small files has changed is seen by reading it, which costs a request if it is in a store.
-        files = {part.file: layout.files[part.file] for part in parts} if parts is layout.leading else {}
-        must_be_read = any(
-            isinstance(one, FilesIdentity) and not (fetched and len(one.far) == len(one.sizes))
-            for one in files.values()
-        )
-        without_memory = any(field.kind in without or field.dtype.kind == "O" for field in fields)
-        if not (must_be_read or parts[0].along or without_memory):
+        for part in parts if may_stay and parts is leading else ():
+            file = layout.files[part.file]
+            if isinstance(file, FilesIdentity) and not (fetched and len(file.far) == len(file.sizes)):
+                may_stay = False
+        if may_stay:
             sizes.append((layout.rows_of(number) * row_nbytes, row_nbytes, number))
     return sorted(sizes)
 
 
 def is_decoded(part: DatasetPart) -> bool:
     """Return whether rows of a part have to be decoded."""
-    return part.access in (DECODED, VIA_H5PY) and _comes_whole(part)
+    return part.access in (DECODED, VIA_H5PY) and part.heap is None and part.chunk_rows > 0 and part.rows > 0
 
 
 def is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
@@ -92,16 +90,15 @@ def is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
 
     Those of a large chunk come without the rows beside them, and all of it may be much more than is wanted.
     """
-    is_short = part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES
-    return part.access == DIRECT and layout.is_far and is_short and _comes_whole(part)
-
-
-def _comes_whole(part: DatasetPart) -> bool:
-    return part.heap is None and part.chunk_rows > 0 and part.rows > 0
+    if part.access != DIRECT or part.heap is not None or not (part.chunk_rows > 0 and part.rows > 0):
+        return False
+    return layout.is_far and (part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES)
 
 
 def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
     """Return how so many rows of some datasets are packed."""
-    of_field = {target.field: count for n, count in rows.items() for target in layout.datasets[n][0].targets}
-    each = (field.placed_nbytes * of_field.get(number, 0) for number, field in enumerate(layout.fields))
-    return SlotFormat(layout.rows, *packed(each))
+    nbytes = [0] * len(layout.fields)
+    for number, count in rows.items():
+        for target in layout.datasets[number][0].targets:
+            nbytes[target.field] = layout.fields[target.field].placed_nbytes * count
+    return SlotFormat(layout.rows, *packed(nbytes))

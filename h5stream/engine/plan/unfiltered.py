@@ -30,6 +30,7 @@ from h5stream.engine.plan.tasks import (
     Destination,
     Ints,
     Native,
+    OwnScratch,
     Placement,
     Task,
     Tools,
@@ -301,7 +302,7 @@ class UnfilteredRows:
         """Read rows and put them in their places."""
         read_until_sound(part, tools.sources[self.part.file], destination, tools)
 
-    def read(self, first: int, values: Sequence[Any], source: ByteSource, own: Any) -> bool:
+    def read(self, first: int, values: Sequence[Any], source: ByteSource, own: OwnScratch) -> bool:
         """Read consecutive rows to an array for each field of the layout; return whether all were read."""
         value, done = values[self._fields[0]], 0
         count, descriptor = len(value), descriptor_of(source)
