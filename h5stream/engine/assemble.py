@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,11 +22,6 @@ from h5stream.structure import in_form, with_tensors
 
 _SMALL = {str(one).removeprefix("torch."): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
 """Torch's types by their names, as `h5stream.storage.decode.small_floats` has those that NumPy has not."""
-
-
-def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return the torch dtype for a NumPy dtype, or for the small floats whose bits a dtype holds."""
-    return tensor_of(np.empty(0, dtype=dtype)).dtype
 
 
 def tensor_of(values: NDArray[Any]) -> torch.Tensor:
@@ -138,6 +134,9 @@ class _Filled:
     changed: Changing
 
 
+_ROW_NBYTES = operator.attrgetter("row_nbytes")
+
+
 class Assembler:
     """Makes batches out of slots.
 
@@ -148,15 +147,23 @@ class Assembler:
         # Without users' functions that look up, which other processes may not be able to have.
         self.layout = replace(layout, lookups=(), shape=replace(layout.shape, fields=()))
         self._gives_lists = gives_lists and layout.shape.kind == "tuple"
-        for f in layout.fields:
+        self._dtypes: dict[int, torch.dtype] = {}
+        self._row_nbytes = tuple(map(_ROW_NBYTES, layout.fields))
+        self._own_shapes: list[tuple[int, int]] = []
+        self._changes: tuple[Change | None, ...] = ()
+        self._makers: list[tuple[_Maker, int, FieldLayout]] = []
+        for number, f in enumerate(layout.fields):
             if f.cast is not None and (f.is_listed or not isinstance(f.cast, torch.dtype)):
                 what = "a torch dtype" if not f.is_listed else "nothing for a field that is no tensor"
                 raise OptionError(f"field {f.name!r}: dtype= takes {what}, not {f.cast!r}")
-        self._dtypes = {n: torch_dtype(f.dtype) for n, f in enumerate(layout.fields) if not f.is_listed}
-        self._row_nbytes = tuple(f.row_nbytes for f in layout.fields)
-        self._own_shapes = [(n, f.shapes) for n, f in enumerate(layout.fields) if f.shapes is not None]
-        self._changes = tuple(_change_of(f, self._dtypes.get(n)) for n, f in enumerate(layout.fields))
-        self._makers = [(_maker_of(f), number, f) for number, f in enumerate(layout.fields)]
+            if not f.is_listed:
+                self._dtypes[number] = tensor_of(np.empty(0, dtype=f.dtype)).dtype
+            if f.shapes is not None:
+                self._own_shapes.append((number, f.shapes))
+            changes = f.cast is not None or f.normalize is not None or f.packings
+            self._changes += (_change_of(f, self._dtypes.get(number)) if changes else None,)
+            is_rare = f.is_of_values or f.kind in ("object", "ragged", "bytes")
+            self._makers.append((_maker_of(f) if is_rare else Assembler.tensor, number, f))
 
     @property
     def dtypes(self) -> list[tuple[FieldLayout, torch.dtype]]:
@@ -182,7 +189,9 @@ class Assembler:
         """
         place, device = (memory, None) if within is None else (within, within.device)
         filled = _Filled(memory, place, slot_format, rows, objects, device, changed)
-        values = [make(self, number, f, filled) for make, number, f in self._makers]
+        values = []
+        for make, number, f in self._makers:
+            values.append(make(self, number, f, filled))
         for number, shapes in self._own_shapes:
             sizes = self._numbers(shapes, filled, memory).tolist()
             values[number] = [one[tuple(map(slice, size))] for one, size in zip(values[number], sizes, strict=True)]
@@ -191,7 +200,8 @@ class Assembler:
 
     def tensor(self, number: int, f: FieldLayout, filled: _Filled) -> torch.Tensor:
         """Return the numbers of a field that lives in slots."""
-        return self._numbers(number, filled, filled.place, self._packing(f, filled, filled.place))
+        which = None if f.packed_by is None else self._packing(f, filled, filled.place)
+        return self._numbers(number, filled, filled.place, which)
 
     def _packing(self, f: FieldLayout, filled: _Filled, packed: Memory | torch.Tensor) -> torch.Tensor | None:
         """Return the number of each sample's packing, or None if all samples share one."""

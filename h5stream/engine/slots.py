@@ -55,7 +55,7 @@ class SlotFormat:
     @classmethod
     def for_rows(cls, fields: Sequence[FieldLayout], rows: int) -> SlotFormat:
         """Pack `rows` rows of the fields, in their order, each at an aligned offset."""
-        return cls(rows, *packed(field.row_nbytes * rows for field in fields))
+        return cls(rows, *packed([field.row_nbytes * rows for field in fields]))
 
 
 def packed_closer(memory: Memory, fields: Sequence[FieldLayout], slot_format: SlotFormat, rows: int) -> SlotFormat:

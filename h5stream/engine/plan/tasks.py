@@ -8,6 +8,7 @@ placed.
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,8 @@ Where = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 NONE = np.zeros(0, dtype=np.int64)
 """In place of numbers that are not needed."""
+
+_PLACED_NBYTES = operator.attrgetter("placed_nbytes")
 
 GOING_ON = np.zeros(1, dtype=np.int32)
 """For tasks that nobody stops."""
@@ -219,8 +222,7 @@ class Destination:
         objects: Sequence[dict[int, Any]] = (),
     ) -> Destination:
         """Return memory as the only batch that rows go to."""
-        row_nbytes = tuple([one.placed_nbytes for one in fields])
-        slots = np.array([address_of(memory)], dtype=np.int64)
+        slots, row_nbytes = np.array([address_of(memory)], dtype=np.int64), tuple(map(_PLACED_NBYTES, fields))
         return cls(slots=slots, format=slot_format, row_nbytes=row_nbytes, objects=objects)
 
     @classmethod
@@ -229,7 +231,7 @@ class Destination:
         return cls(
             slots=NONE,
             format=SlotFormat(rows=0, offsets=(0,) * len(fields), nbytes=0),
-            row_nbytes=tuple(one.placed_nbytes for one in fields),
+            row_nbytes=tuple(map(_PLACED_NBYTES, fields)),
         )
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
@@ -266,12 +268,11 @@ class Destination:
 
     def of_fields(self, fields: Sequence[int]) -> Where:
         """Return where some fields are."""
-        if self.ragged and fields[0] in self.ragged:  # a ragged field is alone
-            return self.ragged[fields[0]], np.zeros(1, np.int64), np.array([self.row_nbytes[fields[0]]], np.int64)
         offsets, row_nbytes = np.empty(len(fields), np.int64), np.empty(len(fields), np.int64)
         for k, number in enumerate(fields):
-            offsets[k], row_nbytes[k] = self.format.offsets[number], self.row_nbytes[number]
-        return self.slots, offsets, row_nbytes
+            offsets[k] = 0 if number in self.ragged else self.format.offsets[number]
+            row_nbytes[k] = self.row_nbytes[number]
+        return self.ragged.get(fields[0], self.slots), offsets, row_nbytes  # a ragged field is alone
 
 
 NOWHERE = Destination(slots=NONE, format=SlotFormat(rows=0, offsets=(), nbytes=0), row_nbytes=())

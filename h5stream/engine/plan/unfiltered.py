@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +40,6 @@ from h5stream.engine.plan.tasks import (
 )
 from h5stream.engine.slots import address_of
 from h5stream.errors import SourceError
-from h5stream.order.places import Places
 from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.layout.index import MISSING
 from h5stream.storage.layout.layout import DatasetPart, Target
@@ -58,6 +58,8 @@ READ_COST_NBYTES = 8 * 1024
 """What another read costs, as bytes that could be read meanwhile: for cutting tasks that take alike."""
 
 
+_FIELD, _NUMBER = operator.attrgetter("field"), operator.attrgetter("number")
+
 ATTEMPTS = 10
 """Times that a task is carried out where reads fail and then succeed."""
 
@@ -71,29 +73,22 @@ def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
     most = max(1, EXTENT_NBYTES // stored)
     every = []
     for number_of_piece, piece in enumerate(part.pieces):
-        for first, into, elements in _cut(piece.segments, most):
-            width, repeat = (elements * stored, np.ones_like(elements)) if dense else (leaf.run_nbytes, elements)
-            # Of several runs each row has one element (`opening`), so that none is to be put between another's.
-            for run, offset in enumerate(leaf.offsets):
-                begin, to = first * stored + offset, into * leaf.nbytes + run * leaf.run_nbytes
-                columns = (number_of_piece, begin, to, width, repeat, stored, unit, number)
-                runs = np.empty((len(first), len(columns)), dtype=np.int64)
-                for column, values in enumerate(columns):
-                    runs[:, column] = values
-                every.append(runs)
+        first, into, elements = piece.segments.T
+        if (elements > most).any():  # cut into runs of at most so many
+            counts = -(-elements // most)
+            first, into, elements = np.repeat(piece.segments, counts, axis=0).T
+            done = (np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)) * most
+            first, into, elements = first + done, into + done, np.minimum(most, elements - done)
+        width, repeat = (elements * stored, np.ones_like(elements)) if dense else (leaf.run_nbytes, elements)
+        # Of several runs each row has one element (`opening`), so that none is to be put between another's.
+        for run, offset in enumerate(leaf.offsets):
+            begin, to = first * stored + offset, into * leaf.nbytes + run * leaf.run_nbytes
+            columns = (number_of_piece, begin, to, width, repeat, stored, unit, number)
+            runs = np.empty((len(first), len(columns)), dtype=np.int64)
+            for column, values in enumerate(columns):
+                runs[:, column] = values
+            every.append(runs)
     return np.concatenate(every)
-
-
-def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Cut runs of elements into ones of at most so many; gives columns."""
-    if (segments[:, 2] <= most).all():
-        first, into, elements = segments.T
-        yield first, into, elements
-        return
-    counts = -(-segments[:, 2] // most)
-    first, into, elements = np.repeat(segments, counts, axis=0).T
-    done = (np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)) * most
-    yield first + done, into + done, np.minimum(most, elements - done)
 
 
 def read_until_sound(
@@ -136,9 +131,11 @@ def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
     apart |= np.diff(begins // EXTENT_NBYTES) != 0
     edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(runs)]])
     first, last = edges[:-1], edges[1:]
-    across = np.array([each.number for each in part.pieces], dtype=np.int64)[piece[first]]
     nbytes = np.maximum.reduceat(ends, first) - begins[first]
-    extents = np.stack([across, begins[first], nbytes, first, last], axis=1)
+    extents = np.stack(
+        [np.array([*map(_NUMBER, part.pieces)], dtype=np.int64)[piece[first]], begins[first], nbytes, first, last],
+        axis=1,
+    )
     return np.ascontiguousarray(extents), np.ascontiguousarray(runs[:, 1:])
 
 
@@ -167,7 +164,10 @@ class RowTable:
         """Return the table of a part."""
         index, stride = part.chunk_index, part.pieces[0].row_elements * part.stored_element_nbytes
         extents, runs = _extents_of(part, gap_nbytes)
-        fills = [np.tile(t.fill, max(1, FILL_NBYTES // max(1, t.fill.nbytes))) for t in part.targets]
+        fills, places = [], np.empty((2, len(part.targets)), dtype=np.int64)
+        for k, target in enumerate(part.targets):
+            fills.append(np.tile(target.fill, max(1, FILL_NBYTES // max(1, target.fill.nbytes))))
+            places[:, k] = address_of(fills[k]), fills[k].nbytes
         written = len(index.numbers) == index.chunks
         is_one = written and index.columns == 1 and bool((np.diff(index.offset) == part.chunk_rows * stride).all())
         is_whole = len(runs) == 1 and runs[0, [0, 1, 2, 3, 5]].tolist() == [0, 0, stride, 1, 1]
@@ -180,8 +180,8 @@ class RowTable:
             stride=stride,
             extents=extents,
             runs=runs,
-            fill_places=np.array([address_of(fill) for fill in fills], dtype=np.int64),
-            fill_nbytes=np.array([fill.nbytes for fill in fills], dtype=np.int64),
+            fill_places=places[0],
+            fill_nbytes=places[1],
             room=max(EXTENT_NBYTES, int(extents[:, 2].max())),
             gap_nbytes=gap_nbytes,
             whole_rows=-(-kernels.UNCOPIED_NBYTES // stride) if is_whole else 0,
@@ -193,23 +193,9 @@ class RowTable:
         """Bytes that are read of a row by itself."""
         return int(self.extents[:, 2].sum())
 
-    @property
-    def most_rows(self) -> int:
-        """Consecutive rows that fit in the room to read into."""
-        most = int(self.extents[:, 2].max())
-        return (kernels.room_of_each(len(self.extents), most, self.room) - most) // self.stride + 1
-
-    @property
-    def single_run(self) -> tuple[int, int, int] | None:
-        """The chunk across a row, the first byte and the bytes of a row that is one run in it, if all are written."""
-        is_plain = len(self.runs) == 1 and self.runs[0, 3] == self.runs[0, 5] == 1 and not len(self.numbers)
-        if not is_plain or not len(self.offsets):
-            return None
-        across, begin, nbytes = self.extents[0, :3].tolist()
-        return across, begin, nbytes
-
-    def plan(self, *where: Places) -> kernels.Plan:
-        """Return the native plan of rows: their numbers and lengths, their batches and places."""
+    def plan(self, placement: Placement) -> kernels.Plan:
+        """Return the native plan of rows."""
+        where = placement.rows, placement.lengths, placement.batch, placement.within
         columns = self.numbers, self.offsets, self.across, self.chunk_rows, self.row_start, self.stride
         fills = self.fill_places, self.fill_nbytes
         return kernels.plan_rows(
@@ -235,8 +221,17 @@ class UnfilteredRows:
     ) -> None:
         self.table = table = RowTable.of(part, gap_nbytes)
         self.part, self._has_descriptor, self._keep = part, has_descriptor, keep
-        self._fields = tuple(target.field for target in part.targets)
-        self._most_rows, self._run = table.most_rows, table.single_run
+        self._fields = tuple(map(_FIELD, part.targets))
+        # Bytes that are read of a row by itself, and consecutive rows that fit in the room to read into.
+        nbytes = table.extents[:, 2]
+        most, room = int(nbytes.max()), kernels.room_of_each(len(nbytes), int(nbytes.max()), table.room)
+        self._row_nbytes, self._most_rows = int(nbytes.sum()), (room - most) // table.stride + 1
+        # The chunk across a row, the first byte and the bytes of a row that is one run in it, if all are written.
+        is_run = len(table.runs) == 1 and table.runs[0, 3] == table.runs[0, 5] == 1
+        are_written = not len(table.numbers) and len(table.offsets) > 0
+        self._run: tuple[int, int, int] | None = (
+            tuple(table.extents[0, :3].tolist()) if is_run and are_written else None
+        )
         # If so few bytes of each row are wanted that rows are read one by one, spans are of no use.
         self._takes_spans = has_descriptor and gap_nbytes + int(table.extents[:, 2].min()) >= table.stride
         self._offsets: Any = memoryview(table.offsets)  # type: ignore[arg-type]  # quicker to look into
@@ -253,10 +248,10 @@ class UnfilteredRows:
         table = self.table
         reads, skipped = kernels.count_reads(placement.rows, placement.lengths, table.gap_nbytes // table.stride)
         more = skipped * table.stride + reads * len(table.extents) * READ_COST_NBYTES
-        cost = table.row_nbytes + more // placement.total_rows
+        cost = self._row_nbytes + more // placement.total_rows
         steps = max(1, task_nbytes // max(1, cost))
         if self._has_descriptor:
-            plan = self._plan(placement)
+            plan = table.plan(placement)
             for low in range(0, len(placement), step := placement.step_of(steps)):
                 yield self._part(plan, placement, low, min(low + step, len(placement)))
             return
@@ -270,7 +265,7 @@ class UnfilteredRows:
     def task(self, placement: Placement) -> Task:
         """Return one task for some rows of the part, ascending."""
         placement = self._cut(placement)
-        return self._part(self._plan(placement), placement, 0, len(placement))
+        return self._part(self.table.plan(placement), placement, 0, len(placement))
 
     def _cut(self, placement: Placement) -> Placement:
         """Cut spans at the edges of chunks, and to the size of the buffer unless they are read to their places."""
@@ -278,10 +273,6 @@ class UnfilteredRows:
             return placement.each_row().ascending()
         cut = placement.cut_every(self.table.chunk_rows, self.part.row_start)
         return cut if self.table.whole_rows else cut.cut_every(self._most_rows, self.part.row_start)
-
-    def _plan(self, placement: Placement) -> kernels.Plan:
-        """Return the native plan of rows."""
-        return self.table.plan(placement.rows, placement.lengths, placement.batch, placement.within)
 
     def _part(self, plan: kernels.Plan, placement: Placement, low: int, high: int) -> Task:
         part = Native(plan, low, high, self._fields, self.part.file)
@@ -322,17 +313,16 @@ class UnfilteredRows:
     def _read_spans(
         self, first: int, count: int, values: Sequence[Any], source: ByteSource, scratch: DecodeScratch
     ) -> bool:
-        rows, lengths, zero = np.array([first]), np.array([count]), np.zeros(1, dtype=np.int64)
-        to: tuple[Places, ...] = (rows, lengths, zero, zero)
+        zero = np.zeros(1, dtype=np.int64)
+        placement = Placement(rows=np.array([first]), counts=np.array([count]), batch=zero, within=zero)
         is_one = (first - self.part.row_start) % self.table.chunk_rows + count <= self.table.chunk_rows
         if not (is_one and self._takes_spans and (self.table.whole_rows or count <= self._most_rows)):
-            cut = self._cut(Placement(rows=rows, counts=lengths, batch=zero, within=zero))
-            cut = replace(cut, within=cut.rows - first)
-            to = cut.rows, cut.lengths, cut.batch, cut.within
+            cut = self._cut(placement)
+            placement = replace(cut, within=cut.rows - first)
         offsets = np.array([address_of(values[field]) for field in self._fields])
         row_nbytes = np.array([values[field].nbytes // count for field in self._fields])
         descriptor, counts = descriptor_of(source), np.zeros(kernels.COUNTS, dtype=np.int64)
-        plan, count = self.table.plan(*to), len(to[0])
+        plan, count = self.table.plan(placement), len(placement)
         where = zero, offsets, row_nbytes
         address = scratch.native.address
         return kernels.land(plan, 0, count, descriptor.number, NONE, *where, address, GOING_ON, counts) == count
