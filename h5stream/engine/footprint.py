@@ -20,8 +20,9 @@ from h5stream.base import limits
 from h5stream.base.names import Names
 from h5stream.base.texts import as_bytes
 from h5stream.engine.kinds.ragged import PADDING_SHARE, SHARES_NBYTES
+from h5stream.engine.plan.kept import format_of, is_decoded
 from h5stream.engine.plan.tasks import TASK_NBYTES
-from h5stream.engine.plan.to_keep import GATHERED_NBYTES, datasets_to_keep, format_of, is_decoded, rows_to_keep
+from h5stream.engine.plan.to_keep import GATHERED_NBYTES, datasets_to_keep, rows_to_keep
 from h5stream.engine.plan.unfiltered import RowTable
 from h5stream.engine.slots import PAGE_NBYTES, packed
 from h5stream.errors import BudgetError, OptionError

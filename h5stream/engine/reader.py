@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextvars
 import functools
 import threading
@@ -17,15 +16,16 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.base import limits
-from h5stream.engine.assemble import tensor_of
 from h5stream.engine.counters import Tally
 from h5stream.engine.kinds.encoded import EncodedRows, padded_bytes
 from h5stream.engine.kinds.heap import HeapRows
 from h5stream.engine.kinds.ragged import RaggedMemory, lend
 from h5stream.engine.kinds.samples import OtherKinds
-from h5stream.engine.plan.chunks import ChunkFields, plan_chunks, plan_through_h5py
+from h5stream.engine.plan.chunks import ChunkFields, plan_chunks
+from h5stream.engine.plan.decoding import plan_through_h5py
 from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.kept import Kept, keeping_of
+from h5stream.engine.plan.single_rows import SingleRows
 from h5stream.engine.plan.tasks import (
     GOING_ON,
     TASK_NBYTES,
@@ -44,7 +44,7 @@ from h5stream.order.places import Places, narrowed
 from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
-from h5stream.storage.source.identity import ByteSource, SourceIdentity
+from h5stream.storage.source.identity import ByteSource
 from h5stream.storage.source.remote import READERS
 from h5stream.storage.source.stores import cancelled_on_exit, raise_if_stopped
 
@@ -133,9 +133,7 @@ class RowReader:
             is_unfiltered = is_unfiltered and not field.images
             are_simple = are_simple and field.kind == "array" and field.is_as_stored
         self._unfiltered = is_unfiltered
-        self._reads_singly = is_unfiltered and are_simple and has_rows
-        # By part, as they are asked for: files of very many groups have a part for each.
-        self._singly: dict[int, tuple[list[UnfilteredRows], list[SourceIdentity]]] = {}
+        self._single = SingleRows(layout, self.sources) if is_unfiltered and are_simple and has_rows else None
         self.ragged_memory = RaggedMemory()
         self._kinds = None if is_plain else OtherKinds(layout, self.sources, self._datasets)
         self.acceptance = None if self._kinds is None else self._kinds.acceptance_of(self._carry_out)
@@ -341,30 +339,6 @@ class RowReader:
                     thread.join()
             failed.clear()  # each knows the frames it came through, and those know all of them
 
-    # --- single rows: a plan, a slot and a batch around one cost ten times what reading it does ---
-
-    def _ways_singly(self, part: int) -> tuple[list[UnfilteredRows], list[SourceIdentity]]:
-        """Return the readers of single rows for a part of each dataset, and their files."""
-        if (reading := self._singly.get(part)) is None:
-            ways = [cast(UnfilteredRows, self._way(number, part)) for number in range(len(self.layout.datasets))]
-            reading = ways, [self.layout.files[file] for file in {way.part.file for way in ways}]
-            self._singly[part] = reading
-        return reading
-
     def single(self, first: int, count: int = 0) -> list[torch.Tensor] | None:
         """Read one or `count` rows to a tensor for each field; None if they need more than that, or fail."""
-        layout = self.layout
-        place = bisect.bisect_right(layout.file_starts, first) - 1
-        if not self._reads_singly or (count and first + count > layout.file_starts[place + 1]):
-            return None
-        ways, files = self._ways_singly(place)
-        values = [np.empty((count or 1, *field.row_shape), field.dtype) for field in layout.fields]
-        for way in ways:
-            try:
-                if not way.read(first, values, self.sources[way.part.file], self.own):
-                    return None  # the ordinary way says why, or gets over it
-            except OSError:
-                return None
-        for identity in files:
-            identity.check_unchanged()
-        return [tensor_of(value if count else value.reshape(value.shape[1:])) for value in values]
+        return None if self._single is None else self._single.read(first, count, self.own)

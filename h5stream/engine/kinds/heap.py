@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.assemble import object_value
 from h5stream.engine.counters import clock
+from h5stream.engine.kinds.values import object_value
 from h5stream.engine.plan.tasks import (
     NONE,
     TASK_NBYTES,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,27 +14,23 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
+from h5stream.engine.plan.decoding import decoded, kind_of, renumbered
 from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.tasks import (
     NONE,
     TASK_NBYTES,
-    Bytes,
     Destination,
     Ints,
     Native,
     Placement,
     Task,
     Tools,
-    chunk_by_chunk,
     cut_by,
 )
 from h5stream.engine.slots import address_of
-from h5stream.errors import CorruptChunkError
 from h5stream.storage.decode.columns import ColumnPiece
-from h5stream.storage.decode.filters import DecodeError, NotAskedError
-from h5stream.storage.file.h5py_reader import chunk_box
-from h5stream.storage.layout.index import MISSING, ChunkIndex
-from h5stream.storage.layout.layout import DIRECT, DatasetPart, FieldLayout
+from h5stream.storage.layout.index import MISSING
+from h5stream.storage.layout.layout import DIRECT, DatasetPart
 from h5stream.storage.source.stores import raise_if_stopped
 
 FUSED_NBYTES = (2, 4, 8)
@@ -76,7 +70,7 @@ class ChunkFields:
             fill = target.fill if moved is None else renumbered(target.fill, leaf.dtype, moved)
             fills.append(np.tile(fill, max(1, FILL_NBYTES // max(1, fill.nbytes))))
             fill_ends.append(fill_ends[-1] + fills[-1].nbytes)
-            programs.append((leaf.nbytes, leaf.is_whole, may_fuse, 0 if moved is None else _kind_of(leaf.dtype)))
+            programs.append((leaf.nbytes, leaf.is_whole, may_fuse, 0 if moved is None else kind_of(leaf.dtype)))
             places.append(leaf.places)
         segments, ends, row_elements = [], [0], []
         for piece in pieces:
@@ -102,20 +96,6 @@ class ChunkFields:
 _ADDRESS, _NUMBER = operator.attrgetter("address"), operator.attrgetter("number")
 
 _NO_AXES = np.zeros((0, 0), dtype=np.int64)
-
-
-def _kind_of(dtype: np.dtype[np.generic]) -> int:
-    """Return the bytes of column numbers that others take the place of, below 0 for those without a sign."""
-    return -dtype.itemsize if dtype.kind == "u" else dtype.itemsize
-
-
-def renumbered(data: Bytes, dtype: np.dtype[np.generic], moved: Ints | None) -> Bytes:
-    """Return column numbers of a sparse matrix with others in their place; those that it does not have stay wrong."""
-    if moved is None:
-        return data
-    numbers = data.copy()
-    kernels.renumber(numbers, _kind_of(dtype), moved)
-    return numbers
 
 
 class BoxesInChunks(NamedTuple):
@@ -266,7 +246,7 @@ class ChunkPlan:
                 return
             raise_if_stopped()
         since = clock()
-        data, shuffled = self.decode(k, stored, tools)
+        data, shuffled = decoded(self.part, int(table.number[k]), int(table.entry[k]), stored, tools)
         since = tools.tally.decoded(since, data.nbytes)
         where = destination.of_fields(self.fields.fields)
         kernels.land_decoded(self.made, k, data, shuffled, *where, tools.decoding.native.address)
@@ -292,53 +272,6 @@ class ChunkPlan:
             low, high = int(edges[groups.start]), int(edges[groups.stop])
             here = slice(low - start, high - start)
             yield first + low, first + high, address_of(data) + inside[here] + places[group[here] - groups.start]
-
-    def decode(self, k: int, stored: Bytes, tools: Tools) -> tuple[Bytes, int]:
-        """Decode chunk `k`; return its bytes, and the element size of a byte shuffle still to be undone, or 0."""
-        part, entry = self.part, self.table.entry[k : k + 1]
-        mask = int(part.chunk_index.filter_mask[entry[0]])
-        if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(entry)[0]:
-            return tools.h5py.chunk(part, int(self.table.number[k])), 0
-        if not part.pipeline.filters and stored.nbytes == self._nbytes_inside(k) < part.chunk_nbytes:
-            whole = tools.decoding.buffer("whole", part.chunk_nbytes)  # it ends with the dataset
-            whole[: stored.nbytes], whole[stored.nbytes :] = stored, 0
-            return whole, 0
-        try:
-            return part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.decoding)
-        except DecodeError as error:
-            return self.ask_h5py(k, error, tools), 0
-
-    def _nbytes_inside(self, k: int) -> int:
-        """Return the bytes that a chunk has of the dataset's elements."""
-        part, number = self.part, int(self.table.number[k])
-        if part.objects:
-            part, number = part.in_object(number)
-        index = part.chunk_index
-        count = chunk_box(index.shape, index.chunk_shape, index.coordinates(number))
-        return math.prod(count) * part.stored_element_nbytes
-
-    def ask_h5py(self, k: int, error: DecodeError, tools: Tools) -> Bytes:
-        """Read bytes that do not decode here with libhdf5, which decides whether they are corrupt."""
-        part, index = self.part, self.part.chunk_index
-        number, entry = int(self.table.number[k]), int(self.table.entry[k])
-        identity, offset = tools.sources[part.file].identity.at(int(index.offset[entry]))
-        identity.check_unchanged()
-        if not isinstance(error, NotAskedError):
-            with contextlib.suppress(CorruptChunkError):
-                return tools.h5py.chunk(part, number)
-        nbytes = int(index.nbytes[entry])
-        if part.objects:
-            part, number = part.in_object(number)
-            index = part.chunk_index
-        chunk = index.coordinates(number)
-        raise CorruptChunkError(
-            f"{identity.path!r}, dataset {part.path!r}: chunk {chunk} at byte {offset} "
-            f"({nbytes} bytes) is corrupt: {error}. Copy the file again from its source.",
-            file=identity.path,
-            field=part.path,
-            chunk=chunk,
-            byte_offset=offset,
-        ) from error
 
 
 def _kept(fields: ChunkFields, table: ChunkTable, keep: Keeping) -> tuple[Ints, Ints, Ints, int, NDArray[np.bool_]]:
@@ -412,15 +345,6 @@ def plan_chunks(
         yield plan.task(first, last)
 
 
-def looked_up(index: ChunkIndex, number: Ints) -> tuple[Ints, Ints, Ints]:
-    """Find chunks by their numbers: the entry of each in the index, where its bytes begin in the file, how many."""
-    entry = index.find(number)
-    stored = entry != MISSING
-    offset, nbytes = np.full(len(entry), MISSING), np.zeros(len(entry), dtype=np.int64)
-    offset[stored], nbytes[stored] = index.offset[entry[stored]], index.nbytes[entry[stored]]
-    return entry, offset, nbytes
-
-
 def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:
     """Group neighboring chunks so that one read brings them; chunks that were never written are left out.
 
@@ -439,48 +363,3 @@ def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:
 def _gaps(offset: Ints, nbytes: Ints) -> Ints:
     """Return the bytes between each chunk and the next, -1 after one that has none in the file."""
     return np.where(offset[:-1] == MISSING, -1, offset[1:] - (offset[:-1] + nbytes[:-1]))
-
-
-# --- what h5stream cannot decode is read through h5py, under its lock -------------------------------------------
-
-
-def plan_through_h5py(
-    part: DatasetPart,
-    fields: tuple[FieldLayout, ...],
-    keep: Keeping | None,
-    placement: Placement,
-    task_nbytes: int,
-    missing: NDArray[np.bool_] | None = None,
-) -> Iterator[Task]:
-    """Cut rows of a part that h5py reads, ascending, into tasks of whole chunks and about as many bytes."""
-
-    def read(placement: Placement, destination: Destination, tools: Tools) -> None:
-        """Read the rows of one chunk after the other, from the first that is wanted to the last, and scatter them."""
-        _, edges, _ = placement.in_chunks(part)
-        for low, high in itertools.pairwise(edges.tolist()):
-            raise_if_stopped()
-            wanted = placement[low:high]
-            first, last = int(wanted.rows[0]), int(wanted.rows[-1])
-            since = clock()
-            rows = tools.h5py.rows(part, first - part.row_start, last - first + 1)
-            since = tools.tally.via_h5py(since, rows.nbytes)
-            for target in part.targets:
-                layout, values = fields[target.field], target.taken(rows)
-                if layout.dtype.kind == "O":
-                    destination.put(target.field, wanted, (values[row - first] for row in wanted.rows.tolist()))
-                    continue
-                dense = np.ascontiguousarray(values, dtype=layout.dtype).reshape(-1).view(np.uint8)
-                dense = renumbered(dense, layout.dtype, part.moved)
-                inside = replace(wanted, rows=wanted.rows - first)
-                destination.scatter_whole(target.field, inside, dense, layout.placed_nbytes)
-            tools.tally.scattered(since)
-
-    placement = placement.each_row().ascending()
-    _, edges, chunks = placement.in_chunks(part)
-    if keep is not None and missing is not None:
-        yield from keep.tasks(read, placement, edges, chunks, missing)
-        return
-    spans = placement.rows[edges[1:] - 1].astype(np.int64) - placement.rows[edges[:-1]] + 1
-    for cut in cut_by(np.maximum(1, spans * part.stored_row_nbytes), min(task_nbytes, TASK_NBYTES)):
-        of_task = placement[int(edges[cut.start]) : int(edges[cut.stop])]
-        yield Task(shared=of_task, bring=read, apart=functools.partial(chunk_by_chunk, part=part))

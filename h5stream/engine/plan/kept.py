@@ -20,11 +20,11 @@ from h5stream.base.leases import Living
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.tasks import NONE, Bringing, Destination, Native, Placement, Task, Tools, Way
-from h5stream.engine.plan.to_keep import format_of, is_decoded, is_fetched
-from h5stream.engine.slots import address_of, map_memory
+from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
 from h5stream.order.places import Places, is_ascending, pieces
 from h5stream.storage.decode.small_floats import shown
-from h5stream.storage.layout.layout import DatasetPart, SampleLayout
+from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.source.remote import GAP_NBYTES
 from h5stream.storage.source.stores import raise_if_stopped
 
 LEAST_TASK_NBYTES = 2 * 1024 * 1024
@@ -35,6 +35,30 @@ CACHED_NBYTES = 8 * 1024 * 1024
 """Rows of this many bytes are asked for ahead in any order, shorter ones where they are not ascending and all of them
 take more than a cache holds. Rows of 8 bytes, two threads, 256 MiB, nanoseconds: ascending 4.8 in place of 2.5, in
 random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."""
+
+
+def is_decoded(part: DatasetPart) -> bool:
+    """Return whether rows of a part have to be decoded."""
+    return part.access in (DECODED, VIA_H5PY) and part.heap is None and part.chunk_rows > 0 and part.rows > 0
+
+
+def is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
+    """Return whether rows of a part have to be fetched from a store.
+
+    Those of a large chunk come without the rows beside them, and all of it may be much more than is wanted.
+    """
+    if part.access != DIRECT or part.heap is not None or not (part.chunk_rows > 0 and part.rows > 0):
+        return False
+    return layout.is_far and (part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES)
+
+
+def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
+    """Return how so many rows of some datasets are packed."""
+    nbytes = [0] * len(layout.fields)
+    for number, count in rows.items():
+        for target in layout.datasets[number][0].targets:
+            nbytes[target.field] = layout.fields[target.field].placed_nbytes * count
+    return SlotFormat(layout.rows, *packed(nbytes))
 
 
 class Kept:

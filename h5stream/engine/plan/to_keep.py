@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from h5stream.engine.slots import SlotFormat, packed
-from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.engine.plan.kept import is_decoded, is_fetched
+from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.source.local import FilesIdentity
-from h5stream.storage.source.remote import GAP_NBYTES
 
 KEEP_NBYTES = 16 * 1024 * 1024
 KEEP_SHARE = 8
@@ -78,27 +75,3 @@ def _sizes(layout: SampleLayout, without: tuple[str, ...], *, fetched: bool = Fa
         if may_stay:
             sizes.append((layout.rows_of(number) * row_nbytes, row_nbytes, number))
     return sorted(sizes)
-
-
-def is_decoded(part: DatasetPart) -> bool:
-    """Return whether rows of a part have to be decoded."""
-    return part.access in (DECODED, VIA_H5PY) and part.heap is None and part.chunk_rows > 0 and part.rows > 0
-
-
-def is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
-    """Return whether rows of a part have to be fetched from a store.
-
-    Those of a large chunk come without the rows beside them, and all of it may be much more than is wanted.
-    """
-    if part.access != DIRECT or part.heap is not None or not (part.chunk_rows > 0 and part.rows > 0):
-        return False
-    return layout.is_far and (part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES)
-
-
-def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
-    """Return how so many rows of some datasets are packed."""
-    nbytes = [0] * len(layout.fields)
-    for number, count in rows.items():
-        for target in layout.datasets[number][0].targets:
-            nbytes[target.field] = layout.fields[target.field].placed_nbytes * count
-    return SlotFormat(layout.rows, *packed(nbytes))

@@ -14,10 +14,8 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +24,10 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.tasks import (
-    GOING_ON,
     NONE,
     Destination,
     Ints,
     Native,
-    OwnScratch,
     Placement,
     Task,
     Tools,
@@ -40,7 +36,6 @@ from h5stream.engine.plan.tasks import (
 )
 from h5stream.engine.slots import address_of
 from h5stream.errors import SourceError
-from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.layout.index import MISSING
 from h5stream.storage.layout.layout import DatasetPart, Target
 from h5stream.storage.source.identity import ByteSource
@@ -132,10 +127,8 @@ def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
     edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(runs)]])
     first, last = edges[:-1], edges[1:]
     nbytes = np.maximum.reduceat(ends, first) - begins[first]
-    extents = np.stack(
-        [np.array([*map(_NUMBER, part.pieces)], dtype=np.int64)[piece[first]], begins[first], nbytes, first, last],
-        axis=1,
-    )
+    across = np.array([*map(_NUMBER, part.pieces)], dtype=np.int64)[piece[first]]
+    extents = np.stack([across, begins[first], nbytes, first, last], axis=1)
     return np.ascontiguousarray(extents), np.ascontiguousarray(runs[:, 1:])
 
 
@@ -221,26 +214,19 @@ class UnfilteredRows:
     ) -> None:
         self.table = table = RowTable.of(part, gap_nbytes)
         self.part, self._has_descriptor, self._keep = part, has_descriptor, keep
-        self._fields = tuple(map(_FIELD, part.targets))
+        self.fields = tuple(map(_FIELD, part.targets))
         # Bytes that are read of a row by itself, and consecutive rows that fit in the room to read into.
         nbytes = table.extents[:, 2]
         most, room = int(nbytes.max()), kernels.room_of_each(len(nbytes), int(nbytes.max()), table.room)
-        self._row_nbytes, self._most_rows = int(nbytes.sum()), (room - most) // table.stride + 1
-        # The chunk across a row, the first byte and the bytes of a row that is one run in it, if all are written.
-        is_run = len(table.runs) == 1 and table.runs[0, 3] == table.runs[0, 5] == 1
-        are_written = not len(table.numbers) and len(table.offsets) > 0
-        self._run: tuple[int, int, int] | None = (
-            tuple(table.extents[0, :3].tolist()) if is_run and are_written else None
-        )
+        self._row_nbytes, self.most_rows = int(nbytes.sum()), (room - most) // table.stride + 1
         # If so few bytes of each row are wanted that rows are read one by one, spans are of no use.
-        self._takes_spans = has_descriptor and gap_nbytes + int(table.extents[:, 2].min()) >= table.stride
-        self._offsets: Any = memoryview(table.offsets)  # type: ignore[arg-type]  # quicker to look into
+        self.takes_spans = has_descriptor and gap_nbytes + int(table.extents[:, 2].min()) >= table.stride
 
     def __call__(
         self, placement: Placement, task_nbytes: int, missing: NDArray[np.bool_] | None = None, /
     ) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        placement = self._cut(placement)
+        placement = self.cut(placement)
         if self._keep is not None and missing is not None:
             _, edges, chunks = placement.in_chunks(self.part)
             yield from self._keep.tasks(self._read_stretches, placement, edges, chunks, missing)
@@ -264,18 +250,18 @@ class UnfilteredRows:
 
     def task(self, placement: Placement) -> Task:
         """Return one task for some rows of the part, ascending."""
-        placement = self._cut(placement)
+        placement = self.cut(placement)
         return self._part(self.table.plan(placement), placement, 0, len(placement))
 
-    def _cut(self, placement: Placement) -> Placement:
+    def cut(self, placement: Placement) -> Placement:
         """Cut spans at the edges of chunks, and to the size of the buffer unless they are read to their places."""
-        if not self._takes_spans:
+        if not self.takes_spans:
             return placement.each_row().ascending()
         cut = placement.cut_every(self.table.chunk_rows, self.part.row_start)
-        return cut if self.table.whole_rows else cut.cut_every(self._most_rows, self.part.row_start)
+        return cut if self.table.whole_rows else cut.cut_every(self.most_rows, self.part.row_start)
 
     def _part(self, plan: kernels.Plan, placement: Placement, low: int, high: int) -> Task:
-        part = Native(plan, low, high, self._fields, self.part.file)
+        part = Native(plan, low, high, self.fields, self.part.file)
         return Task(
             shared=placement,
             own=(np.array([low]), np.array([high])),
@@ -292,40 +278,6 @@ class UnfilteredRows:
     def _read(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and put them in their places."""
         read_until_sound(part, tools.sources[self.part.file], destination, tools)
-
-    def read(self, first: int, values: Sequence[Any], source: ByteSource, own: OwnScratch) -> bool:
-        """Read consecutive rows to an array for each field of the layout; return whether all were read."""
-        value, done = values[self._fields[0]], 0
-        count, descriptor = len(value), descriptor_of(source)
-        table = self.table
-        chunk, inside = divmod(first - table.row_start, table.chunk_rows)
-        if self._run is None or (count > 1 and not table.whole_rows):
-            return self._read_spans(first, count, values, source, own.scratch)
-        across, begin, nbytes = self._run
-        while done < count:
-            rows = min(count - done, table.chunk_rows - inside)
-            at = self._offsets[chunk * table.across + across] + inside * table.stride + begin
-            if os.preadv(descriptor.number, [value[done : done + rows]], at) != rows * nbytes:
-                return False
-            chunk, inside, done = chunk + 1, 0, done + rows
-        return True
-
-    def _read_spans(
-        self, first: int, count: int, values: Sequence[Any], source: ByteSource, scratch: DecodeScratch
-    ) -> bool:
-        zero = np.zeros(1, dtype=np.int64)
-        placement = Placement(rows=np.array([first]), counts=np.array([count]), batch=zero, within=zero)
-        is_one = (first - self.part.row_start) % self.table.chunk_rows + count <= self.table.chunk_rows
-        if not (is_one and self._takes_spans and (self.table.whole_rows or count <= self._most_rows)):
-            cut = self._cut(placement)
-            placement = replace(cut, within=cut.rows - first)
-        offsets = np.array([address_of(values[field]) for field in self._fields])
-        row_nbytes = np.array([values[field].nbytes // count for field in self._fields])
-        descriptor, counts = descriptor_of(source), np.zeros(kernels.COUNTS, dtype=np.int64)
-        plan, count = self.table.plan(placement), len(placement)
-        where = zero, offsets, row_nbytes
-        address = scratch.native.address
-        return kernels.land(plan, 0, count, descriptor.number, NONE, *where, address, GOING_ON, counts) == count
 
     def _read_stretches(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read the wanted bytes of neighboring rows of a chunk together, and put them in their places."""
@@ -359,6 +311,6 @@ class UnfilteredRows:
                 cuts = zip(low.tolist(), high.tolist(), at.tolist(), strict=True)
                 groups = [(placement[first:last], where, table.stride) for first, last, where in cuts]
             for spans, where, stride in groups:
-                begins, to = np.array([where], dtype=np.int64), destination.of_each(self._fields, spans)
+                begins, to = np.array([where], dtype=np.int64), destination.of_each(self.fields, spans)
                 kernels.place_rows(begins, stride, extent[None], table.runs, table.fill_places, table.fill_nbytes, *to)
             tools.tally.scattered(began)
