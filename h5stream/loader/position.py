@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from h5stream.dataset.dataset import H5Dataset
-from h5stream.engine.footprint import LimitedField, Sizing
+from h5stream.engine.sizing import LimitedField, Sizing
 from h5stream.errors import OptionError, StateError
 from h5stream.loader.arguments import DrawnSeed, current_ranks
 from h5stream.loader.draws import SizedBatches, epoch_draws
