@@ -23,6 +23,7 @@ from h5stream.engine.kinds.ragged import RaggedMemory, lend
 from h5stream.engine.kinds.samples import OtherKinds
 from h5stream.engine.plan.chunks import ChunkFields, plan_chunks
 from h5stream.engine.plan.decoding import plan_through_h5py
+from h5stream.engine.plan.far import FarRows
 from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.kept import Kept, keeping_of
 from h5stream.engine.plan.single_rows import SingleRows
@@ -91,7 +92,8 @@ def bringing_of(
     if part.access == VIA_H5PY:
         return functools.partial(plan_through_h5py, part, fields, keep)
     if part.access == DIRECT:
-        return UnfilteredRows(part, source.gap_nbytes, source.has_descriptor, keep)
+        is_near = source.has_descriptor and keep is None
+        return UnfilteredRows(part, source.gap_nbytes) if is_near else FarRows(part, source, keep)
     return functools.partial(plan_chunks, part, ChunkFields(part), source.gap_nbytes, keep)
 
 

@@ -15,17 +15,16 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.plan.decoding import decoded, kind_of, renumbered
+from h5stream.engine.plan.far import read_chunks
 from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.tasks import (
     NONE,
-    TASK_NBYTES,
     Destination,
     Ints,
     Native,
     Placement,
     Task,
     Tools,
-    cut_by,
 )
 from h5stream.engine.slots import address_of
 from h5stream.storage.decode.columns import ColumnPiece
@@ -218,8 +217,9 @@ class ChunkPlan:
         """Land some chunks: one call, which is begun anew behind each chunk that it cannot bring."""
         descriptor = tools.sources[self.part.file].descriptor()
         if descriptor is None:
-            for start, stop, at in self._read(first, last, tools):
-                self._land_range(start, stop, -1, at, destination, tools)
+            offset, nbytes = self.table.offset[first:last], self.table.nbytes[first:last]
+            for start, stop, at in read_chunks(self.part.file, offset, nbytes, self.most_gap, tools):
+                self._land_range(first + start, first + stop, -1, at, destination, tools)
             return
         self._land_range(first, last, descriptor.number, NONE, destination, tools)
 
@@ -251,27 +251,6 @@ class ChunkPlan:
         where = destination.of_fields(self.fields.fields)
         kernels.land_decoded(self.made, k, data, shuffled, *where, tools.decoding.native.address)
         tools.tally.scattered(since)
-
-    def _read(self, first: int, last: int, tools: Tools) -> Iterator[tuple[int, int, Ints]]:
-        """Read chunks from a source without a descriptor, such as an object in a store; yield them by address.
-
-        No address outlasts the next read.
-        """
-        table, file = self.table.some(slice(first, last)), self.part.file
-        edges = group_edges(table.offset, table.nbytes, self.most_gap)
-        begins, ends, start = edges[:-1], edges[1:] - 1, int(edges[0])
-        if start:  # never written
-            yield first, first + start, np.zeros(start, dtype=np.int64)
-        offsets = table.offset[begins]
-        nbytes = table.offset[ends] + table.nbytes[ends] - offsets
-        group = np.repeat(np.arange(len(ends)), ends + 1 - begins)
-        inside = table.offset[start:] - offsets[group]
-        for groups in cut_by(nbytes, TASK_NBYTES) if len(ends) else ():
-            raise_if_stopped()
-            data, places = tools.read(file, offsets[groups], nbytes[groups])
-            low, high = int(edges[groups.start]), int(edges[groups.stop])
-            here = slice(low - start, high - start)
-            yield first + low, first + high, address_of(data) + inside[here] + places[group[here] - groups.start]
 
 
 def _kept(fields: ChunkFields, table: ChunkTable, keep: Keeping) -> tuple[Ints, Ints, Ints, int, NDArray[np.bool_]]:
@@ -343,23 +322,3 @@ def plan_chunks(
     plan = ChunkPlan.of(part, fields, ChunkTable(*columns), shared, most_gap, keep=keep)
     for first, last in itertools.pairwise(cuts[: count + 1].tolist()):
         yield plan.task(first, last)
-
-
-def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:
-    """Group neighboring chunks so that one read brings them; chunks that were never written are left out.
-
-    No group has many more bytes than scratch is counted for, however many chunks lie side by side.
-    """
-    first = int(np.searchsorted(offset, MISSING, side="right"))
-    if first == len(offset):
-        return np.array([first])
-    gap = _gaps(offset, nbytes)[first:]
-    apart = (gap < 0) | (gap > most_gap)
-    span = nbytes[first:] + np.append(0, np.where(apart, 0, gap))
-    apart[[cut.start - 1 for cut in cut_by(span, TASK_NBYTES)][1:]] = True
-    return np.concatenate([[first], np.flatnonzero(apart) + first + 1, [len(offset)]])
-
-
-def _gaps(offset: Ints, nbytes: Ints) -> Ints:
-    """Return the bytes between each chunk and the next, -1 after one that has none in the file."""
-    return np.where(offset[:-1] == MISSING, -1, offset[1:] - (offset[:-1] + nbytes[:-1]))

@@ -12,17 +12,14 @@ have no descriptor that a kernel could read from; for them each read is planned,
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.counters import clock
-from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.tasks import (
     NONE,
     Destination,
@@ -36,7 +33,6 @@ from h5stream.engine.plan.tasks import (
 )
 from h5stream.engine.slots import address_of
 from h5stream.errors import SourceError
-from h5stream.storage.layout.index import MISSING
 from h5stream.storage.layout.layout import DatasetPart, Target
 from h5stream.storage.source.identity import ByteSource
 from h5stream.storage.source.local import LOCAL_GAP_NBYTES
@@ -210,10 +206,9 @@ class UnfilteredRows:
         part: DatasetPart,
         gap_nbytes: int = LOCAL_GAP_NBYTES,
         has_descriptor: bool = True,
-        keep: Keeping | None = None,
     ) -> None:
         self.table = table = RowTable.of(part, gap_nbytes)
-        self.part, self._has_descriptor, self._keep = part, has_descriptor, keep
+        self.part = part
         self.fields = tuple(map(_FIELD, part.targets))
         # Bytes that are read of a row by itself, and consecutive rows that fit in the room to read into.
         nbytes = table.extents[:, 2]
@@ -227,26 +222,17 @@ class UnfilteredRows:
     ) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         placement = self.cut(placement)
-        if self._keep is not None and missing is not None:
-            _, edges, chunks = placement.in_chunks(self.part)
-            yield from self._keep.tasks(self._read_stretches, placement, edges, chunks, missing)
-            return
+        plan, step = self.table.plan(placement), placement.step_of(self.rows_at_once(placement, task_nbytes))
+        for low in range(0, len(placement), step):
+            yield self._part(plan, placement, low, min(low + step, len(placement)))
+
+    def rows_at_once(self, placement: Placement, task_nbytes: int) -> int:
+        """Return how many rows take about as long as so many bytes; those that are skipped, and reads, cost as well."""
         table = self.table
         reads, skipped = kernels.count_reads(placement.rows, placement.lengths, table.gap_nbytes // table.stride)
         more = skipped * table.stride + reads * len(table.extents) * READ_COST_NBYTES
         cost = self._row_nbytes + more // placement.total_rows
-        steps = max(1, task_nbytes // max(1, cost))
-        if self._has_descriptor:
-            plan = table.plan(placement)
-            for low in range(0, len(placement), step := placement.step_of(steps)):
-                yield self._part(plan, placement, low, min(low + step, len(placement)))
-            return
-        # What is far is asked for once: all places of a row are one task's.
-        edges = placement.row_edges()
-        begins = edges[np.searchsorted(edges, np.arange(0, len(placement), steps))]
-        for low, high in itertools.pairwise(np.unique(np.append(begins, len(placement))).tolist()):
-            span = placement[low:high]
-            yield Task(shared=span, bring=self._read_stretches, apart=functools.partial(chunk_by_chunk, part=self.part))
+        return max(1, task_nbytes // max(1, cost))
 
     def task(self, placement: Placement) -> Task:
         """Return one task for some rows of the part, ascending."""
@@ -278,39 +264,3 @@ class UnfilteredRows:
     def _read(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and put them in their places."""
         read_until_sound(part, tools.sources[self.part.file], destination, tools)
-
-    def _read_stretches(self, placement: Placement, destination: Destination, tools: Tools) -> None:
-        """Read the wanted bytes of neighboring rows of a chunk together, and put them in their places."""
-        part, index, table = self.part, self.part.chunk_index, self.table
-        rows = placement.rows.astype(np.int64) - part.row_start
-        chunk, inside = np.divmod(rows, part.chunk_rows)
-        for extent in table.extents:
-            across, begin, width = extent[:3].tolist()
-            apart = (np.diff(chunk) != 0) | (np.diff(rows) > (table.gap_nbytes + width) // table.stride)
-            edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(rows)]])
-            low, high = edges[:-1], edges[1:]
-            entry = index.find(chunk[low] * index.columns + across)
-            written = entry != MISSING
-            offsets = index.offset[entry[written]] + inside[low[written]] * table.stride + begin
-            raise_if_stopped()
-            room, places = tools.read(
-                part.file, offsets, ((rows[high - 1] - rows[low]) * table.stride + width)[written]
-            )
-            tools.tally.used(room.nbytes, len(offsets))
-            began = clock()
-            if (high - low == 1).all():  # as objects are: all of them at once
-                single, missing = placement[written], placement[~written]
-                groups = [
-                    (replace(spans, rows=np.arange(len(spans), dtype=spans.rows.dtype)), where, width)
-                    for spans, where in ((single, address_of(room) - begin), (missing, 0))
-                    if len(spans)
-                ]
-            else:
-                at = np.zeros(len(low), dtype=np.int64)
-                at[written] = address_of(room) + places - begin - (rows[low[written]] + part.row_start) * table.stride
-                cuts = zip(low.tolist(), high.tolist(), at.tolist(), strict=True)
-                groups = [(placement[first:last], where, table.stride) for first, last, where in cuts]
-            for spans, where, stride in groups:
-                begins, to = np.array([where], dtype=np.int64), destination.of_each(self.fields, spans)
-                kernels.place_rows(begins, stride, extent[None], table.runs, table.fill_places, table.fill_nbytes, *to)
-            tools.tally.scattered(began)
