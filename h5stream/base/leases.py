@@ -54,7 +54,7 @@ class Living(Lent[None], Generic[_T]):
         self.returned()
 
     def __iter__(self) -> Iterator[_T]:
-        living = []
+        living: list[_T] = []
         for ref, _ in tuple(self._refs.values()):
             if (item := ref()) is not None:
                 living.append(item)

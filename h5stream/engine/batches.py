@@ -239,7 +239,7 @@ class OpenBatches:
     ) -> None:
         self.most, self.passed_on = most, 0  # batches that may be open; those that were handed over and count as open
         self._order, self._slots, self._format = order, slots, slot_format
-        self._row_nbytes, self._placed_nbytes, kinds = (), (), set()
+        self._row_nbytes, self._placed_nbytes, kinds = tuple[int, ...](), tuple[int, ...](), set[str]()
         for one in fields:
             self._row_nbytes += (one.row_nbytes,)
             self._placed_nbytes += (one.placed_nbytes,)

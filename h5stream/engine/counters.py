@@ -49,7 +49,7 @@ class Tally:
     copy_ns: int = 0
     h5py_ns: int = 0
     plan_ns: int = 0
-    native: NDArray[np.int64] = field(default_factory=functools.partial(np.zeros, kernels.COUNTS, np.int64))
+    native: NDArray[np.int64] = field(default_factory=functools.partial(np.zeros, kernels.COUNTS, dtype=np.int64))
     """What kernels counted, which count on without Python."""
 
     def add(self, other: Tally) -> None:

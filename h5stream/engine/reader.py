@@ -172,7 +172,7 @@ class RowReader:
         for kept in (self._small, self._kept[0]):
             if kept is None:
                 continue
-            cached, missing = [], []
+            cached, missing = list[int](), list[int]()
             for number in datasets:
                 (cached if kept.has(number, placement) else missing).append(number)
             if cached:

@@ -244,8 +244,10 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
                 nbytes += part.heap.nbytes
             if isinstance(part.objects, Names):
                 names.add(part.objects)
-    for one in (*layout.lookups, *names):
-        nbytes += one.nbytes
+    for lookup in layout.lookups:
+        nbytes += lookup.nbytes
+    for text in names:
+        nbytes += text.nbytes
     nbytes += 0 if layout.space is None else layout.space.nbytes
     return nbytes + (0 if selected is None else selected.nbytes)
 

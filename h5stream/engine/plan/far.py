@@ -40,7 +40,7 @@ class FarRows(UnfilteredRows):
             return
         steps = self.rows_at_once(placement, task_nbytes)
         # What is far is asked for once: all places of a row are one task's.
-        edges = np.append(np.flatnonzero(np.diff(placement.rows, prepend=-1)), len(placement))
+        edges = placement.row_edges()
         begins = edges[np.searchsorted(edges, np.arange(0, len(placement), steps))]
         for low, high in itertools.pairwise(np.unique(np.append(begins, len(placement))).tolist()):
             span = placement[low:high]

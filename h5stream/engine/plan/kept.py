@@ -229,11 +229,11 @@ class _Chunks:
         # For each part: whether its chunks stay, how many of them, its first row and its rows, the rows of a chunk.
         columns = np.zeros((5, len(parts)), dtype=np.int64)
         for k, part in enumerate(parts):
-            stays, chunk_rows, inside = is_decoded(part) or is_fetched(layout, part), max(1, part.chunk_rows), 0
-            if stays:
+            stays_here, chunk_rows, inside = is_decoded(part) or is_fetched(layout, part), max(1, part.chunk_rows), 0
+            if stays_here:
                 inside = max(0, min(part.rows, rows - part.row_start))
                 inside = -(-inside // chunk_rows) if inside == part.rows else inside // chunk_rows
-            columns[:, k] = stays, inside, part.row_start, part.rows, chunk_rows
+            columns[:, k] = stays_here, inside, part.row_start, part.rows, chunk_rows
         stays, counts, self._starts, part_rows, self._lengths = columns
         self._edges = np.append(0, np.cumsum(counts))  # where the chunks of each part begin in `filled`
         self.filled = np.zeros(self._edges[-1], dtype=np.bool_)

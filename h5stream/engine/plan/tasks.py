@@ -153,6 +153,10 @@ class Placement:
         """Return how many entries have about so many rows."""
         return count if self.counts is None else max(1, count * len(self) // max(1, self.total_rows))
 
+    def row_edges(self) -> Ints:
+        """Return where the places of each row begin, of rows that ascend, and where the last ends."""
+        return np.append(np.flatnonzero(np.diff(self.rows, prepend=-1)), len(self))
+
     def cut_every(self, rows: int, first_row: int = 0) -> Placement:
         """Cut spans at multiples of so many rows, counted from a first one."""
         if self.counts is None:
