@@ -1,4 +1,4 @@
-"""What of a layout is counted, and the windows and the memory for rows that its budget has room for."""
+"""Memory that a layout needs, and the windows and the rows in memory that its budget has room for."""
 
 from __future__ import annotations
 
