@@ -6,7 +6,6 @@ Counting costs two readings of the clock a chunk (for small chunks: a read), and
 from __future__ import annotations
 
 import collections
-import functools
 import time
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -23,6 +22,9 @@ clock = time.perf_counter_ns
 
 NEWEST_WAITS = 4096
 """Newest waits that the 95th percentile is taken of: 32 KiB, however long the epoch."""
+
+
+_NO_COUNTS = np.zeros(kernels.COUNTS, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class Tally:
     copy_ns: int = 0
     h5py_ns: int = 0
     plan_ns: int = 0
-    native: NDArray[np.int64] = field(default_factory=functools.partial(np.zeros, kernels.COUNTS, dtype=np.int64))
+    native: NDArray[np.int64] = field(default_factory=_NO_COUNTS.copy)
     """What kernels counted, which count on without Python."""
 
     def add(self, other: Tally) -> None:

@@ -185,7 +185,7 @@ def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Kept | None:
 
     # Guarantees: called by any thread; two that begin at once may keep the same rows each.
     """
-    candidates = [*_SHARED]
+    candidates = list(_SHARED)
     if not (candidates or rows):
         return None
     named = _named(layout)
