@@ -17,7 +17,7 @@ import pytest
 
 from bench import cases
 from h5stream import H5StreamLoader
-from h5stream.engine.statistics import RunCounters, Tally, clock
+from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.monitor import SystemMonitor
 
 PROMISE = 0.01

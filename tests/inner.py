@@ -13,7 +13,7 @@ from h5stream.advice import diagnose
 from h5stream.base import limits
 from h5stream.engine import footprint
 from h5stream.engine import run as engine_run
-from h5stream.engine.plan import chunks, kept
+from h5stream.engine.plan import chunks, to_keep
 from h5stream.loader import loader, route
 from h5stream.staging import copying
 from h5stream.storage.decode import filters
@@ -50,12 +50,12 @@ def change_of(run):
 
 def open_batches(run):
     """Count the batches that are under way or filled."""
-    return len(run._open)
+    return len(run._open.by_number)
 
 
 def batches_to_arrange(run):
     """Give the batches whose ragged rows a reader arranges, or would next."""
-    under_way = [batch for batch in run._open._open.values() if batch.arranging is not None]
+    under_way = [batch for batch in run._open.by_number.values() if batch.arranging is not None]
     run._open.most += 99
     return under_way or [run._open.to_arrange()]
 
@@ -94,7 +94,7 @@ def fail_in_call(monkeypatch, owner, name, number, error):
 
 def stream_all(monkeypatch):
     """Keep no dataset in memory: small test files would otherwise never be streamed."""
-    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(to_keep, "KEEP_NBYTES", -1)
 
 
 def default_budget(monkeypatch, nbytes):

@@ -17,7 +17,6 @@ KEPT = {
     "advice/inspection.py": {"asked"},
     "advice/listing.py": {"asked", "some"},
     "advice/tune.py": {"left"},
-    "engine/plan/kept.py": {"there"},
     "storage/file/catalogue.py": {"asked"},
     "storage/headers/headers.py": {"said"},
     "storage/layout/layout.py": {"asked"},

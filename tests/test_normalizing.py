@@ -10,7 +10,7 @@ import torch
 from making import vlen
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects
-from h5stream.engine.assemble import Change
+from h5stream.engine.changes import Change
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.ragged import normalization
 

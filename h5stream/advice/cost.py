@@ -22,10 +22,11 @@ from h5stream.base import limits
 from h5stream.base.names import is_address
 from h5stream.base.texts import count_text, counted, names_text, text_of_bytes
 from h5stream.dataset.dataset import H5Dataset, read_counted
-from h5stream.engine.footprint import Footprint, Sizing
+from h5stream.engine.counters import Tally
+from h5stream.engine.footprint import Footprint
 from h5stream.engine.plan.unfiltered import RowTable
 from h5stream.engine.reader import default_threads
-from h5stream.engine.statistics import Tally
+from h5stream.engine.sizing import Sizing
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.order.quality import forecast, is_weak

@@ -54,4 +54,8 @@ class Living(Lent[None], Generic[_T]):
         self.returned()
 
     def __iter__(self) -> Iterator[_T]:
-        return iter([item for ref, _ in tuple(self._refs.values()) if (item := ref()) is not None])
+        living: list[_T] = []
+        for ref, _ in tuple(self._refs.values()):
+            if (item := ref()) is not None:
+                living.append(item)
+        return iter(living)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from h5stream.baseline import Measurement, Progress, status_nbytes
 from h5stream.dataset.dataset import H5Dataset
-from h5stream.engine.assemble import tensor_of
+from h5stream.engine.changes import tensor_of
 from h5stream.loader.loader import H5StreamLoader
 from h5stream.repacking.survey import row_sums as raw_sums
 from h5stream.samples.ragged import STACKED

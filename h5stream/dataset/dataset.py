@@ -27,11 +27,11 @@ from h5stream.dataset.indexing import BlockCache
 from h5stream.dataset.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.dataset.statistics import FieldStatistics, statistics_of
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.batches import objects_for
+from h5stream.engine.counters import Tally
+from h5stream.engine.kinds.ragged import objects_for
 from h5stream.engine.plan.tasks import Destination
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Memory, SlotFormat, map_memory
-from h5stream.engine.statistics import Tally
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, epoch_blocks, numbers, row_numbers, select_rows
 from h5stream.order.places import Places, is_ascending, place_dtype

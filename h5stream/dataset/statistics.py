@@ -23,14 +23,15 @@ from h5stream.base import limits
 from h5stream.base.executors import Job, check_executor, run_jobs
 from h5stream.base.texts import check_ordered, did_you_mean, names_in
 from h5stream.dataset.moments import Moments, ValueCounts
-from h5stream.engine.assemble import objects_of, strings_to_lists, tensor_of, unpacking_of
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.footprint import Sizing, check_budget, default_budget
-from h5stream.engine.ragged import RaggedRows, rows_of_values
+from h5stream.engine.changes import Unpacking, tensor_of, unpacking_of
+from h5stream.engine.footprint import check_budget, default_budget
+from h5stream.engine.kinds.ragged import RaggedRows, rows_of_values
+from h5stream.engine.kinds.values import objects_of, strings_to_lists
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Engine
+from h5stream.engine.sizing import Sizing
 from h5stream.engine.slots import SlotFormat, SlotRing
-from h5stream.engine.unpacking import Unpacking
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.order.blocks import Blocks, Stretch, blocks_in, shuffled_blocks, stretches
 from h5stream.order.epoch import EpochOrder, OrderSettings

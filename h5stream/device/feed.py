@@ -19,11 +19,12 @@ from typing import Any
 import torch
 
 from h5stream.device.cuda import CudaBackend
-from h5stream.engine.assemble import Assembler, Change
+from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
+from h5stream.engine.changes import Change
+from h5stream.engine.counters import Tally
 from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing, packed_closer
-from h5stream.engine.statistics import Tally
 from h5stream.errors import DeviceMemoryError
 
 PINNED_ARENA_NBYTES = 128 * 1024 * 1024

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,19 +16,19 @@ from numpy.typing import NDArray
 
 from h5stream.base.names import is_address
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.tasks import Destination, Task, Tools
-from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
+from h5stream.engine.counters import RunCounters
+from h5stream.engine.kinds.ragged import RaggedRows, Take, join_columns, lend, objects_for
+from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, NOWHERE, Destination, Native, Placement, Task, Tools
+from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
-from h5stream.engine.statistics import RunCounters
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.order.places import Places
-from h5stream.order.window import Order
+from h5stream.order.window import Order, Window
 from h5stream.storage.layout.layout import FieldLayout
 from h5stream.storage.source.identity import ByteSource, Descriptor, SourceIdentity
+from h5stream.storage.source.remote import REQUEST_NBYTES
 
 _log = logging.getLogger("h5stream")
-
-Take = Callable[[int], NDArray[np.uint8]]
 
 Longs = NDArray[np.int64]
 
@@ -40,26 +41,10 @@ MOST_HELD = 64
 ARRANGED_AHEAD = 3
 """Batches whose ragged rows are arranged before they are asked for: one for each of two readers, and the next one."""
 
-
-def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = None) -> dict[int, Any]:
-    """Return empty containers, by field number, for a batch's values that do not live in its slot."""
-    take = RaggedMemory().take if take is None else take
-    objects = {
-        number: RaggedRows(field=one, of=RaggedCounts(rows), take=take)
-        if one.kind == "ragged"
-        else [None] * (rows * one.places)
-        for number, one in enumerate(fields)
-        if one.kind in ("object", "ragged")
-    }
-    _join(objects)
-    return objects
-
-
-def _join(objects: dict[int, Any]) -> None:
-    """Let the values of sparse matrices know of their columns, which are the next field."""
-    for number, rows in objects.items():
-        if isinstance(rows, RaggedRows) and rows.how.places is not None:
-            rows.columns = objects[number + 1]
+FINEST_TASK_NBYTES, FINEST_FAR_TASK_NBYTES = 64 * 1024, 512 * 1024
+"""Bytes of a task at the least, so that all threads have one of a small window. What one requests of a store is under
+way together: with tasks of one frame, 32 readers had half of a line whose answers take 100 ms.
+"""
 
 
 @dataclass(slots=True)
@@ -92,8 +77,6 @@ class ReadyBatch:
 
     def close_gaps(self, slot_format: SlotFormat, row_nbytes: Sequence[int]) -> int:
         """Move the rows over the places that stayed empty, and give how many those were."""
-        if not self.dropped:
-            return 0
         present = np.ones(self.rows, dtype=bool)
         for places in self.dropped:
             present[places] = False
@@ -107,7 +90,7 @@ class ReadyBatch:
                 if isinstance(values, RaggedRows)
                 else [*itertools.compress(values, present.repeat(len(values) // self.rows).tolist())]
             )
-        _join(self.objects)
+        join_columns(self.objects)
         gone, self.rows = self.rows - rows, rows
         self.dropped = ()
         return gone
@@ -129,33 +112,36 @@ class ReadyBatch:
 class PlannedWindow:
     """A window whose tasks are known; once admitted it has batches."""
 
-    first_batch: int
-    rows_of_batch: NDArray[np.int64]  # rows that it brings to that and each of the next
+    numbers: range  # the batches that it has a share in
+    rows_of_batch: NDArray[np.int64]  # rows that it brings to each of them
     tasks: list[Task]
     files: tuple[int, ...]  # that its rows lie in, also those that stay in memory: all must still be what they were
     fills: bool = False  # whether any of the tasks decodes what stays in memory
-    native: list[Task] = field(
-        default_factory=list
-    )  # of the tasks, those that the pool carries out; taken out of these
+    # of the tasks, those that the pool carries out, taken out of these; and what it carries out of each
+    native: list[Task] = field(default_factory=list)
+    parts: list[Native] = field(default_factory=list)
     descriptors: dict[int, Descriptor] = field(default_factory=dict)  # of the files that the pool reads, held open
     in_part: set[int] = field(default_factory=set)  # of those that the pool carries out, which it did not end
     pending: int = 0  # tasks that are still to come; all that the pool carries out count as one
-    destination: Destination | None = None
+    destination: Destination = NOWHERE
     batches: list[ReadyBatch] = field(default_factory=list)
     # rows that cannot be had, by batch (counted from the first) and place in it, and why
     dropped: list[tuple[Places, Places, CorruptChunkError]] = field(default_factory=list)
 
-    @property
-    def numbers(self) -> range:
-        """The batches that it has a share in."""
-        return range(self.first_batch, self.first_batch + len(self.rows_of_batch))
-
     def take_native(self, sources: Sequence[ByteSource]) -> None:
         """Choose the tasks that the pool carries out: those that are data alone, of files that open, not too many."""
-        tasks, self.tasks = self.tasks, []
+        tasks, self.tasks, opened = self.tasks, [], self.descriptors
         for task in tasks:
-            is_native = task.native is not None and self._is_open(task.native.file, sources)
-            (self.native if is_native else self.tasks).append(task)
+            if (part := task.native) is not None:
+                if part.file is not None and part.file not in opened and len(opened) < MOST_HELD:
+                    with contextlib.suppress(H5StreamError):  # which a thread says when it reads from it
+                        if (descriptor := sources[part.file].descriptor()) is not None:
+                            opened[part.file] = descriptor
+                if part.file is None or part.file in opened:
+                    self.native.append(task)
+                    self.parts.append(part)
+                    continue
+            self.tasks.append(task)
 
     def note_kept(self) -> None:
         """Mark chunks that the pool decoded as present in the cache."""
@@ -163,30 +149,20 @@ class PlannedWindow:
             if task.kept is not None and number not in self.in_part:
                 task.kept(None)
 
-    def _is_open(self, file: int | None, sources: Sequence[ByteSource]) -> bool:
-        if file is None or file in self.descriptors:
-            return True
-        if len(self.descriptors) == MOST_HELD:
-            return False
-        with contextlib.suppress(H5StreamError):  # which a thread says when it reads from it
-            if (descriptor := sources[file].descriptor()) is not None:
-                self.descriptors[file] = descriptor
-        return file in self.descriptors
-
     def shares(self) -> list[PlanShare]:
         """Return the plans that the pool carries out, each cut into the parts that are its tasks."""
-        assert self.destination is not None
-        shares, begin = [], 0
-        parts = [task.native for task in self.native if task.native is not None]
-        for number, part in enumerate(parts):
-            following = parts[number + 1] if number + 1 < len(parts) else None
+        shares: list[PlanShare] = []
+        begin, edges = 0, []
+        for number, part in enumerate(self.parts, 1):
+            edges.append(part.first)
+            following = self.parts[number] if number < len(self.parts) else None
             if following is not None and following.plan is part.plan and following.first == part.last:
                 continue
-            edges = np.array([one.first for one in parts[begin : number + 1]] + [part.last], dtype=np.int64)
+            edges.append(part.last)
             descriptor = -1 if part.file is None else self.descriptors[part.file].number
             where = self.destination.of_fields(part.fields)
-            shares.append((part.plan, edges, begin, descriptor, *where))
-            begin = number + 1
+            shares.append((part.plan, np.array(edges, dtype=np.int64), begin, descriptor, *where))
+            begin, edges = number, []
         return shares
 
     def first_failure(
@@ -197,7 +173,6 @@ class PlannedWindow:
         A task holds many chunks, and a corrupt one must not take along the batches that never needed it. Where corrupt
         chunks are left out, `skipping` counts them; None if all that failed is one of these.
         """
-        assert self.destination is not None
         failures: list[tuple[int, H5StreamError]] = []
         dropped = False
         # What a store refuses is no damage of a chunk, and each would wait for as long again.
@@ -219,7 +194,7 @@ class PlannedWindow:
             why.args = (f"{why.args[0].rstrip('.')}; on_error='skip' leaves its rows out",)
         failures.clear()  # each knows this frame, and by it the window and its files
         try:
-            return self.first_batch + first, why
+            return self.numbers.start + first, why
         finally:
             del why
 
@@ -264,47 +239,48 @@ class OpenBatches:
     ) -> None:
         self.most, self.passed_on = most, 0  # batches that may be open; those that were handed over and count as open
         self._order, self._slots, self._format = order, slots, slot_format
-        self._row_nbytes = tuple(f.row_nbytes for f in fields)
-        self._placed_nbytes = tuple(f.placed_nbytes for f in fields)
-        self._take, self.arranged = take, 0
-        self._has_ragged = any(f.kind == "ragged" for f in fields)
-        has_objects = self._has_ragged or any(f.kind == "object" for f in fields)
-        self._fields = fields if has_objects else ()  # those to make room for outside of slots
-        self._open: dict[int, ReadyBatch] = {}
+        self._row_nbytes, self._placed_nbytes, kinds = tuple[int, ...](), tuple[int, ...](), set[str]()
+        for one in fields:
+            self._row_nbytes += (one.row_nbytes,)
+            self._placed_nbytes += (one.placed_nbytes,)
+            kinds.add(one.kind)
+        self._take, self.arranged, self.has_ragged = take, 0, "ragged" in kinds
+        self._fields = fields if kinds & {"ragged", "object"} else ()  # those to make room for outside of slots
+        self.by_number: dict[int, ReadyBatch] = {}  # those that are open
         self._error_at: dict[int, BaseException] = {}
         self.next, self.ready = first_batch, 0
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._open
 
     @property
     def any_waits(self) -> bool:
         """Whether one of them waits to be handed over."""
-        return any(batch.missing == 0 for batch in self._open.values())
+        return any(batch.missing == 0 for batch in self.by_number.values())
 
     def admit(self, window: PlannedWindow) -> None:
         """Return a window its batches, with slots for those that were not open yet."""
+        slots: list[int] = []
+        every: list[dict[int, Any]] = []
         for number, brought in zip(window.numbers, window.rows_of_batch.tolist(), strict=True):
-            batch = self._open.get(number)
+            batch = self.by_number.get(number)
             if batch is None:
                 rows = self._order.batch_size_of(number)
-                objects = objects_for(self._fields, rows, self._take)
+                objects = objects_for(self._fields, rows, self._take) if self._fields else {}
                 batch = ReadyBatch(number=number, rows=rows, slot=self._slots.take(), objects=objects, missing=rows)
-                self._open[number] = batch
+                self.by_number[number] = batch
             window.batches.append(batch)
+            slots.append(batch.slot.address)
+            every.append(batch.objects)
             assert brought <= batch.missing
         window.pending = len(window.tasks) + bool(window.native)
-        every = [batch.objects for batch in window.batches]
-        shares = (task.shared.share for task in itertools.chain(window.tasks, window.native))
+        ragged: dict[int, Any] = {}
+        if self.has_ragged:
+            shares = (task.shared.share for task in itertools.chain(window.tasks, window.native))
+            ragged = lend(shares, every, self._placed_nbytes, self._take)
         window.destination = Destination(
-            slots=np.array([batch.slot.address for batch in window.batches], dtype=np.int64),
+            slots=np.array(slots, dtype=np.int64),
             format=self._format,
             row_nbytes=self._placed_nbytes,
             objects=every,
-            ragged=lend(shares, every, self._placed_nbytes, self._take) if self._has_ragged else {},
+            ragged=ragged,
         )
 
     def complete(self, window: PlannedWindow) -> None:
@@ -317,28 +293,24 @@ class OpenBatches:
             batch.missing -= brought
             self.ready += batch.missing == 0
         # A reader that waits still knows its last window, which must keep neither batches nor plans.
-        window.batches, window.tasks, window.native = [], [], []
-        window.destination, window.descriptors = None, {}
+        window.batches, window.tasks, window.native, window.parts = [], [], [], []
+        window.destination, window.descriptors = NOWHERE, {}
 
     def first_full(self, counters: RunCounters) -> ReadyBatch | None:
         """Return the next batch if it is complete, without gaps, and keep it among the open ones. Raises its error."""
         if self.next in self._error_at:
             raise self._error_at[self.next]
-        batch = self._open.get(self.next)
+        batch = self.by_number.get(self.next)
         if batch is None or batch.missing > 0 or batch.arranging:
             return None
-        counters.skipped_rows += batch.close_gaps(self._format, self._row_nbytes)
+        if batch.dropped:
+            counters.skipped_rows += batch.close_gaps(self._format, self._row_nbytes)
         return batch
-
-    @property
-    def may_need_arranging(self) -> bool:
-        """Whether there is a batch, or will be, whose ragged rows are to be arranged."""
-        return self._has_ragged and bool(self._open)
 
     @property
     def room(self) -> int:
         """How many more batches may be open; below zero if one window needed more."""
-        return self.most - len(self._open) - self.arranged - self.passed_on
+        return self.most - len(self.by_number) - self.arranged - self.passed_on
 
     def to_arrange(self) -> ReadyBatch | None:
         """Return one of the next batches to be arranged, which then counts as more of them, if there is room.
@@ -346,8 +318,8 @@ class OpenBatches:
         A batch that failed lacks some of its rows: whatever is in their places would be a second, other error.
         """
         number, end = self.next, min(self._error_at, default=self.next + ARRANGED_AHEAD)
-        while self._has_ragged and number < min(end, self.next + ARRANGED_AHEAD):
-            batch = self._open.get(number)
+        while number < min(end, self.next + ARRANGED_AHEAD):
+            batch = self.by_number.get(number)
             if batch is None or batch.missing:
                 return None
             if batch.arranging is None and not batch.dropped:
@@ -362,7 +334,7 @@ class OpenBatches:
 
     def remove(self, batch: ReadyBatch) -> None:
         """Take out the next batch."""
-        del self._open[batch.number]
+        del self.by_number[batch.number]
         self.arranged -= batch.arranging_takes
         self.next, self.ready = self.next + 1, self.ready - 1
 
@@ -376,16 +348,103 @@ class OpenBatches:
         coming: Counter[int] = Counter()
         for window in active:
             coming.update(dict(zip(window.numbers, window.rows_of_batch.tolist(), strict=True)))
-        lacking = (number for number, batch in self._open.items() if batch.missing > coming[number])
-        return min(lacking, default=max(self._open, default=self.next - 1) + 1)
+        lacking = (number for number, batch in self.by_number.items() if batch.missing > coming[number])
+        return min(lacking, default=max(self.by_number, default=self.next - 1) + 1)
 
     def check_ended(self) -> None:
-        """Raise `AssertionError` if the next batch lacks rows that no window will bring."""
-        batch = self._open.get(self.next)
-        if batch is not None and batch.missing:
+        """Raise `AssertionError` if the next batch, which is open, lacks rows that no window will bring."""
+        batch = self.by_number[self.next]
+        if batch.missing:
             raise AssertionError(f"batch {self.next} lacks {batch.missing} rows that no window will bring")
 
     def clear(self) -> list[ReadyBatch]:
         """Take out all of them, and forget what went wrong."""
-        batches, self._open, self._error_at = list(self._open.values()), {}, {}
+        batches, self.by_number, self._error_at = list(self.by_number.values()), {}, {}
         return batches
+
+
+class Windows:
+    """The windows of a pass that are still to be planned, and the next one, once it is planned.
+
+    # Guarantees: used under the lock of the run, but for `plan`, which one thread calls while `is_planning`.
+    `remaining` and `planned` are read without it, too.
+    """
+
+    def __init__(self, windows: Iterator[Window], reader: RowReader, threads: int) -> None:
+        self.remaining: Iterator[Window] | None = windows  # None once none is left to be planned
+        self._reader, self._threads = reader, threads
+        self.is_planning = False
+        self.planned: PlannedWindow | None = None
+        self.planned_adds = 0  # batches that it opens: none of its batches is handed over before it is admitted
+
+    @property
+    def are_exhausted(self) -> bool:
+        """Whether no other one will come."""
+        return self.remaining is None and self.planned is None and not self.is_planning
+
+    def plan(self) -> PlannedWindow | None:
+        """Plan the next one; None at the end."""
+        reader, windows = self._reader, self.remaining
+        window = None if windows is None else next(windows, None)
+        if window is None:
+            return None
+        first = int(window.batch.min())
+        placement = Placement.of(window, first)
+        if reader.acceptance is not None:
+            placement = reader.accepted(placement)
+        del window  # its batch numbers are as much memory as those of the placement
+        # Small windows are cut finely enough that every thread gets a share.
+        share = placement.total_rows * reader.row_nbytes // (4 * max(1, self._threads))
+        most = REQUEST_NBYTES if reader.is_far else COPIED_TASK_NBYTES
+        least = FINEST_FAR_TASK_NBYTES if reader.is_far else FINEST_TASK_NBYTES
+        tasks, fills = list[Task](), False
+        for task in reader.plan(placement, max(least, min(most, share)) if self._threads else most):
+            tasks.append(task)
+            fills = fills or task.kept is not None
+        rows_of_batch, files = placement.rows_of_batches(), reader.layout.files_of(placement.rows)
+        planned = PlannedWindow(range(first, first + len(rows_of_batch)), rows_of_batch, tasks, files, fills)
+        if self._threads:
+            planned.take_native(reader.sources)
+        return planned
+
+    def put(self, planned: PlannedWindow | None, open_batches: OpenBatches) -> bool:
+        """Note what `plan` returned; return whether there is a window to be admitted.
+
+        One that was planned while the pass was stopped, or failed, is dropped: it would be read, or kept for ever.
+        """
+        self.is_planning = False
+        self.planned = None if self.remaining is None else planned
+        if self.planned is None:
+            self.remaining = None
+            return False
+        self.planned_adds = len(set(self.planned.numbers).difference(open_batches.by_number))
+        return True
+
+    def end(self) -> None:
+        """Plan and admit no others."""
+        self.remaining = self.planned = None
+
+
+class CacheFill:
+    """Tasks that decode rows for the cache before a batch needs them.
+
+    # Guarantees: any thread may call `next`; all else is used under the lock of the run.
+    """
+
+    def __init__(self, tasks: Iterator[Task] | None) -> None:
+        self._tasks, self._choosing = tasks, threading.Lock()
+        self.is_left = tasks is not None  # whether any may be left
+        self.running = 0  # tasks that threads carry out
+
+    def next(self) -> Task | None:
+        """Return another task; None if none is left."""
+        with self._choosing, contextlib.suppress(Exception):  # batches report what is wrong
+            return None if self._tasks is None else next(self._tasks, None)
+        return None
+
+    def done(self, task: Task | None) -> bool:
+        """Note that a task ended, or that none was left; return whether threads may go on with something else."""
+        self.running -= 1
+        if task is None:
+            self._tasks, self.is_left = None, False
+        return not self.running or task is None

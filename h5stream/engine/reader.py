@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextvars
 import functools
 import threading
@@ -18,27 +17,37 @@ from numpy.typing import NDArray
 
 from h5stream.base import limits
 from h5stream.base.cancel import cancelled_on_exit, raise_if_stopped
-from h5stream.engine.assemble import tensor_of
-from h5stream.engine.plan.boxes import Acceptance, BoxesOfParts, boxes_of
-from h5stream.engine.plan.chunks import ChunkFields, plan_chunks, plan_through_h5py
-from h5stream.engine.plan.encoded import EncodedRows, padded_bytes
-from h5stream.engine.plan.heap import HeapRows
-from h5stream.engine.plan.kept import Kept, keeping_of, padding, plan_columns
-from h5stream.engine.plan.placement import Placement, placed_spans
-from h5stream.engine.plan.sparse import dense_rows
-from h5stream.engine.plan.tasks import GOING_ON, TASK_NBYTES, Bringing, Destination, Keeping, Task, Tools, Way
+from h5stream.engine.counters import Tally
+from h5stream.engine.kinds.encoded import EncodedRows, padded_bytes
+from h5stream.engine.kinds.heap import HeapRows
+from h5stream.engine.kinds.ragged import RaggedMemory, lend
+from h5stream.engine.kinds.samples import OtherKinds
+from h5stream.engine.plan.chunks import ChunkFields, plan_chunks
+from h5stream.engine.plan.decoding import plan_through_h5py
+from h5stream.engine.plan.far import FarRows
+from h5stream.engine.plan.keeping import Keeping
+from h5stream.engine.plan.kept import Kept, keeping_of
+from h5stream.engine.plan.single_rows import SingleRows
+from h5stream.engine.plan.tasks import (
+    GOING_ON,
+    TASK_NBYTES,
+    Bringing,
+    Destination,
+    OwnScratch,
+    Placement,
+    Task,
+    Tools,
+    Way,
+)
 from h5stream.engine.plan.unfiltered import UnfilteredRows
-from h5stream.engine.ragged import RaggedMemory, lend
-from h5stream.engine.statistics import Tally
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import RegroupedOrder
 from h5stream.order.places import Places, narrowed
 from h5stream.order.window import Order, Window
-from h5stream.samples.space import Steps
 from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.file.h5py_reader import H5pyReader
-from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
-from h5stream.storage.source.identity import ByteSource, SourceIdentity
+from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.source.identity import ByteSource
 from h5stream.storage.source.remote import READERS
 
 ASKING_ROWS = 65_536
@@ -51,13 +60,11 @@ def default_threads(layout: SampleLayout) -> int:
     return max(READERS, limits.cpus()) if layout.is_far else limits.cpus()
 
 
-def decoders_of(layout: SampleLayout) -> LifoQueue[DecodeScratch] | None:
-    """Return scratch to be shared by decoding threads if most threads wait for a store; otherwise None.
+def decoding_scratch() -> LifoQueue[DecodeScratch]:
+    """Return scratch to be shared by decoding threads, most of which wait for a store.
 
     The last one that came back goes first: few threads fill few of them.
     """
-    if not layout.is_far:
-        return None
     lent: LifoQueue[DecodeScratch] = LifoQueue()
     for _ in range(limits.cpus()):
         lent.put(DecodeScratch())
@@ -86,29 +93,9 @@ def bringing_of(
     if part.access == VIA_H5PY:
         return functools.partial(plan_through_h5py, part, fields, keep)
     if part.access == DIRECT:
-        return UnfilteredRows(part, source.gap_nbytes, source.has_descriptor, keep)
+        is_near = source.has_descriptor and keep is None
+        return UnfilteredRows(part, source.gap_nbytes) if is_near else FarRows(part, source, keep)
     return functools.partial(plan_chunks, part, ChunkFields(part), source.gap_nbytes, keep)
-
-
-def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[tuple[list[Lookup], bool, bool]]:
-    """Return ragged datasets by samples with the same rows; whether those are values; whether they are padded."""
-    datasets: dict[tuple[int, bool, bool, bool], list[Lookup]] = {}
-    for one in lookups:
-        if one.counts is not None:
-            part = layout.datasets[one.dataset][0]
-            filled = [layout.fields[target.field].ragged for target in part.targets]
-            has_objects = any(layout.fields[target.field].dtype.kind == "O" for target in part.targets)
-            is_padded = all(one is not None and one.form == "pad" for one in filled)
-            how = part.heap is not None and not has_objects, is_padded, has_objects
-            datasets.setdefault((id(one.counts), *how), []).append(one)
-    return [(of_one, are_values, is_padded) for (_, are_values, is_padded, _), of_one in datasets.items()]
-
-
-class _OwnScratch(threading.local):
-    """Buffers of each thread."""
-
-    def __init__(self) -> None:
-        self.scratch = DecodeScratch()
 
 
 class RowReader:
@@ -129,37 +116,32 @@ class RowReader:
         self._kept: tuple[Kept | None, dict[tuple[int, int], Way]] = None, {}
         self._small: Kept | None = None
         self._loading = threading.Lock()
-        self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
+        self.sources: tuple[ByteSource, ...] = ()
+        for identity in layout.files:
+            self.sources += (identity.open(),)
         self._h5py, self.is_far, self.row_nbytes = H5pyReader(layout), layout.is_far, layout.row_nbytes
-        # Rows without elements need no task.
-        self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
-        # Datasets of which samples take rows in one way are planned together.
-        self._by_steps: dict[tuple[Steps | None, str, str | float | None], list[int]] = {}
-        self._lookups = [(one, narrowed(one.rows)) for one in layout.lookups if one.counts is None]
+        self._datasets: list[int] = []  # those that have elements: rows without any need no task
+        is_plain = not (layout.space or layout.columns or layout.lookups)
+        is_unfiltered, has_rows, are_simple = is_plain, True, True
+        for number, parts in enumerate(layout.datasets):
+            has_elements = False
+            for part in parts:
+                has_elements = has_elements or bool(part.pieces)
+                has_rows = has_rows and bool(part.pieces)
+                reads_direct = part.access == DIRECT and self.sources[part.file].has_descriptor
+                is_unfiltered = is_unfiltered and reads_direct
+            if has_elements:
+                self._datasets.append(number)
+        for field in layout.fields:
+            is_unfiltered = is_unfiltered and not field.images
+            are_simple = are_simple and field.kind == "array" and field.is_as_stored
+        self._unfiltered = is_unfiltered
+        self._single = SingleRows(layout, self.sources) if is_unfiltered and are_simple and has_rows else None
         self.ragged_memory = RaggedMemory()
-        self._dense = dense_rows(layout, self.sources)
-        laid = {dataset for matrix in self._dense for dataset in matrix.datasets}
-        self._ragged = _by_their_rows(layout, [one for one in layout.lookups if one.dataset not in laid])
-        for dataset in self._datasets:
-            is_boxed = layout.has_boxes and bool(layout.datasets[dataset][0].along)  # not where a row is an image
-            if dataset < len(layout.aligned) and not is_boxed:
-                self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
-        self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
-        asks = layout.space is not None and layout.space.accept is not None
-        self._acceptance = Acceptance(layout, self._plan_boxes, self._carry_out) if asks else None
-        is_plain = not (layout.space or layout.columns or layout.lookups or any(f.images for f in layout.fields))
-        self._unfiltered = is_plain and all(
-            part.access == DIRECT and self.sources[part.file].has_descriptor
-            for parts in layout.datasets
-            for part in parts
-        )
-        self._decoders = decoders_of(layout)
-        self._thread = _OwnScratch()
-        are_simple = all(field.kind == "array" and field.is_as_stored for field in layout.fields)
-        has_rows = all(part.pieces for parts in layout.datasets for part in parts)
-        self._reads_singly = self._unfiltered and are_simple and has_rows
-        # By part, as they are asked for: files of very many groups have a part for each.
-        self._singly: dict[int, tuple[list[UnfilteredRows], list[SourceIdentity]]] = {}
+        self._kinds = None if is_plain else OtherKinds(layout, self.sources, self._datasets)
+        self.acceptance = None if self._kinds is None else self._kinds.acceptance_of(self._carry_out)
+        self._decoders = decoding_scratch() if self.is_far else None
+        self.own = OwnScratch()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowReader, (self.layout, self.kept_rows, self.small)
@@ -169,90 +151,34 @@ class RowReader:
         for source in self.sources:
             source.close()
         self._h5py.close()
-        self._decoders = decoders_of(self.layout)
+        self._decoders = decoding_scratch() if self.is_far else None
 
     def accepted(self, placement: Placement) -> Placement:
         """Return a window's samples again, with others in place of those that the user's function refuses."""
-        if self._acceptance is None:
+        if self.acceptance is None:
             return placement
         placement = placement.each_row()
-        numbers = self._acceptance.numbers(placement.rows.astype(np.int64))
+        numbers = self.acceptance.numbers(placement.rows.astype(np.int64))
         ascending = np.argsort(numbers, kind="stable")
         return replace(placement[ascending], rows=narrowed(numbers[ascending]))
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Plan what brings a window's samples."""
-        layout = self.layout
-        if layout.has_boxes:
-            aligned = [number for number in self._datasets if number < len(layout.aligned)]
-            every = [number for number in aligned if layout.datasets[number][0].along]
-            yield from self._plan_boxes(placement.each_row(), every, task_nbytes)
-        for (steps, at, pad), datasets in self._by_steps.items():
-            rows, outside = placement, None
-            if layout.space is not None and not layout.has_boxes:
-                rows, outside = placed_spans(placement.each_row(), steps, at, layout.space, pad, layout.rows)
-            if len(rows):
-                yield from self.plan_rows(rows, task_nbytes, datasets)
-            if outside is not None:
-                fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
-                yield padding(layout, outside, fields)
-        for lookup, table in self._lookups:
-            samples, draw, datasets = placement.each_row(), lookup.draw, [lookup.dataset]
-            of = table[samples.rows] if draw is None else narrowed(draw.of(samples.rows, *samples.drawn))
-            if layout.datasets[lookup.dataset][0].along:  # objects, each of a shape of its own
-                nowhere = np.zeros((len(of), 0), dtype=np.int64)
-                yield from self._plan_parts(samples, of, nowhere, datasets, task_nbytes)
-            else:
-                yield from self.plan_rows(replace(samples, rows=of), task_nbytes, datasets)
-        for lookups, are_values, is_padded in self._ragged:
-            datasets = [one.dataset for one in lookups]
-            filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
-            rows = placement.each_row().stretched(lookups[0], filled, are_values, is_padded)
-            if len(rows) and any(n in self._datasets for n in datasets):
-                yield from self.plan_rows(rows, task_nbytes, datasets)
-            elif len(rows):  # rows without elements are counted all the same
-                yield padding(layout, rows, ())
-        for matrix in self._dense:
-            yield from matrix.plan(placement, task_nbytes)
-        yield from plan_columns(layout, placement)
-
-    def _plan_boxes(
-        self, placement: Placement, datasets: Sequence[int], task_nbytes: int = TASK_NBYTES
-    ) -> Iterator[Task]:
-        """Plan what brings some datasets' boxes."""
-        assert self.layout.space is not None
-        space = self.layout.space
-        yield from self._plan_parts(placement, *space.boxes_of(placement.rows), datasets, task_nbytes, space.pad)
-
-    def _plan_parts(
-        self,
-        placement: Placement,
-        of: NDArray[Any],
-        origins: NDArray[np.int64],
-        datasets: Sequence[int],
-        task_nbytes: int,
-        pad: str | float | None = None,
-    ) -> Iterator[Task]:
-        """Plan what brings boxes of datasets' parts, by the number of the part and the origin of each."""
-        for dataset in datasets:
-            if dataset not in self._boxes:
-                gaps = [source.gap_nbytes for source in self.sources]
-                boxes_like = functools.partial(BoxesOfParts, fields=self.layout.fields, pad=pad, gaps=gaps)
-                self._boxes[dataset] = boxes_of(self.layout.datasets[dataset], boxes_like)
-            for volumes, boxes in self._boxes[dataset]:
-                place = np.minimum(np.searchsorted(volumes, of), len(volumes) - 1)
-                inside = np.flatnonzero(volumes[place] == of)
-                if len(inside):
-                    yield from boxes.plan(placement[inside], place[inside], origins[inside], task_nbytes)
+        if self._kinds is None:
+            return self.plan_rows(placement, task_nbytes, self._datasets)
+        return self._kinds.plan(placement, task_nbytes, self.plan_rows)
 
     def plan_rows(self, placement: Placement, task_nbytes: int, datasets: Sequence[int]) -> Iterator[Task]:
         """Plan the reads of rows of some datasets, where each row or span has its own place."""
-        datasets = [n for n in datasets if n in self._datasets]
-        for kept in (self._small, self._keeping):
-            cached = [n for n in datasets if kept is not None and kept.has(n, placement)]
-            if kept is not None and cached:
+        for kept in (self._small, self._kept[0]):
+            if kept is None:
+                continue
+            cached, missing = list[int](), list[int]()
+            for number in datasets:
+                (cached if kept.has(number, placement) else missing).append(number)
+            if cached:
                 yield from kept.gathered(cached, placement, task_nbytes)
-                datasets = [n for n in datasets if n not in cached]
+            datasets = missing
         if datasets:
             placement = placement.ascending()
         for dataset in datasets:
@@ -260,6 +186,7 @@ class RowReader:
                 yield from self._way(dataset, part)(rows, task_nbytes)
 
     def _way(self, dataset: int, part: int) -> Way:
+        """Return how rows of a part land: worked out once, and again where rows begin to stay in memory."""
         keeping, ways = self._kept
         if (way := ways.get((dataset, part))) is None:
             one, fields = self.layout.datasets[dataset][part], self.layout.fields
@@ -271,15 +198,11 @@ class RowReader:
             ways[dataset, part] = way
         return way
 
-    @property
-    def _keeping(self) -> Kept | None:
-        return self._kept[0]
-
     def filling(self, order: Order, first_batch: int) -> Iterator[Task] | None:
         """Return what decodes all that stays in memory, window by window; None where batches do not wait for that."""
         if not self.kept_rows or not isinstance(order, RegroupedOrder) or not order.is_gathered:
             return None
-        if self._keeping is not None and self._keeping.is_filled:
+        if (keeping := self._kept[0]) is not None and keeping.is_filled:
             return None
         return self._fill_tasks(order.whole.rows_of_windows(first_batch))
 
@@ -291,8 +214,8 @@ class RowReader:
                 if task.kept is not None:
                     yield task
 
-    def load(self) -> Tally | None:
-        """Read the small datasets, once; gives what that took, and None once they are there.
+    def load(self, tally: Tally) -> None:
+        """Read the small datasets, once.
 
         What cannot be read in whole is streamed instead, so that an error finds the batches it concerns.
 
@@ -300,16 +223,20 @@ class RowReader:
         """
         with self._loading:
             if self._small is not None or not self.small:
-                return None
-            tally, kept = Tally(), Kept(self.layout, {n: self.layout.rows_of(n) for n in self.small})
+                return
+            rows: dict[int, int] = {}
+            for number in self.small:
+                rows[number] = self.layout.rows_of(number)
+            kept = Kept(self.layout, rows)
             try:
                 for number in self.small:
-                    self._land(self.plan_rows(kept.every_row(number), TASK_NBYTES, [number]), kept.destination, tally)
+                    if number in self._datasets:
+                        tasks = self.plan_rows(kept.every_row(number), TASK_NBYTES, [number])
+                        self._land(tasks, kept.destination, tally)
             except H5StreamError:
                 self.small = ()
             else:
                 kept.is_whole, self._small = True, kept
-            return tally
 
     @property
     def needs_no_thread(self) -> bool:
@@ -320,36 +247,34 @@ class RowReader:
     @property
     def plans_ahead(self) -> bool:
         """Whether plans are independent of rows that are still to be cached."""
-        return not self.kept_rows or (self._keeping is not None and self._keeping.is_filled)
+        keeping = self._kept[0]
+        return not self.kept_rows or (keeping is not None and keeping.is_filled)
 
     @property
     def kept_nbytes(self) -> int:
         """Bytes of memory for rows that stay there once they are decoded."""
-        return 0 if self._keeping is None else self._keeping.nbytes
+        keeping = self._kept[0]
+        return 0 if keeping is None else keeping.nbytes
 
     def keep(self) -> None:
         """Begin to cache rows, if any are to be cached; called while nothing is planned."""
-        if self.kept_rows is not None and self._keeping is None:
+        if self.kept_rows is not None and self._kept[0] is None:
             self._kept = keeping_of(self.layout, self.kept_rows), {}
 
     def trim(self, *, decoded: bool = True) -> None:
         """Release memory for later use, and with `decoded` cached rows; planned tasks keep theirs."""
         self.ragged_memory.trim()
-        self._decoders = decoders_of(self.layout)
-        if decoded and self._keeping is not None:
+        self._decoders = decoding_scratch() if self.is_far else None
+        if decoded and self._kept[0] is not None:
             self._kept = None, {}
 
     def tools(self, tally: Tally | None = None, stop: NDArray[np.int32] = GOING_ON) -> Tools:
         """Return the calling thread's tools: its scratch, counters and flag to stop."""
+        decoders = self._decoders
         # The main thread, which Ctrl-C may interrupt wherever it is, borrows nothing.
-        is_main = threading.current_thread() is threading.main_thread()
-        decoders = None if is_main else self._decoders
-        return Tools(self.sources, self._h5py, self.scratch, tally or Tally(), decoders, stop)
-
-    @property
-    def scratch(self) -> DecodeScratch:
-        """The calling thread's buffers."""
-        return self._thread.scratch
+        if decoders is not None and threading.current_thread() is threading.main_thread():
+            decoders = None
+        return Tools(self.sources, self._h5py, self.own.scratch, tally or Tally(), decoders, stop)
 
     def read(self, window: Window, destination: Destination, tally: Tally | None = None) -> None:
         """Plan the reads of one window, its rows ascending, and carry them out in the calling thread."""
@@ -364,7 +289,7 @@ class RowReader:
                 yield cast(UnfilteredRows, self._way(dataset, part)).task(rows)
 
     def _carry_out(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
-        if self._ragged or self._dense:
+        if self._kinds is not None:
             tasks = list(tasks)
             shares = (task.shared.share for task in tasks)
             destination = replace(
@@ -417,30 +342,6 @@ class RowReader:
                     thread.join()
             failed.clear()  # each knows the frames it came through, and those know all of them
 
-    # --- single rows: a plan, a slot and a batch around one cost ten times what reading it does ---
-
-    def _ways_singly(self, part: int) -> tuple[list[UnfilteredRows], list[SourceIdentity]]:
-        """Return the readers of single rows for a part of each dataset, and their files."""
-        if (reading := self._singly.get(part)) is None:
-            ways = [cast(UnfilteredRows, self._way(number, part)) for number in range(len(self.layout.datasets))]
-            reading = ways, [self.layout.files[file] for file in {way.part.file for way in ways}]
-            self._singly[part] = reading
-        return reading
-
     def single(self, first: int, count: int = 0) -> list[torch.Tensor] | None:
         """Read one or `count` rows to a tensor for each field; None if they need more than that, or fail."""
-        layout = self.layout
-        place = bisect.bisect_right(layout.file_starts, first) - 1
-        if not self._reads_singly or (count and first + count > layout.file_starts[place + 1]):
-            return None
-        ways, files = self._ways_singly(place)
-        values = [np.empty((count or 1, *field.row_shape), field.dtype) for field in layout.fields]
-        for way in ways:
-            try:
-                if not way.read(first, values, self.sources[way.part.file], self):
-                    return None  # the ordinary way says why, or gets over it
-            except OSError:
-                return None
-        for identity in files:
-            identity.check_unchanged()
-        return [tensor_of(value if count else value.reshape(value.shape[1:])) for value in values]
+        return None if self._single is None else self._single.read(first, count, self.own)

@@ -14,17 +14,16 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from h5stream.base import limits
 from h5stream.base.cancel import stop_asked
 from h5stream.base.leases import Living
 from h5stream.base.limits import return_freed_memory
 from h5stream.compiled import _native as kernels
-from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
+from h5stream.engine.batches import CacheFill, OpenBatches, PlannedWindow, ReadyBatch, Windows
+from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.plan.tasks import Destination, Task
-from h5stream.engine.plan.windows import CacheFill, Windows
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, SlotRing
-from h5stream.engine.statistics import RunCounters, Tally, clock
-from h5stream.engine.threads import ReaderThreads
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import RegroupedOrder
 from h5stream.order.window import Order
@@ -70,7 +69,7 @@ class Run:
         self._lock = threading.RLock()  # that of the condition: quicker to take by itself
         self._batch_came = threading.Condition(self._lock)
         self._windows = Windows(iter(order.windows(first_batch)), reader, threads)
-        self._fill = CacheFill(reader.filling(order, first_batch) if threads else None)
+        self._fill = CacheFill(reader.filling(order, first_batch) if threads and reader.kept_rows else None)
         self._jobs: collections.deque[tuple[PlannedWindow, Task]] = collections.deque()
         self._running = 0
         self._active: list[PlannedWindow] = []
@@ -94,7 +93,7 @@ class Run:
         _running.add(self)
         if threads:
             try:
-                self._threads.begin(self._queue, self)
+                self._threads.start(self._queue.begin(self))
             except BaseException:  # Ctrl-C, or no more threads: nobody will have this run to stop it
                 self.stop(0)
                 raise
@@ -109,7 +108,7 @@ class Run:
         """
         check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
-        since = self.counters.asked(self.ready)
+        since = self.counters.asked(self._open.ready)
         while True:
             with self._lock:
                 done, batch = self._try_next()
@@ -141,52 +140,42 @@ class Run:
         """Use the room that a batch leaves; call a thread only if there is work for Python."""
         if not self._count:
             return
-        if self._admit_planned() or self._open.may_need_arranging:
+        if self._admit_planned() or (self._open.has_ragged and self._open.by_number):  # there may be one to arrange
             self._queue.call(1)
 
-    def _call_all(self) -> None:
-        self._queue.call(self._count)
-
-    def _tell_all(self) -> None:
-        self._call_all()
-        self._batch_came.notify_all()
-
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
+        """Take the next batch if it is complete; return whether no waiting is needed. Empty batches are skipped."""
         if self._stopped[0]:
             raise closed()
-        batch = self._take_complete()
-        if batch is not None:
-            self.counters.gave(batch.rows)
-            return True, batch
-        if self._windows.are_exhausted and not self._active:
-            self._open.check_ended()
-        return self._windows.are_exhausted and self._open.next not in self._open, None
-
-    def _take_complete(self) -> ReadyBatch | None:
-        """Take the next batch if it is complete; empty ones are skipped."""
         while (batch := self._open.first_full(self.counters)) is not None:
             if batch.rows == 0 and self._world_size > 1:
                 self._fail(batch.number, batch.nothing_left(self._world_size))
                 continue  # which is raised now
             self._open.remove(batch)
             if batch.rows > 0:
-                return batch
+                self.counters.gave(batch.rows)
+                return True, batch
             batch.slot.give_back()
             self.left_out.add(batch.number)
             self._tell_of_room()  # although nothing is handed over
-        return None
+        if not self._windows.are_exhausted:
+            return False, None
+        is_open = self._open.next in self._open.by_number
+        if is_open and not self._active:
+            self._open.check_ended()
+        return not is_open, None
 
     @property
     def has_planned_all(self) -> bool:
         """Whether all windows are planned and admitted; read without the lock."""
-        return self._windows.are_admitted
+        return self._windows.remaining is None and self._windows.planned is None
 
     def left_to_hand_over(self) -> int | None:
         """Return the batches that are open once nothing is left to plan or carry out; None before that."""
-        if not self._windows.are_planned:  # true for most batches, and needs no lock
+        if self._windows.remaining is not None:  # true for most batches, and needs no lock
             return None
         with self._lock:
-            return len(self._open) if self._windows.are_exhausted and self.is_at_rest else None
+            return len(self._open.by_number) if self._windows.are_exhausted and self.is_at_rest else None
 
     @property
     def is_at_rest(self) -> bool:
@@ -259,7 +248,7 @@ class Run:
                 return
             if window is not None:
                 self._settle(window)
-            while (job := self._next_job()) is not None:
+            while (job := self._take_job()) is not None:
                 self._carry_out(job, tally)
                 if self._queue.gives_way:
                     self._queue.call(1)
@@ -289,35 +278,32 @@ class Run:
             stop_asked.reset(tokens[0])
             asked_by.reset(tokens[1])
 
-    def _next_job(self) -> Callable[[Tally], None] | None:
-        """Return what Python has to do next; None if there is nothing at the moment, or nothing more will come."""
-        with self._lock:
-            return self._take_job()
-
     def _take_job(self) -> Callable[[Tally], None] | None:
-        """Choose what to do next; called under the lock."""
-        if self._stopped[0]:
+        """Choose what Python has to do next; None if there is nothing at the moment, or nothing more will come."""
+        with self._lock:
+            if self._stopped[0]:
+                return None
+            self._admit_planned()
+            windows = self._windows
+            if self._count and self._open.has_ragged and (batch := self._open.to_arrange()) is not None:
+                self._running += 1
+                self._queue.call(1)  # there may be another
+                return functools.partial(self._arrange, batch)
+            fills = self._fill.is_left and any(window.fills for window in self._active)
+            # The next window is planned while others carry this one's tasks; one thread alone carries them first. What
+            # is being decoded would be decoded once more for it.
+            is_busy = self._count <= 1 and bool(self._jobs or self._active)
+            may_plan = windows.remaining is not None and windows.planned is None and not windows.is_planning
+            if may_plan and not (fills or self._fill.running or is_busy):
+                windows.is_planning = True
+                return self._plan_next
+            if self._jobs:
+                self._running += 1
+                return functools.partial(self._bring, *self._jobs.popleft())
+            if self._fill.is_left and not fills and windows.planned is not None and not self._may_admit():
+                self._fill.running += 1
+                return self._decode_ahead
             return None
-        self._admit_planned()
-        windows = self._windows
-        if self._count and (batch := self._open.to_arrange()) is not None:
-            self._running += 1
-            self._queue.call(1)  # there may be another
-            return functools.partial(self._arrange, batch)
-        fills = self._fill.is_left and any(window.fills for window in self._active)
-        # The next window is planned while others carry this one's tasks; one thread alone carries them first. What is
-        # being decoded would be decoded once more for it.
-        is_busy = self._count <= 1 and bool(self._jobs or self._active)
-        if windows.may_be_planned and not (fills or self._fill.running or is_busy):
-            windows.is_planning = True
-            return self._plan_next
-        if self._jobs:
-            self._running += 1
-            return functools.partial(self._land, *self._jobs.popleft())
-        if self._fill.is_left and not fills and windows.planned is not None and not self._may_admit():
-            self._fill.running += 1
-            return self._decode_ahead
-        return None
 
     def _admit_planned(self) -> bool:
         """Admit the planned window if there is room; return whether it was admitted. Called under the lock."""
@@ -328,7 +314,7 @@ class Run:
         try:
             self._admit(window)
         except self._caught as error:  # no memory for its slots: that is the consumer's to know
-            self._fail(window.first_batch, error)
+            self._fail(window.numbers.start, error)
         return True
 
     def _may_admit(self) -> bool:
@@ -347,7 +333,8 @@ class Run:
             self._complete(window)
             return
         self._active.append(window)
-        self._jobs.extend((window, task) for task in window.tasks)
+        for task in window.tasks:
+            self._jobs.append((window, task))
         if window.native:
             self._queue.add(window, window.shares())
         self._queue.call(len(window.tasks))
@@ -357,11 +344,11 @@ class Run:
         self._open.complete(window)
         self._batch_came.notify_all()
         if self._fill.is_left:
-            self._call_all()
+            self._queue.call(self._count)
 
     def _plan_next(self, tally: Tally) -> None:
         try:
-            self.counters.add(self._reader.load())
+            self._reader.load(tally)
             began = clock()
             planned = self._windows.plan()
             tally.plan_ns += clock() - began
@@ -371,19 +358,17 @@ class Run:
             self.fail_start(error)
             return
         with self._lock:
-            if not self._windows.put(planned, self._open):
-                self._tell_all()
-            elif self._fill.is_left:
-                self._call_all()
+            is_to_admit = self._windows.put(planned, self._open)
+            if not is_to_admit or self._fill.is_left:
+                self._queue.call(self._count)
+            if not is_to_admit:
+                self._batch_came.notify_all()
 
-    def _land(self, window: PlannedWindow, task: Task, tally: Tally) -> None:
-        """Bring a task of a window, as one of those that it waits for."""
-        self._bring(window, task, tally)
-        self._settle(window)
+    def _bring(self, window: PlannedWindow, task: Task, tally: Tally, settles: bool = True) -> None:
+        """Bring a task of a window, or note at which batch it failed, and why.
 
-    def _bring(self, window: PlannedWindow, task: Task, tally: Tally) -> None:
-        """Bring a task, or note at which batch it failed, and why."""
-        assert window.destination is not None
+        The window waits for it if it `settles`; else for what it is the rest of.
+        """
         failed: tuple[int, BaseException] | None = None
         try:
             try:
@@ -394,13 +379,15 @@ class Run:
                     task, error, self._reader.tools(), self.counters if self._skip_corrupt else None
                 )
         except self._caught as error:
-            failed = window.first_batch + task.placement.first_batch, error
+            failed = window.numbers.start + task.placement.first_batch, error
         with self._lock:
             self._running -= 1
             # Before it is counted: what completes the window must know of every error in it.
             if failed is not None:
                 self._fail(*failed)
         failed = None  # it knows this frame, and both would keep all that the run has
+        if settles:
+            self._settle(window)
 
     def _settle(self, window: PlannedWindow) -> None:
         """Count one of the things that a window waits for; the last one completes it."""
@@ -410,14 +397,14 @@ class Run:
                 self._let_go()
                 return
         changed = window.changed_file(self._reader.layout.files)
-        if changed is None:
+        if changed is None and window.fills:
             window.note_kept()
         with self._lock:
             if self._stopped[0]:  # it may be gone
                 self._let_go()
                 return
             if changed is not None:
-                self._fail(window.first_batch, changed)
+                self._fail(window.numbers.start, changed)
             self._active.remove(window)
             self._complete(window)
 
@@ -433,7 +420,7 @@ class Run:
             if self._stopped[0]:
                 return
             self._running += 1
-        self._carry_out(functools.partial(self._bring, window, rest), tally)
+        self._carry_out(functools.partial(self._bring, window, rest, settles=False), tally)
 
     def _decode_ahead(self, tally: Tally) -> None:
         """Decode some rows for the cache ahead of the batches that need them, and which report their errors."""
@@ -443,7 +430,7 @@ class Run:
                 task.land(Destination.nowhere(self._reader.layout.fields), self._reader.tools(tally, self._stopped))
         with self._lock:
             if self._fill.done(task):
-                self._call_all()
+                self._queue.call(self._count)
 
     def _arrange(self, batch: ReadyBatch, tally: Tally) -> None:
         began = clock()
@@ -460,14 +447,87 @@ class Run:
                 self._fail(batch.number, failed)
             self._let_go()
             self._batch_came.notify_all()
-        failed = None  # as in `_land`
+        failed = None  # as in `_bring`
 
     def _fail(self, batch: int, error: BaseException) -> None:
         """Note an error at the first batch that needed the data; nothing after it is planned. Called under the lock."""
         if not self._stopped[0]:  # else nobody asks, and the error knows the frames it came through, and they the run
             self._open.fail(batch, error)
         self._windows.end()
-        self._tell_all()
+        self._queue.call(self._count)
+        self._batch_came.notify_all()
+
+
+class ReaderThreads:
+    """Threads of Python that spend their time in a pool of C, and come back from it for what Python has to do.
+
+    # Guarantees: any thread may call, also one of these. They begin with the first of the passes that are under way,
+    and end with the last. One that a file system holds up when its pass ends is given up: it ends once it comes back,
+    and another begins in its place. `on_start` is called in each thread, with its number, and an error of it is that of
+    the passes that are under way. A forked child needs others.
+    """
+
+    def __init__(self, reader: RowReader, threads: int, on_start: Callable[[int], None] | None) -> None:
+        self._reader, self._on_start, self._count = reader, on_start, max(1, threads)
+        self.pool = kernels.Pool(self._count, limits.cpus())
+        self._threads: dict[int, threading.Thread] = {}
+
+    def start(self, tickets: Iterable[int]) -> None:
+        """Start the threads that a pass needs; whatever is raised, the pass is to be ended."""
+        pending = [*tickets]
+        try:
+            while pending:
+                number = pending[0] % self._count
+                name = f"h5stream-reader-{number}"
+                thread = threading.Thread(target=self._work, args=(pending[0],), name=name, daemon=True)
+                self._threads[number] = thread
+                thread.start()
+                del pending[0]
+        except BaseException as error:  # Ctrl-C, or there may be no more threads
+            for ticket in pending:
+                self._lose(ticket, error)
+            raise
+
+    def _lose(self, ticket: int, error: BaseException) -> None:
+        """Say that a thread did not start, and why."""
+        for run in self.pool.lose(ticket):
+            run.fail_start(error)
+
+    def wait(self, queue: kernels.Queue, is_left: threading.Condition, wait_s: float) -> None:
+        """Wait until no thread has anything of a pass that ended; nor longer than so many seconds."""
+        if threading.current_thread() in self._threads.values():  # the garbage collector came by
+            return
+        deadline = time.monotonic() + wait_s
+        try:
+            with is_left:
+                while queue.serving and (left_s := deadline - time.monotonic()) > 0:
+                    is_left.wait(left_s)
+        finally:  # also where Ctrl-C came
+            if queue.serving:
+                self.start(queue.give_up())
+        if self.pool.is_idle and not queue.serving:
+            for thread in [*self._threads.values()]:
+                if thread.is_alive():  # not all are, after Ctrl-C
+                    thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _work(self, ticket: int) -> None:
+        number = ticket % self._count
+        try:
+            if self._on_start is not None:
+                self._on_start(number)
+            scratch = self._reader.own.scratch.native
+        except BaseException as error:
+            self._lose(ticket, error)
+            return
+        served, settled = None, 0
+        while (event := self.pool.work(scratch, served, ticket, settled)) is not None:
+            served, run, window, part, unit, settled = event
+            del event
+            if served is None:
+                run.left()
+            else:
+                run.serve(number, window, part, unit, settled)
+            del run, window  # while it waits it keeps nothing
 
 
 class Engine:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -37,8 +36,10 @@ Allocate = Callable[[int], Memory]
 
 def packed(nbytes: Iterable[int]) -> tuple[tuple[int, ...], int]:
     """Return where stretches of so many bytes begin, one behind the other and aligned, and the bytes of all."""
-    ends = itertools.accumulate((-(-each // FIELD_ALIGNMENT) * FIELD_ALIGNMENT for each in nbytes), initial=0)
-    *begins, end = ends
+    begins, end = [], 0
+    for length in nbytes:
+        begins.append(end)
+        end += -(-length // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
     return tuple(begins), max(end, FIELD_ALIGNMENT)
 
 
@@ -54,7 +55,7 @@ class SlotFormat:
     @classmethod
     def for_rows(cls, fields: Sequence[FieldLayout], rows: int) -> SlotFormat:
         """Pack `rows` rows of the fields, in their order, each at an aligned offset."""
-        return cls(rows, *packed(field.row_nbytes * rows for field in fields))
+        return cls(rows, *packed([field.row_nbytes * rows for field in fields]))
 
 
 def packed_closer(memory: Memory, fields: Sequence[FieldLayout], slot_format: SlotFormat, rows: int) -> SlotFormat:

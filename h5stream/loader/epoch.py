@@ -12,10 +12,10 @@ from typing import Any, Generic, NoReturn, Self
 
 from h5stream.device.cuda import CudaBackend
 from h5stream.engine.assemble import Assembler
+from h5stream.engine.counters import clock
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import STOP_S, Engine, Run, check_process
 from h5stream.engine.slots import SlotFormat, SlotRing
-from h5stream.engine.statistics import clock
 from h5stream.errors import LoaderClosedError
 from h5stream.loader.options import Batch
 from h5stream.loader.position import Cursor, Progress

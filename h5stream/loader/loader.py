@@ -19,8 +19,9 @@ from h5stream.base.limits import return_freed_memory
 from h5stream.base.texts import checked_number
 from h5stream.dataset.dataset import of_copies
 from h5stream.device.cuda import backend_for
+from h5stream.engine.counters import RunCounters
 from h5stream.engine.footprint import Footprint, WindowRows
-from h5stream.engine.statistics import LoaderStatistics, RunCounters
+from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.loader.arguments import OLD, OldNames, drawn_seed, hint_of_channels, hints_of_types, with_new_names
 from h5stream.loader.draws import recognised

@@ -12,8 +12,9 @@ import torch.distributed
 
 from h5stream.base import limits
 from h5stream.dataset.dataset import H5Dataset
-from h5stream.engine.footprint import LimitedField, Sizing, default_budget
+from h5stream.engine.footprint import default_budget
 from h5stream.engine.reader import default_threads
+from h5stream.engine.sizing import LimitedField, Sizing
 from h5stream.errors import OptionError, StateError
 from h5stream.loader.arguments import DrawnSeed
 from h5stream.loader.draws import SizedBatches, epoch_draws, sampler_order

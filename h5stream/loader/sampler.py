@@ -15,7 +15,8 @@ from torch.utils.data import Sampler
 
 from h5stream.base.texts import checked_number
 from h5stream.dataset.dataset import H5Dataset
-from h5stream.engine.footprint import WindowRows, shape_of, size_order
+from h5stream.engine.footprint import WindowRows, size_order
+from h5stream.engine.sizing import shape_of
 from h5stream.errors import OptionError, StateError, WeakShuffleWarning
 from h5stream.loader.arguments import DrawnSeed, drawn_seed
 from h5stream.loader.draws import places_of

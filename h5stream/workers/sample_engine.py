@@ -17,10 +17,10 @@ import numpy as np
 
 from h5stream.base.hints import WORKERS, hint
 from h5stream.engine.batches import ReadyBatch
+from h5stream.engine.counters import clock
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import STOP_S, Engine, Run, check_process, closed, timed_out
 from h5stream.engine.slots import PAGE_NBYTES, Slot, SlotFormat, SlotRing
-from h5stream.engine.statistics import clock
 from h5stream.order.window import Order
 from h5stream.workers.memory import SharedMemory, create_file, pack, unpack
 from h5stream.workers.processes import check_function, is_being_imported, main_module

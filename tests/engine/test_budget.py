@@ -6,14 +6,14 @@ from inner import memory_available, processors
 from making import make_file, vlen, write_datasets
 
 from h5stream import H5StreamLoader
-from h5stream.engine import footprint
+from h5stream.engine import sizing
 from h5stream.errors import BudgetError
 
 
 @pytest.fixture
 def small_tasks(monkeypatch):
     """Scratch of a few KiB, so that slots and windows are what budgets are about."""
-    monkeypatch.setattr(footprint, "TASK_NBYTES", 1024)
+    monkeypatch.setattr(sizing, "TASK_NBYTES", 1024)
 
 
 def test_a_window_that_a_budget_has_no_room_for_is_smaller_and_that_is_said(tmp_path, caplog, small_tasks):

@@ -13,12 +13,11 @@ from sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reade
 
 from h5stream import H5StreamLoader
 from h5stream.engine.batches import PlannedWindow
-from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import Tools
+from h5stream.engine.counters import RunCounters
+from h5stream.engine.plan.tasks import Placement, Tools
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotRing
-from h5stream.engine.statistics import RunCounters
 from h5stream.errors import CorruptChunkError
 
 

@@ -10,8 +10,7 @@ from inner import run_of, stream_all
 from sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
-from h5stream.engine.run import Run
-from h5stream.engine.threads import ReaderThreads
+from h5stream.engine.run import ReaderThreads, Run
 
 
 @pytest.fixture
@@ -130,7 +129,7 @@ def test_ctrl_c_while_a_pass_that_hangs_is_closed_takes_no_threads_from_another(
 def test_ctrl_c_before_the_threads_of_a_pass_begin_takes_none_from_the_next(sample, monkeypatch):
     loader = loader_of(sample, timeout=30)
     with monkeypatch.context() as patch:
-        patch.setattr(ReaderThreads, "_start", interrupted)
+        patch.setattr(ReaderThreads, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             iter(loader)
     assert samples_of(loader) == list(range(4000))
@@ -167,7 +166,7 @@ def test_an_error_between_two_jobs_ends_its_pass_and_no_thread(sample, monkeypat
     iterator = iter(loader)
     next(iterator)
     with monkeypatch.context() as patch:
-        patch.setattr(type(run_of(iterator)), "_next_job", lambda run: 1 / 0)
+        patch.setattr(type(run_of(iterator)), "_take_job", lambda run: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             list(iterator)
     assert samples_of(loader) == list(range(4000))

@@ -10,7 +10,7 @@ from making import make_file, write_datasets
 from recording import asked_for, record_reads
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences
-from h5stream.engine.plan.placement import Placement
+from h5stream.engine.plan.tasks import Placement
 from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
 
 

@@ -25,8 +25,7 @@ from h5stream import H5StreamLoader
 from h5stream.engine import batches, slots
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.plan import chunks, kept
-from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import Tools
+from h5stream.engine.plan.tasks import Placement, Tools
 from h5stream.errors import SourceError
 
 ROOT = Path(__file__).resolve().parents[2]

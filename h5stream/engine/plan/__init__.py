@@ -1,5 +1,5 @@
 """Plans of a window: which bytes are read, and where the rows in them go.
 
 One file for each way in which rows are stored. Imports `storage`, `order` and the engine's slots.
-Start with `placement` and `tasks`, then `chunks`.
+Start with `tasks`, then `chunks`.
 """

@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-import math
+import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.placement import Ints, Placement, cut_by
+from h5stream.engine.counters import clock
+from h5stream.engine.plan.decoding import decoded, kind_of, renumbered
+from h5stream.engine.plan.far import read_chunks
+from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.tasks import (
     NONE,
-    TASK_NBYTES,
-    Bytes,
     Destination,
-    Keeping,
+    Ints,
     Native,
+    Placement,
     Task,
     Tools,
-    chunk_by_chunk,
 )
 from h5stream.engine.slots import address_of
-from h5stream.engine.statistics import clock
-from h5stream.errors import CorruptChunkError
 from h5stream.storage.decode.columns import ColumnPiece
-from h5stream.storage.decode.elements import Leaf
-from h5stream.storage.decode.filters import DecodeError, NotAskedError
-from h5stream.storage.file.h5py_reader import chunk_box
-from h5stream.storage.layout.index import MISSING, ChunkIndex
-from h5stream.storage.layout.layout import DIRECT, DatasetPart, FieldLayout
+from h5stream.storage.layout.index import MISSING
+from h5stream.storage.layout.layout import DIRECT, DatasetPart
 
 FUSED_NBYTES = (2, 4, 8)
 """Bytes of the elements whose shuffle is undone while their rows are copied."""
@@ -55,60 +50,51 @@ class ChunkFields:
 
     def __init__(self, part: DatasetPart, pieces: Sequence[ColumnPiece] | None = None) -> None:
         pieces = part.pieces if pieces is None else pieces
-        taken = [(target, target.leaf) for target in part.targets if target.leaf is not None]
         # For each filter mask that is undone in C what does so; their addresses are used as long as this lives.
-        self._pipelines = {} if part.access == DIRECT else _pipelines_of(part)
-        self.masks = tuple(self._pipelines)
-        self.has_masks = bool(part.chunk_index.filter_mask.any())  # whether any chunk was left out by some filter
-        self.fields = tuple(target.field for target, _ in taken)
-        programs = [
-            (leaf.nbytes, leaf.is_whole, _may_fuse(leaf, part.moved), _kind_of(leaf.dtype, part.moved))
-            for _, leaf in taken
-        ]
-        fills = [_repeated(renumbered(target.fill, leaf.dtype, part.moved)) for target, leaf in taken]
-        edges = np.cumsum([0] + [len(piece.segments) for piece in pieces], dtype=np.int64)
+        self._pipelines: dict[int, kernels.Pipeline] = {}
+        index, moved = part.chunk_index, part.moved
+        self.has_masks = bool(index.filter_mask.any())  # whether any chunk was left out by some filter
+        masks = np.unique(index.filter_mask)[:MOST_MASKS].tolist() if self.has_masks else [0]
+        for mask in masks if part.access != DIRECT else ():
+            if (pipeline := part.pipeline.native(mask, part.chunk_nbytes)) is not None:
+                self._pipelines[mask] = pipeline
+        self.masks, self.fields = tuple(self._pipelines), tuple[int, ...]()
+        programs, places, fills, fill_ends = [], [], [], [0]
+        for target in part.targets:
+            if (leaf := target.leaf) is None:
+                continue
+            self.fields += (target.field,)
+            # Whether unshuffling a field and scattering it can be one.
+            may_fuse = leaf.nbytes == leaf.unit_nbytes in FUSED_NBYTES and moved is None
+            fill = target.fill if moved is None else renumbered(target.fill, leaf.dtype, moved)
+            fills.append(np.tile(fill, max(1, FILL_NBYTES // max(1, fill.nbytes))))
+            fill_ends.append(fill_ends[-1] + fills[-1].nbytes)
+            programs.append((leaf.nbytes, leaf.is_whole, may_fuse, 0 if moved is None else kind_of(leaf.dtype)))
+            places.append(leaf.places)
+        segments, ends, row_elements = [], [0], []
+        for piece in pieces:
+            segments.append(np.ascontiguousarray(piece.segments))
+            ends.append(ends[-1] + len(piece.segments))
+            row_elements.append(piece.row_elements)
         self.made = kernels.chunk_fields(
-            np.array([one.address for one in self._pipelines.values()], dtype=np.int64),
+            np.array([*map(_ADDRESS, self._pipelines.values())], dtype=np.int64),
             part.chunk_nbytes,
             part.chunk_rows,
             part.stored_element_nbytes,
             np.array(programs, dtype=np.int64).reshape(-1, 4),
-            np.concatenate([leaf.places for _, leaf in taken]),
-            np.concatenate([np.ascontiguousarray(piece.segments) for piece in pieces]),
-            edges,
-            np.array([piece.row_elements for piece in pieces], dtype=np.int64),
+            np.concatenate(places),
+            np.concatenate(segments),
+            np.array(ends, dtype=np.int64),
+            np.array(row_elements, dtype=np.int64),
             np.concatenate(fills),
-            np.cumsum([0] + [fill.nbytes for fill in fills], dtype=np.int64),
-            NONE if part.moved is None else part.moved,
+            np.array(fill_ends, dtype=np.int64),
+            NONE if moved is None else moved,
         )
 
 
+_ADDRESS, _NUMBER = operator.attrgetter("address"), operator.attrgetter("number")
+
 _NO_AXES = np.zeros((0, 0), dtype=np.int64)
-
-
-def _may_fuse(leaf: Leaf, moved: Ints | None) -> bool:
-    """Return whether unshuffling a field and scattering it can be one."""
-    return leaf.nbytes == leaf.unit_nbytes in FUSED_NBYTES and moved is None
-
-
-def _kind_of(dtype: np.dtype[Any], moved: Ints | None) -> int:
-    """Return the bytes of column numbers that others take the place of, below 0 for those without a sign; else 0."""
-    if moved is None:
-        return 0
-    return -dtype.itemsize if dtype.kind == "u" else dtype.itemsize
-
-
-def _repeated(value: Bytes) -> Bytes:
-    return np.tile(value, max(1, FILL_NBYTES // max(1, value.nbytes)))
-
-
-def renumbered(data: Bytes, dtype: np.dtype[Any], moved: Ints | None) -> Bytes:
-    """Return column numbers of a sparse matrix with others in their place; those that it does not have stay wrong."""
-    if moved is None:
-        return data
-    numbers = data.copy()
-    kernels.renumber(numbers, _kind_of(dtype, moved), moved)
-    return numbers
 
 
 class BoxesInChunks(NamedTuple):
@@ -192,7 +178,7 @@ class ChunkPlan:
             shared.batch,
             shared.within,
             *boxes,
-            *_kept(fields, table, keep),
+            *(NO_KEEPING if keep is None else _kept(fields, table, keep)),
         )
         return cls(
             part=part,
@@ -207,14 +193,15 @@ class ChunkPlan:
 
     def task(self, first: int, last: int) -> Task:
         """Return the task that brings some of the chunks."""
-        table = self.table
-        is_native = bool((self.pipelines[first:last] >= 0).any())
+        table, native = self.table, None
+        if (self.pipelines[first:last] >= 0).any():
+            native = Native(self.made, first, last, self.fields.fields, self.part.file)
         return Task(
             shared=self.shared,
             own=(table.low[first:last], table.high[first:last]),
             bring=functools.partial(self._land, first, last),
             apart=lambda _: (self.task(k, k + 1) for k in range(first, last)),
-            native=self._part(first, last) if is_native else None,
+            native=native,
             rest=lambda k: self.task(k, last),
             kept=None if self.keep is None else functools.partial(self._note, first, last),
         )
@@ -226,15 +213,13 @@ class ChunkPlan:
         chunks, pieces = self.table.number[first:last] // self.part.chunk_index.columns, self.table.piece[first:last]
         self.keep.note(chunks, pieces)
 
-    def _part(self, first: int, last: int) -> Native:
-        return Native(self.made, first, last, self.fields.fields, self.part.file)
-
     def _land(self, first: int, last: int, _: Placement, destination: Destination, tools: Tools) -> None:
         """Land some chunks: one call, which is begun anew behind each chunk that it cannot bring."""
         descriptor = tools.sources[self.part.file].descriptor()
         if descriptor is None:
-            for start, stop, at in self._read(first, last, tools):
-                self._land_range(start, stop, -1, at, destination, tools)
+            offset, nbytes = self.table.offset[first:last], self.table.nbytes[first:last]
+            for start, stop, at in read_chunks(self.part.file, offset, nbytes, self.most_gap, tools):
+                self._land_range(first + start, first + stop, -1, at, destination, tools)
             return
         self._land_range(first, last, descriptor.number, NONE, destination, tools)
 
@@ -244,7 +229,8 @@ class ChunkPlan:
         """Land chunks of a file, or chunks at addresses in memory."""
         k = first
         while k < last:
-            k = tools.land(self._part(k, last), at[k - first :], descriptor, destination)
+            part = Native(self.made, k, last, self.fields.fields, self.part.file)
+            k = tools.land(part, at[k - first :], descriptor, destination)
             if k < last:
                 raise_if_stopped()
                 self._land_one(k, descriptor >= 0, destination, tools)
@@ -255,89 +241,20 @@ class ChunkPlan:
         table, number = self.table, slice(k, k + 1)
         stored, _ = tools.read(self.part.file, table.offset[number], table.nbytes[number])
         if may_be_readable and self.pipelines[k] >= 0:  # it may be the read alone that failed
-            if tools.land(self._part(k, k + 1), np.array([address_of(stored)]), -1, destination) > k:
+            part = Native(self.made, k, k + 1, self.fields.fields, self.part.file)
+            if tools.land(part, np.array([address_of(stored)]), -1, destination) > k:
                 return
             raise_if_stopped()
         since = clock()
-        data, shuffled = self.decode(k, stored, tools)
+        data, shuffled = decoded(self.part, int(table.number[k]), int(table.entry[k]), stored, tools)
         since = tools.tally.decoded(since, data.nbytes)
         where = destination.of_fields(self.fields.fields)
         kernels.land_decoded(self.made, k, data, shuffled, *where, tools.decoding.native.address)
         tools.tally.scattered(since)
 
-    def _read(self, first: int, last: int, tools: Tools) -> Iterator[tuple[int, int, Ints]]:
-        """Read chunks from a source without a descriptor, such as an object in a store; yield them by address.
 
-        No address outlasts the next read.
-        """
-        table, file = self.table.some(slice(first, last)), self.part.file
-        edges = group_edges(table.offset, table.nbytes, self.most_gap)
-        begins, ends, start = edges[:-1], edges[1:] - 1, int(edges[0])
-        if start:  # never written
-            yield first, first + start, np.zeros(start, dtype=np.int64)
-        offsets = table.offset[begins]
-        nbytes = table.offset[ends] + table.nbytes[ends] - offsets
-        group = np.repeat(np.arange(len(ends)), ends + 1 - begins)
-        inside = table.offset[start:] - offsets[group]
-        for groups in cut_by(nbytes, TASK_NBYTES) if len(ends) else ():
-            raise_if_stopped()
-            data, places = tools.read(file, offsets[groups], nbytes[groups])
-            low, high = int(edges[groups.start]), int(edges[groups.stop])
-            here = slice(low - start, high - start)
-            yield first + low, first + high, address_of(data) + inside[here] + places[group[here] - groups.start]
-
-    def decode(self, k: int, stored: Bytes, tools: Tools) -> tuple[Bytes, int]:
-        """Decode chunk `k`; return its bytes, and the element size of a byte shuffle still to be undone, or 0."""
-        part, entry = self.part, self.table.entry[k : k + 1]
-        mask = int(part.chunk_index.filter_mask[entry[0]])
-        if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(entry)[0]:
-            return tools.h5py.chunk(part, int(self.table.number[k])), 0
-        if not part.pipeline.filters and stored.nbytes == self._nbytes_inside(k) < part.chunk_nbytes:
-            whole = tools.decoding.buffer("whole", part.chunk_nbytes)  # it ends with the dataset
-            whole[: stored.nbytes], whole[stored.nbytes :] = stored, 0
-            return whole, 0
-        try:
-            return part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.decoding)
-        except DecodeError as error:
-            return self.ask_h5py(k, error, tools), 0
-
-    def _nbytes_inside(self, k: int) -> int:
-        """Return the bytes that a chunk has of the dataset's elements."""
-        part, number = self.part, int(self.table.number[k])
-        if part.objects:
-            part, number = part.in_object(number)
-        index = part.chunk_index
-        count = chunk_box(index.shape, index.chunk_shape, index.coordinates(number))
-        return math.prod(count) * part.stored_element_nbytes
-
-    def ask_h5py(self, k: int, error: DecodeError, tools: Tools) -> Bytes:
-        """Read bytes that do not decode here with libhdf5, which decides whether they are corrupt."""
-        part, index = self.part, self.part.chunk_index
-        number, entry = int(self.table.number[k]), int(self.table.entry[k])
-        identity, offset = tools.sources[part.file].identity.at(int(index.offset[entry]))
-        identity.check_unchanged()
-        if not isinstance(error, NotAskedError):
-            with contextlib.suppress(CorruptChunkError):
-                return tools.h5py.chunk(part, number)
-        nbytes = int(index.nbytes[entry])
-        if part.objects:
-            part, number = part.in_object(number)
-            index = part.chunk_index
-        chunk = index.coordinates(number)
-        raise CorruptChunkError(
-            f"{identity.path!r}, dataset {part.path!r}: chunk {chunk} at byte {offset} "
-            f"({nbytes} bytes) is corrupt: {error}. Copy the file again from its source.",
-            file=identity.path,
-            field=part.path,
-            chunk=chunk,
-            byte_offset=offset,
-        ) from error
-
-
-def _kept(fields: ChunkFields, table: ChunkTable, keep: Keeping | None) -> tuple[Any, ...]:
+def _kept(fields: ChunkFields, table: ChunkTable, keep: Keeping) -> tuple[Ints, Ints, Ints, int, NDArray[np.bool_]]:
     """Return where all rows of chunks stay, as `kernels.plan_chunks` has it."""
-    if keep is None:
-        return NO_KEEPING
     slots, offsets, _ = keep.destination.of_fields(fields.fields)
     chunks = table.number // keep.part.chunk_index.columns
     return slots + offsets, chunks, keep.rows_of(chunks)[1], keep.part.row_start, keep.filled
@@ -366,14 +283,6 @@ def pipelines_of(part: DatasetPart, fields: ChunkFields, table: ChunkTable) -> N
     return pipelines
 
 
-def _pipelines_of(part: DatasetPart) -> dict[int, kernels.Pipeline]:
-    """Return what undoes the filters of a part's chunks, for each filter mask."""
-    index = part.chunk_index
-    masks = np.unique(index.filter_mask)[:MOST_MASKS] if index.filter_mask.any() else [0]
-    pipelines = {int(mask): part.pipeline.native(int(mask), part.chunk_nbytes) for mask in masks}
-    return {mask: pipeline for mask, pipeline in pipelines.items() if pipeline is not None}
-
-
 def plan_chunks(
     part: DatasetPart,
     fields: ChunkFields,
@@ -388,7 +297,7 @@ def plan_chunks(
     low, high = edges[:-1], edges[1:]
     if missing is not None:
         low, high, numbers = low[missing], high[missing], numbers[missing]
-    index, across = part.chunk_index, np.array([each.number for each in part.pieces], dtype=np.int64)
+    index, across = part.chunk_index, np.array([*map(_NUMBER, part.pieces)], dtype=np.int64)
     columns, cuts = (
         np.empty((7, len(numbers) * len(across)), dtype=np.int64),
         np.empty(len(numbers) * len(across) + 1, dtype=np.int64),
@@ -413,77 +322,3 @@ def plan_chunks(
     plan = ChunkPlan.of(part, fields, ChunkTable(*columns), shared, most_gap, keep=keep)
     for first, last in itertools.pairwise(cuts[: count + 1].tolist()):
         yield plan.task(first, last)
-
-
-def looked_up(index: ChunkIndex, number: Ints) -> tuple[Ints, Ints, Ints]:
-    """Find chunks by their numbers: the entry of each in the index, where its bytes begin in the file, how many."""
-    entry = index.find(number)
-    stored = entry != MISSING
-    offset, nbytes = np.full(len(entry), MISSING), np.zeros(len(entry), dtype=np.int64)
-    offset[stored], nbytes[stored] = index.offset[entry[stored]], index.nbytes[entry[stored]]
-    return entry, offset, nbytes
-
-
-def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:
-    """Group neighboring chunks so that one read brings them; chunks that were never written are left out.
-
-    No group has many more bytes than scratch is counted for, however many chunks lie side by side.
-    """
-    first = int(np.searchsorted(offset, MISSING, side="right"))
-    if first == len(offset):
-        return np.array([first])
-    gap = _gaps(offset, nbytes)[first:]
-    apart = (gap < 0) | (gap > most_gap)
-    span = nbytes[first:] + np.append(0, np.where(apart, 0, gap))
-    apart[[cut.start - 1 for cut in cut_by(span, TASK_NBYTES)][1:]] = True
-    return np.concatenate([[first], np.flatnonzero(apart) + first + 1, [len(offset)]])
-
-
-def _gaps(offset: Ints, nbytes: Ints) -> Ints:
-    """Return the bytes between each chunk and the next, -1 after one that has none in the file."""
-    return np.where(offset[:-1] == MISSING, -1, offset[1:] - (offset[:-1] + nbytes[:-1]))
-
-
-# --- what h5stream cannot decode is read through h5py, under its lock -------------------------------------------
-
-
-def plan_through_h5py(
-    part: DatasetPart,
-    fields: tuple[FieldLayout, ...],
-    keep: Keeping | None,
-    placement: Placement,
-    task_nbytes: int,
-    missing: NDArray[np.bool_] | None = None,
-) -> Iterator[Task]:
-    """Cut rows of a part that h5py reads, ascending, into tasks of whole chunks and about as many bytes."""
-
-    def read(placement: Placement, destination: Destination, tools: Tools) -> None:
-        """Read the rows of one chunk after the other, from the first that is wanted to the last, and scatter them."""
-        _, edges, _ = placement.in_chunks(part)
-        for low, high in itertools.pairwise(edges.tolist()):
-            raise_if_stopped()
-            wanted = placement[low:high]
-            first, last = int(wanted.rows[0]), int(wanted.rows[-1])
-            since = clock()
-            rows = tools.h5py.rows(part, first - part.row_start, last - first + 1)
-            since = tools.tally.via_h5py(since, rows.nbytes)
-            for target in part.targets:
-                layout, values = fields[target.field], target.taken(rows)
-                if layout.dtype.kind == "O":
-                    destination.put(target.field, wanted, (values[row - first] for row in wanted.rows.tolist()))
-                    continue
-                dense = np.ascontiguousarray(values, dtype=layout.dtype).reshape(-1).view(np.uint8)
-                dense = renumbered(dense, layout.dtype, part.moved)
-                inside = replace(wanted, rows=wanted.rows - first)
-                destination.scatter_whole(target.field, inside, dense, layout.placed_nbytes)
-            tools.tally.scattered(since)
-
-    placement = placement.each_row().ascending()
-    _, edges, chunks = placement.in_chunks(part)
-    if keep is not None and missing is not None:
-        yield from keep.tasks(read, placement, edges, chunks, missing)
-        return
-    spans = placement.rows[edges[1:] - 1].astype(np.int64) - placement.rows[edges[:-1]] + 1
-    for cut in cut_by(np.maximum(1, spans * part.stored_row_nbytes), min(task_nbytes, TASK_NBYTES)):
-        of_task = placement[int(edges[cut.start]) : int(edges[cut.stop])]
-        yield Task(shared=of_task, bring=read, apart=functools.partial(chunk_by_chunk, part=part))

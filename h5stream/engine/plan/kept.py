@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+import sys
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,28 +19,13 @@ from numpy.typing import NDArray
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.base.leases import Living
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import NONE, Bringing, Destination, Keeping, Native, Task, Tools, Way, copying
+from h5stream.engine.plan.keeping import Keeping
+from h5stream.engine.plan.tasks import NONE, Bringing, Destination, Native, Placement, Task, Tools, Way
 from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
-from h5stream.order.permutation import SAMPLES, words_of
 from h5stream.order.places import Places, is_ascending, pieces
-from h5stream.samples.space import number_outside
-from h5stream.storage.decode.small_floats import held_as, shown
-from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
-from h5stream.storage.source.local import FilesIdentity
+from h5stream.storage.decode.small_floats import shown
+from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.source.remote import GAP_NBYTES
-
-KEEP_NBYTES = 16 * 1024 * 1024
-KEEP_SHARE = 8
-"""Largest dataset that is read once, in bytes as batches hold it; all take at most one part in so many of the budget.
-"""
-
-LEAST_SHARE = 8
-"""A dataset is kept in part only if one part in so many of it fits."""
-
-GATHERED_NBYTES = 4 * 1024 * 1024
-"""Bytes of batches that are gathered at a time where all data is in memory: enough to share the cost of a window, few
-enough to come at once (batches of 256 rows of 1 KiB: 161 us each with 1 MiB, 108 with 4)."""
 
 LEAST_TASK_NBYTES = 2 * 1024 * 1024
 """Bytes of one task that gathers rows: below it many threads wait for each other's Python rather than copy."""
@@ -54,99 +37,28 @@ take more than a cache holds. Rows of 8 bytes, two threads, 256 MiB, nanoseconds
 random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."""
 
 
-TASK_SAMPLES = 65_536
-"""Samples of one task that brings fields which come from no dataset."""
-
-
-# --- what is kept ---------------------------------------------------------------------------------------------
-
-
-def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...]:
-    """Choose the datasets that are read once, smallest first while they fit."""
-    if layout.has_boxes:
-        return ()
-    chosen, budget = [], memory_budget // KEEP_SHARE
-    for nbytes, _, number in _sizes(layout, ("ragged",)):
-        if nbytes > min(KEEP_NBYTES, budget):
-            break
-        chosen.append(number)
-        budget -= nbytes
-    return tuple(chosen)
-
-
-def rows_to_keep(
-    layout: SampleLayout, numbers: tuple[int, ...], nbytes: int, *, fetched: bool = False
-) -> dict[int, int]:
-    """Choose the other datasets, smallest first, and their rows that stay in memory once they are decoded.
-
-    With `fetched` also of those that come as they are from a store: such rows have no part in how large windows are,
-    so that the order is that of a local file.
-    """
-    chosen: dict[int, int] = {}
-    for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, (), fetched=fetched):
-        parts = layout.datasets[number]
-        has_images = any(layout.fields[target.field].images is not None for target in parts[0].targets)
-        if (
-            number in numbers
-            or has_images
-            or not row_nbytes
-            or not any(is_decoded(part) or (fetched and _is_fetched(layout, part)) for part in parts)
-        ):
-            continue
-        fitting = min(wanted, nbytes)
-        if fitting and fitting * LEAST_SHARE >= wanted:
-            chosen[number] = fitting // row_nbytes
-            nbytes -= fitting
-    return chosen
-
-
-def _sizes(layout: SampleLayout, without: tuple[str, ...], *, fetched: bool = False) -> list[tuple[int, int, int]]:
-    """Return the bytes of each dataset that may be kept, and of a row; ascending, without some kinds of fields.
-
-    With `fetched` also those of many objects in stores, each of which would take a request in every epoch.
-    """
-    sizes = []
-    for number, parts in enumerate(layout.datasets):
-        fields = [layout.fields[target.field] for target in parts[0].targets]
-        row_nbytes = sum(field.placed_nbytes for field in fields)
-        # That one of many small files has changed is seen by reading it, which costs a request if it is in a store.
-        files = {part.file: layout.files[part.file] for part in parts} if parts is layout.leading else {}
-        must_be_read = any(
-            isinstance(one, FilesIdentity) and not (fetched and len(one.far) == len(one.sizes))
-            for one in files.values()
-        )
-        without_memory = any(field.kind in without or field.dtype.kind == "O" for field in fields)
-        if not (must_be_read or parts[0].along or without_memory):
-            sizes.append((layout.rows_of(number) * row_nbytes, row_nbytes, number))
-    return sorted(sizes)
-
-
 def is_decoded(part: DatasetPart) -> bool:
     """Return whether rows of a part have to be decoded."""
-    return part.access in (DECODED, VIA_H5PY) and _comes_whole(part)
+    return part.access in (DECODED, VIA_H5PY) and part.heap is None and part.chunk_rows > 0 and part.rows > 0
 
 
-def _is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
+def is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
     """Return whether rows of a part have to be fetched from a store.
 
     Those of a large chunk come without the rows beside them, and all of it may be much more than is wanted.
     """
-    is_short = part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES
-    return part.access == DIRECT and layout.is_far and is_short and _comes_whole(part)
-
-
-def _comes_whole(part: DatasetPart) -> bool:
-    return part.heap is None and part.chunk_rows > 0 and part.rows > 0
+    if part.access != DIRECT or part.heap is not None or not (part.chunk_rows > 0 and part.rows > 0):
+        return False
+    return layout.is_far and (part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES)
 
 
 def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
     """Return how so many rows of some datasets are packed."""
-    of_field = {target.field: count for n, count in rows.items() for target in layout.datasets[n][0].targets}
-    each = (field.placed_nbytes * of_field.get(number, 0) for number, field in enumerate(layout.fields))
-    return SlotFormat(layout.rows, *packed(each))
-
-
-# --- where it is ----------------------------------------------------------------------------------------------
+    nbytes = [0] * len(layout.fields)
+    for number, count in rows.items():
+        for target in layout.datasets[number][0].targets:
+            nbytes[target.field] = layout.fields[target.field].placed_nbytes * count
+    return SlotFormat(layout.rows, *packed(nbytes))
 
 
 class Kept:
@@ -161,30 +73,26 @@ class Kept:
         self.named = named  # what of it others may share
         # Packed as one batch of all rows, so that the ordinary plan fills it.
         self._format = format_of(layout, rows)
-        self._row_nbytes = tuple(field.placed_nbytes for field in layout.fields)
-        self._memory = map_memory(self._format.nbytes)
+        self.nbytes = self._format.nbytes  # that there is room for
+        self._memory = map_memory(self.nbytes)
+        # The memory as a batch that rows are brought to: its first, at the place of their number.
+        self.destination = Destination.of_batch(self._memory, self._format, layout.fields)
         self.is_whole = False  # whether all of its rows were read
-        self._chunks = {number: _Chunks(layout, layout.datasets[number], count) for number, count in rows.items()}
-        self._filled = {(n, k): there for n, each in self._chunks.items() for k, there in each.of_part.items()}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that there is room for."""
-        return self._format.nbytes
+        self._chunks: dict[int, _Chunks] = {}
+        for number, count in rows.items():
+            self._chunks[number] = _Chunks(layout, layout.datasets[number], count)
 
     @property
     def is_filled(self) -> bool:
         """Whether all that there is room for is there."""
         return all(each.filled.all() for each in self._chunks.values())
 
-    @property
-    def destination(self) -> Destination:
-        """The memory as a batch that rows are brought to: its first, at the place of their number."""
-        return Destination.of_batch(self._memory, self._format, self.layout.fields)
-
     def every_row(self, number: int) -> Placement:
         """Return all rows of a dataset, as a span of each part, or of each object in it."""
-        spans = [(part.row_start + part.spans[0], part.spans[1]) for part in self.layout.datasets[number]]
+        spans = []
+        for part in self.layout.datasets[number]:
+            begins, lengths = part.spans
+            spans.append((part.row_start + begins, lengths))
         first, counts = np.concatenate(spans, axis=1)
         return Placement.by_number(first[counts > 0], counts[counts > 0])
 
@@ -199,66 +107,56 @@ class Kept:
 
     def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of datasets that are there, in any order, into tasks of about as many bytes."""
-        for fields in self._together(self.layout.datasets[n][0] for n in numbers):
-            row_nbytes = max(1, sum(self._row_nbytes[field] for field in fields))
-            step = placement.step_of(max(1, max(LEAST_TASK_NBYTES, task_nbytes) // row_nbytes))
-            plan = self._copies(fields, placement)
+        for plan, row_nbytes in self._copies(numbers, placement):
+            step = max(1, max(LEAST_TASK_NBYTES, task_nbytes) // max(1, row_nbytes))
+            step = step if placement.counts is None else placement.step_of(step)
             for low in range(0, len(placement), step):
-                yield self._copying(plan, placement, low, min(low + step, len(placement)))
+                part = plan._replace(first=low, last=min(low + step, len(placement)))
+                own = np.array([part.first]), np.array([part.last])
+                # It keeps the memory, which `trim` may release.
+                yield Task(shared=placement, own=own, bring=functools.partial(self._copy, part), native=part)
 
-    def _together(self, parts: Iterable[DatasetPart]) -> list[tuple[int, ...]]:
-        """Group the fields of some datasets by the copies that bring them: ragged fields have places of their own."""
-        fields = [target.field for part in parts for target in part.targets]
-        ragged = [(field,) for field in fields if self.layout.fields[field].kind == "ragged"]
-        others = tuple(field for field in fields if (field,) not in ragged)
-        return ragged + ([others] if others else [])
+    def _copies(self, numbers: Sequence[int], placement: Placement) -> list[tuple[Native, int]]:
+        """Plan copies of rows of some datasets to their places; gives the bytes that each copies of a row as well.
 
-    def _copies(self, fields: tuple[int, ...], placement: Placement) -> Native:
-        """Plan copies of rows of some fields to their places."""
-        nbytes = np.array([self._row_nbytes[field] for field in fields], dtype=np.int64)
-        sources = address_of(self._memory) + np.array([self._format.offsets[field] for field in fields])
-        # No cache holds rows that lie anywhere: they are asked for ahead.
+        One plan brings all fields but ragged ones, which have places of their own.
+        """
+        together: dict[int, tuple[list[int], int]] = {}  # by a ragged field, or -1: the fields, and how many rows
+        for number in numbers:
+            for target in self.layout.datasets[number][0].targets:
+                key = target.field if self.layout.fields[target.field].kind == "ragged" else -1
+                fields, rows = together.get(key, ([], sys.maxsize))
+                together[key] = [*fields, target.field], min(rows, self.rows[number])
+        copies = []
         may_ask = placement.counts is None
-        is_far = may_ask and bool((nbytes < ASKED_FOR_NBYTES).any()) and self._is_far(placement)
-        is_asked_for = (may_ask & ((nbytes >= ASKED_FOR_NBYTES) | is_far)).astype(np.int64)
         where = placement.rows, placement.lengths, placement.batch, placement.within
-        plan = kernels.plan_memory(sources, nbytes, is_asked_for, self._rows_of(fields), *where)
-        return Native(plan, 0, len(placement), fields, None)
-
-    def _rows_of(self, fields: Sequence[int]) -> int:
-        """Return how many rows there is room for of all these fields."""
-        counts = [
-            count for n, count in self.rows.items() for t in self.layout.datasets[n][0].targets if t.field in fields
-        ]
-        return min(counts)
-
-    def _copying(self, plan: Native, placement: Placement, low: int, high: int) -> Task:
-        """Return the task that copies some of the rows; it keeps the memory, which `trim` may release."""
-        part = plan._replace(first=low, last=high)
-        own = np.array([low]), np.array([high])
-        return Task(shared=placement, own=own, bring=functools.partial(self._copy, part), native=part)
+        for fields, rows in together.values():
+            _, offsets, nbytes = self.destination.of_fields(fields)
+            # No cache holds rows that lie anywhere: they are asked for ahead.
+            is_far = may_ask and self.nbytes > CACHED_NBYTES and bool((nbytes < ASKED_FOR_NBYTES).any())
+            is_far = is_far and not is_ascending(placement.rows)
+            is_asked_for = (may_ask & ((nbytes >= ASKED_FOR_NBYTES) | is_far)).astype(np.int64)
+            plan = kernels.plan_memory(address_of(self._memory) + offsets, nbytes, is_asked_for, rows, *where)
+            copies.append((Native(plan, 0, len(placement), tuple(fields), None), int(nbytes.sum())))
+        return copies
 
     def _copy(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         if tools.land(part, NONE, -1, destination) < part.last:
             raise_if_stopped()
 
-    def _is_far(self, placement: Placement) -> bool:
-        """Return whether no cache holds the rows that come next."""
-        return self.nbytes > CACHED_NBYTES and not is_ascending(placement.rows)
-
     # --- how rows of datasets land, of which those of chunks that were decoded before are here ---
 
     def keeping(self, number: int, place: int) -> Keeping | None:
         """Return what keeps the chunks of a part of a dataset; None if none of them stays here."""
-        filled = self._filled.get((number, place))
+        filled = self._chunks[number].of_part.get(place) if number in self._chunks else None
         if filled is None:
             return None
         part = self.layout.datasets[number][place]
-        return Keeping(part, self.destination, filled, functools.partial(self._copy_wanted, part))
+        return Keeping(part, self.destination, filled, functools.partial(self._copy_wanted, number))
 
-    def _copy_wanted(self, part: DatasetPart, placement: Placement, destination: Destination, tools: Tools) -> None:
-        for fields in self._together([part]):
-            self._copy(self._copies(fields, placement), placement, destination, tools)
+    def _copy_wanted(self, number: int, placement: Placement, destination: Destination, tools: Tools) -> None:
+        for plan, _ in self._copies([number], placement):
+            self._copy(plan, placement, destination, tools)
 
     def way(self, number: int, keep: Keeping, bring: Bringing) -> Way:
         """Return how rows of a part land: from here, or by what brings and keeps those that are missing."""
@@ -287,8 +185,11 @@ def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Kept | None:
 
     # Guarantees: called by any thread; two that begin at once may keep the same rows each.
     """
+    candidates = list(_SHARED)
+    if not (candidates or rows):
+        return None
     named = _named(layout)
-    for kept in _SHARED:
+    for kept in candidates:
         is_alike = kept.layout.datasets is layout.datasets or (named is not None and kept.named == named)
         if (
             is_alike
@@ -325,17 +226,21 @@ class _Chunks:
     """Which chunks of a dataset are there, those of one part behind those of the other."""
 
     def __init__(self, layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> None:
-        is_kept = [is_decoded(part) or _is_fetched(layout, part) for part in parts]
-        counts = [max(0, _whole_chunks(part, rows)) * one for part, one in zip(parts, is_kept, strict=True)]
-        # Of each part where its chunks begin in `filled`, its first row, and the rows of a chunk.
-        self._edges = np.append(0, np.cumsum(counts))
-        self._starts = np.array([part.row_start for part in parts])
-        self._lengths = np.array([max(1, part.chunk_rows) for part in parts])
+        # For each part: whether its chunks stay, how many of them, its first row and its rows, the rows of a chunk.
+        columns = np.zeros((5, len(parts)), dtype=np.int64)
+        for k, part in enumerate(parts):
+            stays_here, chunk_rows, inside = is_decoded(part) or is_fetched(layout, part), max(1, part.chunk_rows), 0
+            if stays_here:
+                inside = max(0, min(part.rows, rows - part.row_start))
+                inside = -(-inside // chunk_rows) if inside == part.rows else inside // chunk_rows
+            columns[:, k] = stays_here, inside, part.row_start, part.rows, chunk_rows
+        stays, counts, self._starts, part_rows, self._lengths = columns
+        self._edges = np.append(0, np.cumsum(counts))  # where the chunks of each part begin in `filled`
         self.filled = np.zeros(self._edges[-1], dtype=np.bool_)
-        cuts = enumerate(itertools.pairwise(self._edges.tolist()))
-        self.of_part = {k: self.filled[low:high] for k, (low, high) in cuts if is_kept[k]}
-        # Whether there is room for all of them.
-        self.is_all = bool((np.array(counts) * self._lengths >= [part.rows for part in parts]).all())
+        self.of_part: dict[int, NDArray[np.bool_]] = {}
+        for k in np.flatnonzero(stays).tolist():
+            self.of_part[k] = self.filled[self._edges[k] : self._edges[k + 1]]
+        self.is_all = bool((counts * self._lengths >= part_rows).all())  # whether there is room for all of them
 
     def have(self, rows: Places) -> bool:
         """Return whether the chunks of all these rows are there."""
@@ -345,73 +250,3 @@ class _Chunks:
             if not ((chunk < self._edges[of + 1]).all() and self.filled[chunk].all()):
                 return False
         return True
-
-
-def _whole_chunks(part: DatasetPart, rows: int) -> int:
-    """Return how many of a part's chunks are within the first rows of a dataset."""
-    inside = min(part.rows, rows - part.row_start)
-    return -(-inside // part.chunk_rows) if inside == part.rows else inside // part.chunk_rows
-
-
-# --- fields that come from no dataset, and padding -------------------------------------------------------------
-
-
-def plan_columns(layout: SampleLayout, placement: Placement) -> Iterator[Task]:
-    """Cut samples into tasks that bring fields which come from no dataset: values in memory, numbers of samples."""
-    for step in placement.in_steps(TASK_SAMPLES) if layout.columns else ():
-        yield copying(step, functools.partial(_copy_columns, layout))
-
-
-def _copy_columns(layout: SampleLayout, placement: Placement, destination: Destination) -> None:
-    """Put the values of samples in their places."""
-    placement = placement.each_row()
-    numbers = placement.rows.astype(np.int64)
-    rows = layout.anchors_of(numbers)
-    counted = replace(placement, rows=np.arange(len(placement), dtype=placement.rows.dtype))
-    for number, column in layout.columns:
-        field, values = layout.fields[number], column.of(numbers, rows)
-        if column.has_seeds:
-            values = np.stack([values, words_of(values, *placement.drawn, SAMPLES).view(np.int64)], axis=1)
-        if field.kind == "object":
-            destination.put(number, placement, values)
-            continue
-        dense = np.ascontiguousarray(values, dtype=field.dtype).reshape(-1).view(np.uint8)
-        destination.scatter_whole(number, counted, dense, field.row_nbytes)
-
-
-def padding(layout: SampleLayout, placement: Placement, fields: Sequence[int]) -> Task:
-    """Return the task that fills places of some fields that no stored row goes to."""
-    are_objects = {number: layout.fields[number].kind == "object" for number in fields}
-    rows = [(number, _padding_row(layout, number)) for number in fields if not are_objects[number]]
-    values = [(number, _padding_value(layout.fields[number])) for number in fields if are_objects[number]]
-
-    def fill(placement: Placement, destination: Destination) -> None:
-        for number, row in rows:
-            destination.scatter_whole(number, placement, row, 0)
-        for number, value in values:
-            destination.put(number, placement, itertools.repeat(value, len(placement)))
-
-    return copying(placement, fill)
-
-
-def _padding_value(field: FieldLayout) -> Any:
-    """Return what stands outside of a segment in a row of values of variable length: a value of none, an empty text."""
-    empty, shape = b"" if field.items is None else np.empty(0, field.items), field.row_shape[1:]
-    if not shape:
-        return empty
-    row = np.empty(shape, dtype=object)
-    for where in np.ndindex(shape):
-        row[where] = empty
-    return row
-
-
-def _padding_row(layout: SampleLayout, number: int) -> NDArray[np.uint8]:
-    """Return the padding outside of a segment, for each element of a row; empty if it is no number."""
-    field = layout.fields[number]
-    value = number_outside(layout.pad_of(field))
-    if value is None:
-        return np.zeros(0, dtype=np.uint8)
-    count = math.prod(field.row_shape) // len(field.steps or (0,))
-    if field.kind != "array":
-        return np.zeros(count * field.dtype.itemsize, dtype=np.uint8)
-    return np.full(count, held_as(value, field.dtype)).view(np.uint8)

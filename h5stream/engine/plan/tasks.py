@@ -1,9 +1,15 @@
-"""Tasks of reader threads, the tools that they use, and the destinations of their rows."""
+"""Rows and where each goes, how they are cut into tasks, and what a thread carries a task out with.
+
+`Placement` is the one place between order and plan. A sample that takes several rows of a dataset comes in here as
+spans: consecutive rows that go to consecutive places. They stay spans until a chunk, or a stretch that was read, is
+placed.
+"""
 
 from __future__ import annotations
 
-import functools
 import itertools
+import operator
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import LifoQueue
@@ -13,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.placement import Ints, Placement
+from h5stream.engine.counters import Tally, clock
+from h5stream.engine.kinds.ragged import Share
 from h5stream.engine.slots import SlotFormat, address_of
-from h5stream.engine.statistics import Tally, clock
+from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, place_dtype, sought
+from h5stream.order.window import Window
 from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout
@@ -24,11 +32,15 @@ from h5stream.storage.source.local import FilesBytes
 
 Bytes = NDArray[np.uint8]
 
+Ints = NDArray[np.int64]
+
 Where = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """The address of each batch's slot, where each field begins in a slot, and the bytes of one of its rows."""
 
 NONE = np.zeros(0, dtype=np.int64)
 """In place of numbers that are not needed."""
+
+_PLACED_NBYTES = operator.attrgetter("placed_nbytes")
 
 GOING_ON = np.zeros(1, dtype=np.int32)
 """For tasks that nobody stops."""
@@ -39,6 +51,154 @@ TASK_NBYTES = 2 * 1024 * 1024
 COPIED_TASK_NBYTES = 8 * 1024 * 1024
 """Bytes of one task that decodes nothing, or one chunk after the other: a thread that comes back for another has to
 wait until those that run Python let it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Rows and the destination of each, as 32-bit numbers if these are large enough."""
+
+    rows: Places  # row numbers of the whole sequence of rows, or of a chunk where one is cut into those
+    batch: Places  # batch, within: the batch of each, counted from the window's first, and its place there
+    within: Places
+    # where they are spans: how many consecutive rows each is, which go to consecutive places. None for single rows
+    counts: Places | None = None
+    of_sample: int = 1  # places that a sample has; 1 where a place is a sample
+    share: Share | None = None  # of a ragged dataset, what says to which sample a place belongs
+    drawn: tuple[int, int] = (0, 0)  # seed and epoch, of which random crops are a function
+
+    @classmethod
+    def of(cls, window: Window, first_batch: int = 0) -> Placement:
+        """Take over a window of an order, its batches counted from `first_batch`."""
+        batch = less(window.batch, first_batch) if first_batch else narrowed(window.batch)
+        counts = None if window.counts is None else narrowed(window.counts)
+        rows, within = narrowed(window.rows), narrowed(window.within)
+        return cls(rows=rows, batch=batch, within=within, counts=counts, drawn=window.drawn)
+
+    @classmethod
+    def by_number(cls, first: NDArray[np.int64], counts: NDArray[np.int64]) -> Placement:
+        """Return spans of rows whose places in the first batch are their numbers."""
+        kind = place_dtype(int((first + counts).max(initial=0)))
+        rows: Places = first.astype(kind)
+        return cls(rows=rows, batch=np.zeros_like(rows), within=rows, counts=counts.astype(kind))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, chosen: Any) -> Placement:
+        counts = None if self.counts is None else self.counts[chosen]
+        return replace(
+            self, rows=self.rows[chosen], batch=self.batch[chosen], within=self.within[chosen], counts=counts
+        )
+
+    @property
+    def total_rows(self) -> int:
+        """Rows that are placed, a row that several samples take as often."""
+        return len(self.rows) if self.counts is None else int(self.counts.sum(dtype=np.int64))
+
+    @property
+    def samples(self) -> Places:
+        """The place of each one's sample in its batch."""
+        if self.share is not None:
+            return self.share.places_of(self.batch, self.within)
+        return self.within if self.of_sample == 1 else self.within // self.of_sample
+
+    @property
+    def lengths(self) -> Places:
+        """How many rows each is, as kernels take it: empty where each is one."""
+        return self.rows[:0] if self.counts is None else self.counts
+
+    def each_row(self) -> Placement:
+        """Return every row for itself, span after span."""
+        if self.counts is None:
+            return self
+        rows, batch, within = (np.empty(self.total_rows, dtype=self.rows.dtype) for _ in range(3))
+        kernels.spread(self.rows, self.batch, self.within, self.counts, rows, batch, within)
+        return replace(self, rows=rows, batch=batch, within=within, counts=None)
+
+    @property
+    def first_batch(self) -> int:
+        """The earliest batch, counted from the window's first, that any of the rows goes to."""
+        return kernels.range_of(self.batch)[0]
+
+    def rows_of_batches(self) -> Ints:
+        """Count the rows of each batch."""
+        counts = np.zeros(kernels.range_of(self.batch)[1] + 1, dtype=np.int64)
+        kernels.count_batches(self.batch, self.lengths, counts)
+        return counts
+
+    def ascending(self) -> Placement:
+        """Return the same in ascending order of rows, which is the fastest to read."""
+        return self if is_ascending(self.rows) else self[np.argsort(self.rows, kind="stable")]
+
+    def of_parts(self, parts: tuple[DatasetPart, ...]) -> Iterator[tuple[int, Placement]]:
+        """Yield the number of each part that has some of the rows, with these; rows must be ascending.
+
+        Samples without rows may lie behind the last row: they are of the last part.
+        """
+        if len(parts) == 1:
+            yield 0, self
+            return
+        edges = [*sought(self.rows, [part.row_start for part in parts]).tolist(), len(self)]
+        for number, (low, high) in enumerate(itertools.pairwise(edges)):
+            if high > low:
+                yield number, self[low:high]
+
+    def in_steps(self, count: int) -> Iterator[Placement]:
+        """Cut into about so many rows each."""
+        step = self.step_of(count)
+        for low in range(0, len(self), step):
+            yield self[low : low + step]
+
+    def step_of(self, count: int) -> int:
+        """Return how many entries have about so many rows."""
+        return count if self.counts is None else max(1, count * len(self) // max(1, self.total_rows))
+
+    def row_edges(self) -> Ints:
+        """Return where the places of each row begin, of rows that ascend, and where the last ends."""
+        return np.append(np.flatnonzero(np.diff(self.rows, prepend=-1)), len(self))
+
+    def cut_every(self, rows: int, first_row: int = 0) -> Placement:
+        """Cut spans at multiples of so many rows, counted from a first one."""
+        if self.counts is None:
+            return self
+        begin, end = self.rows - first_row, self.rows + (self.counts - first_row)
+        rows = min(rows, np.iinfo(begin.dtype).max)  # chunks may have more rows than there are, and than such numbers
+        before = begin // rows
+        pieces = (end - 1) // rows - before + 1
+        if (pieces == 1).all():
+            return self
+        of = np.repeat(np.arange(len(self)), pieces)
+        number = np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces) + before[of]
+        low, high = np.maximum(begin[of], number * rows), np.minimum(end[of], (number + 1) * rows)
+        kind = self.rows.dtype
+        cut = replace(
+            self,
+            rows=(low + first_row).astype(kind),
+            batch=self.batch[of],
+            within=(self.within[of] + (low - begin[of])).astype(kind),
+            counts=(high - low).astype(kind),
+        )
+        return cut.ascending()
+
+    def in_chunks(self, part: DatasetPart) -> tuple[Placement, Ints, Ints]:
+        """Give ascending rows their numbers inside their chunks; spans are cut where chunks end."""
+        cut = self if self.counts is None else self.cut_every(part.chunk_rows, part.row_start)
+        rows = cut.rows
+        inside, most = new_array(len(rows), rows.dtype), 0
+        if len(rows):
+            most = min(len(rows), (int(rows[-1]) - int(rows[0])) // part.chunk_rows + 2)
+        edges, numbers = np.empty(most + 1, dtype=np.int64), np.empty(most, dtype=np.int64)
+        count = kernels.into_chunks(rows, part.row_start, part.chunk_rows, inside, edges[:most], numbers)
+        edges[count] = len(rows)
+        return replace(cut, rows=inside), edges[: count + 1], numbers[:count]
+
+
+def cut_by(work: Ints, most: int) -> Iterator[slice]:
+    """Cut neighbours wherever their work, such as bytes, adds up to `most`."""
+    share = (np.cumsum(work) - work) // most
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(share)) + 1, [len(work)]]).tolist()
+    for start, stop in itertools.pairwise(edges):
+        yield slice(start, stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +222,7 @@ class Destination:
         objects: Sequence[dict[int, Any]] = (),
     ) -> Destination:
         """Return memory as the only batch that rows go to."""
-        slots, row_nbytes = np.array([address_of(memory)], dtype=np.int64), tuple(one.placed_nbytes for one in fields)
+        slots, row_nbytes = np.array([address_of(memory)], dtype=np.int64), tuple(map(_PLACED_NBYTES, fields))
         return cls(slots=slots, format=slot_format, row_nbytes=row_nbytes, objects=objects)
 
     @classmethod
@@ -71,18 +231,14 @@ class Destination:
         return cls(
             slots=NONE,
             format=SlotFormat(rows=0, offsets=(0,) * len(fields), nbytes=0),
-            row_nbytes=tuple(one.placed_nbytes for one in fields),
+            row_nbytes=tuple(map(_PLACED_NBYTES, fields)),
         )
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
         """Return the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
-        slots, offset = self._begin_of(field)
-        return placement.rows, placement.batch, placement.within, slots, offset, self.row_nbytes[field]
-
-    def _begin_of(self, field: int) -> tuple[NDArray[np.int64], int]:
-        """Return an address for each batch, and where a field begins behind it."""
         ragged = self.ragged.get(field)
-        return (self.slots, self.format.offsets[field]) if ragged is None else (ragged, 0)
+        slots, offset = (self.slots, self.format.offsets[field]) if ragged is None else (ragged, 0)
+        return placement.rows, placement.batch, placement.within, slots, offset, self.row_nbytes[field]
 
     def scatter(self, field: int, placement: Placement, source: int, stride: int, segments: NDArray[np.int64]) -> None:
         """Copy rows, or spans of them, of a field from memory to their places; see `kernels.scatter`."""
@@ -112,10 +268,22 @@ class Destination:
 
     def of_fields(self, fields: Sequence[int]) -> Where:
         """Return where some fields are."""
-        begins = [self._begin_of(field) for field in fields]
-        slots = begins[0][0]  # a ragged field is alone
-        offsets = np.array([offset for _, offset in begins], dtype=np.int64)
-        return slots, offsets, np.array([self.row_nbytes[field] for field in fields], dtype=np.int64)
+        offsets, row_nbytes = np.empty(len(fields), np.int64), np.empty(len(fields), np.int64)
+        for k, number in enumerate(fields):
+            offsets[k] = 0 if number in self.ragged else self.format.offsets[number]
+            row_nbytes[k] = self.row_nbytes[number]
+        return self.ragged.get(fields[0], self.slots), offsets, row_nbytes  # a ragged field is alone
+
+
+NOWHERE = Destination(slots=NONE, format=SlotFormat(rows=0, offsets=(), nbytes=0), row_nbytes=())
+"""The destination of rows that go nowhere yet, or no longer."""
+
+
+class OwnScratch(threading.local):
+    """Buffers of each thread."""
+
+    def __init__(self) -> None:
+        self.scratch = DecodeScratch()
 
 
 @dataclass(slots=True)
@@ -133,30 +301,31 @@ class Tools:
     tally: Tally
     decoders: LifoQueue[DecodeScratch] | None = None  # to borrow from; None where a thread decodes with its own
     stop: NDArray[np.int32] = field(default_factory=lambda: GOING_ON)  # (1,): not 0 once nothing more is wanted
-    _borrowed: DecodeScratch | None = field(default=None, init=False)
+    borrowed: DecodeScratch | None = field(default=None, init=False)
 
     @property
     def decoding(self) -> DecodeScratch:
         """Scratch for decoding until the next read; waits while all processors decode."""
         if self.decoders is None:
             return self.scratch
-        if self._borrowed is None:
-            self._borrowed = self.decoders.get()
-        return self._borrowed
+        if self.borrowed is None:
+            self.borrowed = self.decoders.get()
+        return self.borrowed
 
     def give_back(self) -> None:
         """Return borrowed scratch to the other threads."""
-        if self.decoders is not None and self._borrowed is not None:
-            self.decoders.put(self._borrowed)
-            self._borrowed = None
+        if self.decoders is not None and self.borrowed is not None:
+            self.decoders.put(self.borrowed)
+            self.borrowed = None
 
     def land(self, part: Native, at: NDArray[np.int64], descriptor: int, destination: Destination) -> int:
         """Carry out a native plan; return the first unit that was not brought. `at` has their addresses."""
         where = destination.of_fields(part.fields)
-        scratch = self.decoding.native.address
+        scratch = self.scratch if self.decoders is None else self.decoding
         return kernels.land(
-            part.plan, part.first, part.last, descriptor, at, *where, scratch, self.stop, self.tally.native
-        )
+            part.plan, part.first, part.last, descriptor, at, *where, scratch.native.address, self.stop,
+            self.tally.native,
+        )  # fmt: skip
 
     def read(self, file: int, offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
         """Read ranges of a file to scratch, one behind the other; gives the bytes, and where each begins there."""
@@ -217,7 +386,8 @@ class Task:
         try:
             self.bring(self.shared, destination, tools)
         finally:
-            tools.give_back()
+            if tools.borrowed is not None:
+                tools.give_back()
         if self.kept is not None:
             self.kept(None)
 
@@ -251,94 +421,6 @@ def chunk_by_chunk(task: Task, part: DatasetPart) -> Iterator[Task]:
     _, edges, _ = task.placement.in_chunks(part)
     for low, high in itertools.pairwise(edges.tolist()):
         yield replace(task, shared=task.placement[low:high])
-
-
-class Keeping:
-    """Memory for all rows of the first chunks of a dataset part, and which of them are there.
-
-    # Guarantees: any thread may bring chunks and say that they are there; who brings one writes the bytes that any
-    other would write.
-    """
-
-    def __init__(
-        self,
-        part: DatasetPart,
-        destination: Destination,
-        filled: NDArray[np.bool_],
-        copy: Callable[[Placement, Destination, Tools], None],
-    ) -> None:
-        self.part, self.filled = part, filled
-        self.destination = destination  # a batch that has all rows, each at the place of its number
-        self._copy = copy  # copies rows that are there to their places
-        # Of rows that are cut into several pieces, each of which lies in a chunk of its own: those that are there.
-        self._pieces = np.zeros((len(filled), len(part.pieces)), dtype=np.bool_)
-
-    def rows_of(self, chunks: Ints) -> tuple[Ints, Ints]:
-        """Return the first row of each chunk, and how many it has; none of those that there is no room for."""
-        part, counts = self.part, self.part.rows_of_chunks(chunks)
-        return part.row_start + chunks * part.chunk_rows, np.where(chunks < len(self.filled), counts, 0)
-
-    def note(self, chunks: Ints, pieces: Ints) -> None:
-        """Say that pieces of some chunks are there."""
-        inside = chunks < len(self.filled)
-        chunks, pieces = chunks[inside], pieces[inside]
-        self._pieces[chunks, pieces] = True
-        self.filled[chunks] = self._pieces[chunks].all(axis=1)
-
-    def tasks(
-        self,
-        read: Callable[[Placement, Destination, Tools], None],
-        placement: Placement,
-        edges: Ints,
-        chunks: Ints,
-        missing: NDArray[np.bool_],
-    ) -> Iterator[Task]:
-        """Plan what reads all of the missing chunks, a few in each task, and copies the wanted rows from memory."""
-        at_once = max(1, TASK_NBYTES // max(1, self.part.chunk_rows * self.part.stored_row_nbytes))
-        wanted = np.flatnonzero(missing & (chunks < len(self.filled)))
-        behind = np.flatnonzero(missing & (chunks >= len(self.filled)))
-        for low in range(0, len(wanted), at_once):
-            yield self._task(read, placement, edges, chunks, wanted[low : low + at_once])
-        if len(behind):
-            yield Task(
-                shared=_of_chunks(placement, edges, behind),
-                bring=read,
-                apart=functools.partial(chunk_by_chunk, part=self.part),
-            )
-
-    def _task(
-        self,
-        read: Callable[[Placement, Destination, Tools], None],
-        placement: Placement,
-        edges: Ints,
-        chunks: Ints,
-        wanted: Ints,
-    ) -> Task:
-        present = chunks[wanted]
-
-        def bring(placement: Placement, destination: Destination, tools: Tools) -> None:
-            if not self.filled[present].all():
-                read(Placement.by_number(*self.rows_of(present)).each_row(), self.destination, tools)
-            if len(destination.slots):
-                self._copy(placement, destination, tools)
-
-        def apart(task: Task) -> Iterator[Task]:
-            """Return tasks that keep nothing: one for each chunk."""
-            yield from chunk_by_chunk(Task(shared=task.shared, bring=read), self.part)
-
-        def note(_: int | None) -> None:
-            for piece in range(self._pieces.shape[1]):
-                self.note(present, np.full(len(present), piece))
-
-        return Task(shared=_of_chunks(placement, edges, wanted), bring=bring, apart=apart, kept=note)
-
-
-def _of_chunks(placement: Placement, edges: Ints, wanted: Ints) -> Placement:
-    """Return the rows of some chunks, where those of each begin and end at two of the edges."""
-    low, high = edges[:-1][wanted], edges[1:][wanted]
-    if (low[1:] == high[:-1]).all():
-        return placement[int(low[0]) : int(high[-1])]
-    return placement[np.concatenate([np.arange(*each) for each in zip(low.tolist(), high.tolist(), strict=True)])]
 
 
 Way = Callable[[Placement, int], Iterable[Task]]

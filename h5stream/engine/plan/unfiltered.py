@@ -12,35 +12,28 @@ have no descriptor that a kernel could read from; for them each read is planned,
 from __future__ import annotations
 
 import functools
-import itertools
-import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.placement import Ints, Placement
 from h5stream.engine.plan.tasks import (
-    GOING_ON,
     NONE,
     Destination,
-    Keeping,
+    Ints,
     Native,
+    Placement,
     Task,
     Tools,
     chunk_by_chunk,
     descriptor_of,
 )
 from h5stream.engine.slots import address_of
-from h5stream.engine.statistics import clock
 from h5stream.errors import SourceError
-from h5stream.order.places import Places
-from h5stream.storage.decode.filters import DecodeScratch
-from h5stream.storage.layout.index import MISSING
 from h5stream.storage.layout.layout import DatasetPart, Target
 from h5stream.storage.source.identity import ByteSource
 from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
@@ -56,6 +49,8 @@ READ_COST_NBYTES = 8 * 1024
 """What another read costs, as bytes that could be read meanwhile: for cutting tasks that take alike."""
 
 
+_FIELD, _NUMBER = operator.attrgetter("field"), operator.attrgetter("number")
+
 ATTEMPTS = 10
 """Times that a task is carried out where reads fail and then succeed."""
 
@@ -69,29 +64,22 @@ def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
     most = max(1, EXTENT_NBYTES // stored)
     every = []
     for number_of_piece, piece in enumerate(part.pieces):
-        for first, into, elements in _cut(piece.segments, most):
-            width, repeat = (elements * stored, np.ones_like(elements)) if dense else (leaf.run_nbytes, elements)
-            # Of several runs each row has one element (`opening`), so that none is to be put between another's.
-            for run, offset in enumerate(leaf.offsets):
-                begin, to = first * stored + offset, into * leaf.nbytes + run * leaf.run_nbytes
-                columns = (number_of_piece, begin, to, width, repeat, stored, unit, number)
-                runs = np.empty((len(first), len(columns)), dtype=np.int64)
-                for column, values in enumerate(columns):
-                    runs[:, column] = values
-                every.append(runs)
+        first, into, elements = piece.segments.T
+        if (elements > most).any():  # cut into runs of at most so many
+            counts = -(-elements // most)
+            first, into, elements = np.repeat(piece.segments, counts, axis=0).T
+            done = (np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)) * most
+            first, into, elements = first + done, into + done, np.minimum(most, elements - done)
+        width, repeat = (elements * stored, np.ones_like(elements)) if dense else (leaf.run_nbytes, elements)
+        # Of several runs each row has one element (`opening`), so that none is to be put between another's.
+        for run, offset in enumerate(leaf.offsets):
+            begin, to = first * stored + offset, into * leaf.nbytes + run * leaf.run_nbytes
+            columns = (number_of_piece, begin, to, width, repeat, stored, unit, number)
+            runs = np.empty((len(first), len(columns)), dtype=np.int64)
+            for column, values in enumerate(columns):
+                runs[:, column] = values
+            every.append(runs)
     return np.concatenate(every)
-
-
-def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Cut runs of elements into ones of at most so many; gives columns."""
-    if (segments[:, 2] <= most).all():
-        first, into, elements = segments.T
-        yield first, into, elements
-        return
-    counts = -(-segments[:, 2] // most)
-    first, into, elements = np.repeat(segments, counts, axis=0).T
-    done = (np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)) * most
-    yield first + done, into + done, np.minimum(most, elements - done)
 
 
 def read_until_sound(
@@ -134,8 +122,8 @@ def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
     apart |= np.diff(begins // EXTENT_NBYTES) != 0
     edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(runs)]])
     first, last = edges[:-1], edges[1:]
-    across = np.array([each.number for each in part.pieces], dtype=np.int64)[piece[first]]
     nbytes = np.maximum.reduceat(ends, first) - begins[first]
+    across = np.array([*map(_NUMBER, part.pieces)], dtype=np.int64)[piece[first]]
     extents = np.stack([across, begins[first], nbytes, first, last], axis=1)
     return np.ascontiguousarray(extents), np.ascontiguousarray(runs[:, 1:])
 
@@ -165,7 +153,10 @@ class RowTable:
         """Return the table of a part."""
         index, stride = part.chunk_index, part.pieces[0].row_elements * part.stored_element_nbytes
         extents, runs = _extents_of(part, gap_nbytes)
-        fills = [np.tile(t.fill, max(1, FILL_NBYTES // max(1, t.fill.nbytes))) for t in part.targets]
+        fills, places = [], np.empty((2, len(part.targets)), dtype=np.int64)
+        for k, target in enumerate(part.targets):
+            fills.append(np.tile(target.fill, max(1, FILL_NBYTES // max(1, target.fill.nbytes))))
+            places[:, k] = address_of(fills[k]), fills[k].nbytes
         written = len(index.numbers) == index.chunks
         is_one = written and index.columns == 1 and bool((np.diff(index.offset) == part.chunk_rows * stride).all())
         is_whole = len(runs) == 1 and runs[0, [0, 1, 2, 3, 5]].tolist() == [0, 0, stride, 1, 1]
@@ -178,8 +169,8 @@ class RowTable:
             stride=stride,
             extents=extents,
             runs=runs,
-            fill_places=np.array([address_of(fill) for fill in fills], dtype=np.int64),
-            fill_nbytes=np.array([fill.nbytes for fill in fills], dtype=np.int64),
+            fill_places=places[0],
+            fill_nbytes=places[1],
             room=max(EXTENT_NBYTES, int(extents[:, 2].max())),
             gap_nbytes=gap_nbytes,
             whole_rows=-(-kernels.UNCOPIED_NBYTES // stride) if is_whole else 0,
@@ -191,23 +182,9 @@ class RowTable:
         """Bytes that are read of a row by itself."""
         return int(self.extents[:, 2].sum())
 
-    @property
-    def most_rows(self) -> int:
-        """Consecutive rows that fit in the room to read into."""
-        most = int(self.extents[:, 2].max())
-        return (kernels.room_of_each(len(self.extents), most, self.room) - most) // self.stride + 1
-
-    @property
-    def single_run(self) -> tuple[int, int, int] | None:
-        """The chunk across a row, the first byte and the bytes of a row that is one run in it, if all are written."""
-        is_plain = len(self.runs) == 1 and self.runs[0, 3] == self.runs[0, 5] == 1 and not len(self.numbers)
-        if not is_plain or not len(self.offsets):
-            return None
-        across, begin, nbytes = self.extents[0, :3].tolist()
-        return across, begin, nbytes
-
-    def plan(self, *where: Places) -> kernels.Plan:
-        """Return the native plan of rows: their numbers and lengths, their batches and places."""
+    def plan(self, placement: Placement) -> kernels.Plan:
+        """Return the native plan of rows."""
+        where = placement.rows, placement.lengths, placement.batch, placement.within
         columns = self.numbers, self.offsets, self.across, self.chunk_rows, self.row_start, self.stride
         fills = self.fill_places, self.fill_nbytes
         return kernels.plan_rows(
@@ -229,60 +206,48 @@ class UnfilteredRows:
         part: DatasetPart,
         gap_nbytes: int = LOCAL_GAP_NBYTES,
         has_descriptor: bool = True,
-        keep: Keeping | None = None,
     ) -> None:
         self.table = table = RowTable.of(part, gap_nbytes)
-        self.part, self._has_descriptor, self._keep = part, has_descriptor, keep
-        self._fields = tuple(target.field for target in part.targets)
-        self._most_rows, self._run = table.most_rows, table.single_run
+        self.part = part
+        self.fields = tuple(map(_FIELD, part.targets))
+        # Bytes that are read of a row by itself, and consecutive rows that fit in the room to read into.
+        nbytes = table.extents[:, 2]
+        most, room = int(nbytes.max()), kernels.room_of_each(len(nbytes), int(nbytes.max()), table.room)
+        self._row_nbytes, self.most_rows = int(nbytes.sum()), (room - most) // table.stride + 1
         # If so few bytes of each row are wanted that rows are read one by one, spans are of no use.
-        self._takes_spans = has_descriptor and gap_nbytes + int(table.extents[:, 2].min()) >= table.stride
-        self._offsets: Any = memoryview(table.offsets)  # type: ignore[arg-type]  # quicker to look into
+        self.takes_spans = has_descriptor and gap_nbytes + int(table.extents[:, 2].min()) >= table.stride
 
     def __call__(
         self, placement: Placement, task_nbytes: int, missing: NDArray[np.bool_] | None = None, /
     ) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        placement = self._cut(placement)
-        if self._keep is not None and missing is not None:
-            _, edges, chunks = placement.in_chunks(self.part)
-            yield from self._keep.tasks(self._read_stretches, placement, edges, chunks, missing)
-            return
+        placement = self.cut(placement)
+        plan, step = self.table.plan(placement), placement.step_of(self.rows_at_once(placement, task_nbytes))
+        for low in range(0, len(placement), step):
+            yield self._part(plan, placement, low, min(low + step, len(placement)))
+
+    def rows_at_once(self, placement: Placement, task_nbytes: int) -> int:
+        """Return how many rows take about as long as so many bytes; those that are skipped, and reads, cost as well."""
         table = self.table
         reads, skipped = kernels.count_reads(placement.rows, placement.lengths, table.gap_nbytes // table.stride)
         more = skipped * table.stride + reads * len(table.extents) * READ_COST_NBYTES
-        cost = table.row_nbytes + more // placement.total_rows
-        steps = max(1, task_nbytes // max(1, cost))
-        if self._has_descriptor:
-            plan = self._plan(placement)
-            for low in range(0, len(placement), step := placement.step_of(steps)):
-                yield self._part(plan, placement, low, min(low + step, len(placement)))
-            return
-        # What is far is asked for once: all places of a row are one task's.
-        edges = placement.row_edges()
-        begins = edges[np.searchsorted(edges, np.arange(0, len(placement), steps))]
-        for low, high in itertools.pairwise(np.unique(np.append(begins, len(placement))).tolist()):
-            span = placement[low:high]
-            yield Task(shared=span, bring=self._read_stretches, apart=functools.partial(chunk_by_chunk, part=self.part))
+        cost = self._row_nbytes + more // placement.total_rows
+        return max(1, task_nbytes // max(1, cost))
 
     def task(self, placement: Placement) -> Task:
         """Return one task for some rows of the part, ascending."""
-        placement = self._cut(placement)
-        return self._part(self._plan(placement), placement, 0, len(placement))
+        placement = self.cut(placement)
+        return self._part(self.table.plan(placement), placement, 0, len(placement))
 
-    def _cut(self, placement: Placement) -> Placement:
+    def cut(self, placement: Placement) -> Placement:
         """Cut spans at the edges of chunks, and to the size of the buffer unless they are read to their places."""
-        if not self._takes_spans:
+        if not self.takes_spans:
             return placement.each_row().ascending()
         cut = placement.cut_every(self.table.chunk_rows, self.part.row_start)
-        return cut if self.table.whole_rows else cut.cut_every(self._most_rows, self.part.row_start)
-
-    def _plan(self, placement: Placement) -> kernels.Plan:
-        """Return the native plan of rows."""
-        return self.table.plan(placement.rows, placement.lengths, placement.batch, placement.within)
+        return cut if self.table.whole_rows else cut.cut_every(self.most_rows, self.part.row_start)
 
     def _part(self, plan: kernels.Plan, placement: Placement, low: int, high: int) -> Task:
-        part = Native(plan, low, high, self._fields, self.part.file)
+        part = Native(plan, low, high, self.fields, self.part.file)
         return Task(
             shared=placement,
             own=(np.array([low]), np.array([high])),
@@ -299,74 +264,3 @@ class UnfilteredRows:
     def _read(self, part: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and put them in their places."""
         read_until_sound(part, tools.sources[self.part.file], destination, tools)
-
-    def read(self, first: int, values: Sequence[Any], source: ByteSource, own: Any) -> bool:
-        """Read consecutive rows to an array for each field of the layout; return whether all were read."""
-        value, done = values[self._fields[0]], 0
-        count, descriptor = len(value), descriptor_of(source)
-        table = self.table
-        chunk, inside = divmod(first - table.row_start, table.chunk_rows)
-        if self._run is None or (count > 1 and not table.whole_rows):
-            return self._read_spans(first, count, values, source, own.scratch)
-        across, begin, nbytes = self._run
-        while done < count:
-            rows = min(count - done, table.chunk_rows - inside)
-            at = self._offsets[chunk * table.across + across] + inside * table.stride + begin
-            if os.preadv(descriptor.number, [value[done : done + rows]], at) != rows * nbytes:
-                return False
-            chunk, inside, done = chunk + 1, 0, done + rows
-        return True
-
-    def _read_spans(
-        self, first: int, count: int, values: Sequence[Any], source: ByteSource, scratch: DecodeScratch
-    ) -> bool:
-        rows, lengths, zero = np.array([first]), np.array([count]), np.zeros(1, dtype=np.int64)
-        to: tuple[Places, ...] = (rows, lengths, zero, zero)
-        is_one = (first - self.part.row_start) % self.table.chunk_rows + count <= self.table.chunk_rows
-        if not (is_one and self._takes_spans and (self.table.whole_rows or count <= self._most_rows)):
-            cut = self._cut(Placement(rows=rows, counts=lengths, batch=zero, within=zero))
-            cut = replace(cut, within=cut.rows - first)
-            to = cut.rows, cut.lengths, cut.batch, cut.within
-        offsets = np.array([address_of(values[field]) for field in self._fields])
-        row_nbytes = np.array([values[field].nbytes // count for field in self._fields])
-        descriptor, counts = descriptor_of(source), np.zeros(kernels.COUNTS, dtype=np.int64)
-        plan, count = self.table.plan(*to), len(to[0])
-        where = zero, offsets, row_nbytes
-        address = scratch.native.address
-        return kernels.land(plan, 0, count, descriptor.number, NONE, *where, address, GOING_ON, counts) == count
-
-    def _read_stretches(self, placement: Placement, destination: Destination, tools: Tools) -> None:
-        """Read the wanted bytes of neighboring rows of a chunk together, and put them in their places."""
-        part, index, table = self.part, self.part.chunk_index, self.table
-        rows = placement.rows.astype(np.int64) - part.row_start
-        chunk, inside = np.divmod(rows, part.chunk_rows)
-        for extent in table.extents:
-            across, begin, width = extent[:3].tolist()
-            apart = (np.diff(chunk) != 0) | (np.diff(rows) > (table.gap_nbytes + width) // table.stride)
-            edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(rows)]])
-            low, high = edges[:-1], edges[1:]
-            entry = index.find(chunk[low] * index.columns + across)
-            written = entry != MISSING
-            offsets = index.offset[entry[written]] + inside[low[written]] * table.stride + begin
-            raise_if_stopped()
-            room, places = tools.read(
-                part.file, offsets, ((rows[high - 1] - rows[low]) * table.stride + width)[written]
-            )
-            tools.tally.used(room.nbytes, len(offsets))
-            began = clock()
-            if (high - low == 1).all():  # as objects are: all of them at once
-                single, missing = placement[written], placement[~written]
-                groups = [
-                    (replace(spans, rows=np.arange(len(spans), dtype=spans.rows.dtype)), where, width)
-                    for spans, where in ((single, address_of(room) - begin), (missing, 0))
-                    if len(spans)
-                ]
-            else:
-                at = np.zeros(len(low), dtype=np.int64)
-                at[written] = address_of(room) + places - begin - (rows[low[written]] + part.row_start) * table.stride
-                cuts = zip(low.tolist(), high.tolist(), at.tolist(), strict=True)
-                groups = [(placement[first:last], where, table.stride) for first, last, where in cuts]
-            for spans, where, stride in groups:
-                begins, to = np.array([where], dtype=np.int64), destination.of_each(self._fields, spans)
-                kernels.place_rows(begins, stride, extent[None], table.runs, table.fill_places, table.fill_nbytes, *to)
-            tools.tally.scattered(began)

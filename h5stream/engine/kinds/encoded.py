@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled._native import copy_past_cache
-from h5stream.engine.plan.placement import Placement, cut_by
-from h5stream.engine.plan.tasks import Bytes, Destination, Task, Tools, Way, row_by_row
+from h5stream.engine.counters import clock
+from h5stream.engine.plan.tasks import Bytes, Destination, Placement, Task, Tools, Way, cut_by, row_by_row
 from h5stream.engine.slots import SlotFormat, address_of
-from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.decode.filters import DecodeError
 from h5stream.storage.decode.images import OtherShapeError, decode_image

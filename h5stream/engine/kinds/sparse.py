@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.placement import Placement
-from h5stream.engine.plan.tasks import Destination, Native, Task, Tools
+from h5stream.engine.kinds.ragged import Share, is_widened, refuse_column
+from h5stream.engine.plan.tasks import Destination, Native, Placement, Task, Tools
 from h5stream.engine.plan.unfiltered import EXTENT_NBYTES, RowTable, read_until_sound
-from h5stream.engine.ragged import Share, is_widened, refuse_column
 from h5stream.samples.ragged import DENSE, Ragged
 from h5stream.storage.decode.small_floats import name_of
 from h5stream.storage.layout.layout import DIRECT, DatasetPart, Lookup, SampleLayout

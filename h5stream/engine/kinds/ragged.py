@@ -30,6 +30,9 @@ from h5stream.storage.layout.layout import FieldLayout
 
 Ints = NDArray[np.int64]
 
+Take = Callable[[int], Memory]
+"""Gives memory of so many bytes."""
+
 PADDING_SHARE = 4
 """Samples that are padded are read to where they lie in the end if that takes no more than one part in so many beside
 them: they are not copied then, but take more as long as the batch waits."""
@@ -169,7 +172,7 @@ class RaggedRows:
 
     field: FieldLayout
     of: RaggedCounts  # how many rows each sample has; fields of which samples have the same rows share it
-    take: Callable[[int], Memory]  # gives memory of so many bytes
+    take: Take
     columns: RaggedRows | None = None  # of values of a sparse matrix that come dense, the column of each
     shares: tuple[Memory, ...] = ()  # the rows of each share, one sample behind the other
     memory: Any = None  # the rows, once they are arranged
@@ -308,6 +311,27 @@ class RaggedRows:
         return memory
 
 
+def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = None) -> dict[int, Any]:
+    """Return empty containers, by field number, for a batch's values that do not live in its slot."""
+    take = RaggedMemory().take if take is None else take
+    objects = {
+        number: RaggedRows(field=one, of=RaggedCounts(rows), take=take)
+        if one.kind == "ragged"
+        else [None] * (rows * one.places)
+        for number, one in enumerate(fields)
+        if one.kind in ("object", "ragged")
+    }
+    join_columns(objects)
+    return objects
+
+
+def join_columns(objects: dict[int, Any]) -> None:
+    """Let the values of sparse matrices know of their columns, which are the next field."""
+    for number, rows in objects.items():
+        if isinstance(rows, RaggedRows) and rows.how.places is not None:
+            rows.columns = objects[number + 1]
+
+
 def rows_of_values(values: Sequence[NDArray[Any]], field: FieldLayout) -> RaggedRows:
     """Return arrays in memory, one a sample, as the rows of a field in a batch."""
     counts = np.array([len(value) for value in values], dtype=np.int64)
@@ -340,7 +364,7 @@ def lend(
     every: Iterable[Share | None],
     objects: Sequence[dict[int, Any]],
     row_nbytes: Sequence[int],
-    take: Callable[[int], Memory],
+    take: Take,
 ) -> dict[int, Any]:
     """Return the memory of the shares that tasks of a window bring, and add it to its batches."""
     memory_of: dict[int, Any] = {}
@@ -369,7 +393,7 @@ def lend(
     return memory_of
 
 
-def _pieces(sizes: Ints, take: Callable[[int], Memory], addresses: Ints) -> Iterator[tuple[int, int, Memory]]:
+def _pieces(sizes: Ints, take: Take, addresses: Ints) -> Iterator[tuple[int, int, Memory]]:
     """Give memory for each batch and field, of a few batches together, and note its address."""
     aligned = -(-sizes // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
     ends = np.cumsum(aligned).reshape(sizes.shape)

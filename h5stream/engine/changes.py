@@ -1,4 +1,4 @@
-"""Unpack stored numbers to floats, missing ones to NaN, on the host or on a device."""
+"""Changes to numbers, on the host or on a device: unpacked to floats, missing ones NaN, normalized and cast."""
 
 from __future__ import annotations
 
@@ -6,9 +6,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from h5stream.errors import OptionError
 from h5stream.samples.packing import Packing, joint_type
-from h5stream.storage.decode.small_floats import name_of, widened_dtype
+from h5stream.samples.ragged import Normalization
+from h5stream.storage.decode.small_floats import FLOATS, name_of, widened_dtype
+from h5stream.storage.layout.layout import FieldLayout
+
+_SMALL = {str(one).removeprefix("torch."): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+"""Torch's types by their names, as `h5stream.storage.decode.small_floats` has those that NumPy has not."""
+
+
+def tensor_of(values: NDArray[Any]) -> torch.Tensor:
+    """Return a tensor over an array; if it holds the bits of small floats, of these."""
+    tensor, name = torch.from_numpy(values), name_of(values.dtype)
+    return tensor.view(_SMALL[name]) if name else tensor
+
+
+_WHOLE = torch.uint8, torch.int8, torch.int16, torch.uint16, torch.bool
+
+NARROW = (torch.float32, torch.float16, *(_SMALL[name] for name in FLOATS), *_WHOLE)
+"""Types whose every number a float32 holds; others are worked on as float64, and rounded at the end."""
 
 
 class _Tables(NamedTuple):
@@ -110,3 +129,93 @@ class Unpacking:
             return None
         every = [default if one is None else one for one in numbers]
         return torch.tensor(every, dtype=self.dtype, device=device)
+
+
+class Change:
+    """Makes floats of stored numbers, normalizes them and casts them, as far as that is asked for.
+
+    # Guarantees: any thread may call; constants are made once for each device, and stay.
+    """
+
+    def __init__(
+        self, dtype: torch.dtype, normalization: Normalization | None = None, unpacking: Unpacking | None = None
+    ) -> None:
+        self.dtype, self.normalization, self.unpacking = dtype, normalization, unpacking
+        self._constants: dict[tuple[Any, torch.dtype], tuple[Any, Any]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Change, (self.dtype, self.normalization, self.unpacking)
+
+    @property
+    def casts_alone(self) -> bool:
+        """Whether it changes the type of the numbers alone."""
+        return self.normalization is None and self.unpacking is None
+
+    def on_host(self, raw: torch.Tensor, which: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the numbers changed; in place where their type stays, for a batch owns its memory."""
+        if self.casts_alone:
+            return raw.to(self.dtype)
+        out = raw if raw.dtype == self.dtype else torch.empty_like(raw, dtype=self.dtype)
+        self.into(out, raw, which)
+        return out
+
+    def into(self, out: torch.Tensor, raw: torch.Tensor, which: torch.Tensor | None = None) -> None:
+        """Write the changed numbers; kernels are launched on the current stream.
+
+        `which` says for each index of the first axis by which packing it is stored, where there are several.
+        """
+        if self.unpacking is not None:
+            unpacked = self.unpacking.dtype
+            work = out if out.dtype == unpacked else torch.empty_like(out, dtype=unpacked)
+            self.unpacking.into(work, raw, which)
+            raw = work
+        normalization = self.normalization
+        if normalization is None:
+            if raw is not out:
+                out.copy_(raw)
+            return
+        wide = raw.dtype not in NARROW or self.dtype == torch.float64
+        dtype = torch.float64 if wide else torch.float32
+        work = out if out.dtype == dtype else torch.empty_like(out, dtype=dtype)
+        if work.data_ptr() != raw.data_ptr():
+            work.copy_(raw)
+        mean, std = self._constants_on(work, normalization)
+        if normalization.factor != 1:
+            work.mul_(normalization.factor)
+        if normalization.mean != 0:
+            work.sub_(mean)
+        if normalization.std != 1:
+            work.div_(std)
+        if normalization.nan is not None:
+            work.nan_to_num_(nan=normalization.nan, posinf=float("inf"), neginf=-float("inf"))
+        if work is not out:
+            out.copy_(work)
+
+    def _constants_on(self, work: torch.Tensor, normalization: Normalization) -> tuple[Any, Any]:
+        """Return mean and deviation on the device of the numbers; single ones as Python's numbers."""
+        key = work.device, work.dtype
+        if key not in self._constants:
+            mean, std = (a.item() if a.ndim == 0 else torch.from_numpy(a).to(work) for a in normalization.arrays)
+            self._constants[key] = mean, std
+        return self._constants[key]
+
+
+def unpacking_of(field: FieldLayout) -> Unpacking | None:
+    """Return what makes floats of a field's stored numbers; None for a field whose numbers come as they are stored."""
+    return Unpacking(field.packings, field.dtype) if field.packings else None
+
+
+def change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
+    """Return the change to a field's numbers, or None if they stay the same."""
+    unpacking = unpacking_of(field)
+    if field.normalize is None and unpacking is None:
+        return None if field.cast is None or field.cast == dtype else Change(field.cast)
+    wanted = field.cast
+    if wanted is None:
+        wanted = torch.float32 if field.normalize is not None or unpacking is None else unpacking.dtype
+    if not wanted.is_floating_point:
+        option = "missing=" if field.normalize is None else "normalize="
+        raise OptionError(
+            f"field {field.name!r}: {option} gives floating point numbers, so dtype= takes such a type, not {wanted}"
+        )
+    return Change(wanted, field.normalize, unpacking)

@@ -15,22 +15,24 @@ import numpy as np
 
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
-from h5stream.engine.assemble import object_value
-from h5stream.engine.plan.placement import Ints, Placement, cut_by
+from h5stream.engine.counters import clock
+from h5stream.engine.kinds.values import object_value
 from h5stream.engine.plan.tasks import (
     NONE,
     TASK_NBYTES,
     Bytes,
     Destination,
+    Ints,
     Native,
+    Placement,
     Task,
     Tools,
+    cut_by,
     descriptor_of,
     row_by_row,
 )
 from h5stream.engine.plan.unfiltered import READ_COST_NBYTES
 from h5stream.engine.slots import address_of
-from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError
 from h5stream.order.places import is_ascending
 from h5stream.storage.decode.columns import columns_of

@@ -14,17 +14,16 @@ from numpy.typing import NDArray
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.batches import objects_for
-from h5stream.engine.plan.chunks import BoxesInChunks, ChunkFields, ChunkPlan, ChunkTable, looked_up
-from h5stream.engine.plan.placement import Ints, Placement, cut_by
-from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Task, Tools, copying
+from h5stream.engine.counters import clock
+from h5stream.engine.kinds.ragged import objects_for
+from h5stream.engine.plan.chunks import BoxesInChunks, ChunkFields, ChunkPlan, ChunkTable
+from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools, copying, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
-from h5stream.engine.statistics import clock
 from h5stream.errors import CorruptChunkError, OptionError
 from h5stream.samples.space import number_outside
 from h5stream.storage.decode.columns import ColumnPiece
 from h5stream.storage.decode.small_floats import held_as
-from h5stream.storage.layout.index import MISSING
+from h5stream.storage.layout.index import MISSING, ChunkIndex
 from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.structure import sample_of
 
@@ -42,6 +41,15 @@ Regions = tuple[Ints, Ints, Ints, Ints, Ints]
 
 PLAIN, EDGE, REFLECT = 0, 1, 2
 """What an index outside of a volume stands for: nothing, the nearest inside, or the one mirrored at the edge."""
+
+
+def looked_up(index: ChunkIndex, number: Ints) -> tuple[Ints, Ints, Ints]:
+    """Find chunks by their numbers: the entry of each in the index, where its bytes begin in the file, how many."""
+    entry = index.find(number)
+    stored = entry != MISSING
+    offset, nbytes = np.full(len(entry), MISSING), np.zeros(len(entry), dtype=np.int64)
+    offset[stored], nbytes[stored] = index.offset[entry[stored]], index.nbytes[entry[stored]]
+    return entry, offset, nbytes
 
 
 def boxes_of(
