@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tools import bench_report  # noqa: E402
 from tools import bench_tables as tables  # noqa: E402
 from tools import bench_words as words  # noqa: E402
 from tools import learning_tables as learning  # noqa: E402
-from tools.main_tables import WORDS, machine_line, main_table  # noqa: E402
+from tools.main_tables import WORDS, machine_line, main_table, usual_facts  # noqa: E402
 from tools.not_first import behind, not_first_table  # noqa: E402
 
 RESULTS, DOCS, README = ROOT / "bench" / "results", ROOT / "docs", ROOT / "README.md"
@@ -65,16 +66,30 @@ class Kind:
         Name of the results, head of the section, and what its columns mean.
     columns : dict of str to str
         For each head, how a result becomes a cell; a result that lacks something has an empty one.
+    same : tuple of str
+        Results that agree in these share a row: a cell has the figure of each.
+    only : callable, optional
+        Which results the table has.
+    after : callable, optional
+        Makes what follows the table from the report.
     """
 
     part: str
     title: str
     says: str
     columns: dict[str, str]
+    same: tuple[str, ...] = ()
+    only: Callable[[dict[str, Any]], bool] | None = None
+    after: Callable[[dict[str, Any]], str] | None = None
 
     def table(self, report: dict[str, Any]) -> str:
         """Make the Markdown table."""
-        rows = [[_cell(form, one) for form in self.columns.values()] for one in report["results"]]
+        groups: dict[Any, list[dict[str, Any]]] = {}
+        for place, one in enumerate(report["results"]):
+            if self.only is None or self.only(one):
+                key = tuple(one[name] for name in self.same) or place
+                groups.setdefault(key, []).append({**one, "nbytes_mb": one.get("nbytes", 0) / 1e6})
+        rows = [[_cells(form, group) for form in self.columns.values()] for group in groups.values()]
         bars = ["---" if head.islower() and head in WORDED else "---:" for head in self.columns]
         lines = [[*self.columns], bars, *(row for row in rows if sum(map(bool, row)) > 2)]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -85,6 +100,11 @@ WORDED = (
     *("program", "subject", "their reader", "they shuffle", "we shuffle"),
 )
 """Heads of columns of words."""
+
+
+def _cells(form: str, group: list[dict[str, Any]]) -> str:
+    """Write the cells of results that share a row: once if all are equal."""
+    return "; ".join(dict.fromkeys(_cell(form, one) for one in group))
 
 
 def _cell(form: str, one: dict[str, Any]) -> str:
@@ -172,14 +192,10 @@ KINDS = (
     Kind(
         part="object-store",
         title="Out of a store that is far away",
-        says="Shuffled epochs out of a server of our own: 60 MB/s a connection, 100 MB/s in all, and so many "
-        "milliseconds until the first byte of an answer. *Of the line* is what 32 requests of 2 MiB at a time bring of "
-        "the same object; *of needed* are bytes fetched over bytes needed, of sequences over those of each, which "
-        "overlap: means of whole epochs, each behind another. *Grown* is the resident memory. The others, with "
-        "two workers each, are given seconds behind their first batch of 16 samples: h5py over s3fs reads the file, "
-        "Lance and zarr copies of it. Others stream copies in their order, through a buffer, and their first batches "
-        "count: `datasets` Parquet, WebDataset tar files; MDS and LitData copy shards to the disk "
-        "(`bench/object_store.py`).",
+        says="Shuffled epochs out of a server of our own: 60 MB/s a connection, 100 MB/s in all, and a latency until "
+        "the first byte of each answer. *Of the line* is the share of what 32 requests of 2 MiB at a time bring of the "
+        "same object. *Of needed* is bytes fetched over bytes needed; sequences overlap, so theirs is under 1. *Grown* "
+        "is the resident memory. Figures are means of whole epochs (`bench/object_store.py`).",
         columns={
             "case": "{case}",
             "latency, ms": "{latency_ms:.0f}",
@@ -193,17 +209,18 @@ KINDS = (
             "first batch, s": "{first_batch_s:.1f}",
             "grown, MiB": "{grown_mib:.0f}",
         },
+        only=tables.is_ours,
+        after=tables.stores_table,
     ),
     Kind(
         part="world-model",
         title="World models",
         says="Shuffled epochs of episodes as stable-worldmodel writes them, a frame of 224 x 224 a chunk: batches of "
         "64 samples of 4 frames, 5 rows apart, and the actions between them, from the disk and out of a store 20 ms "
-        "away that brings 100 MB/s in all. Its own readers run under a `DataLoader` with two workers; what its writer "
-        "converts to Lance is JPEG, and the same JPEG lies in the HDF5 file beside it. Rates begin at the first batch. "
-        "Samples are equal (`bench/world_model.py`).",
+        "away that brings 100 MB/s in all. Its own readers run under a `DataLoader` with two workers. Its writer "
+        "converts frames to JPEG for Lance; the same JPEG is in the HDF5 file beside it. Rates begin at the first "
+        "batch. Each cell has the figures of two files. Samples are equal (`bench/world_model.py`).",
         columns={
-            "file": "{seed}",
             "where": "{where}",
             "stored": "{stored}",
             "loader": "{reader}",
@@ -212,24 +229,24 @@ KINDS = (
             "MB": "{mb:,.0f}",
             "converted in, s": "{convert_s:.0f}",
         },
+        same=("where", "stored", "reader"),
     ),
     Kind(
         part="programs",
         title="Readers of real programs",
-        says="What a program reads its files with, beside h5stream on the same file; neither needs a converted copy. "
-        "The Well and Salt are packages and come with their reader; the other readers are written in our own words, "
-        "and those behind WatChMaL are of programs that h5stream was not made with (`bench/held_out.py`). Theirs run "
-        "under a `DataLoader` with two workers that stay between epochs; ours keeps nothing in memory "
-        "(`keep='never'`). Samples are as the program's model takes them, joined and masked, and those of an epoch "
-        "are compared before anything is timed (`bench/programs.py`). Samples/s are of the median epoch; the first "
-        "batch is that of a new process, from when the loader is made. Who shuffles *batches* cuts the file into "
-        "batches of neighbours, and shuffles these.",
+        says="A program's own reader beside h5stream on the same file; neither needs a converted copy. The Well and "
+        "Salt are packages and come with their reader; the other readers are rewritten, and those below WatChMaL are "
+        "of programs that h5stream was not made with (`bench/held_out.py`). Theirs run under a `DataLoader` with two "
+        "workers that stay between epochs; ours keeps nothing in memory (`keep='never'`). Samples are as the "
+        "program's model takes them, joined and masked; those of an epoch are compared before anything is timed "
+        "(`bench/programs.py`). Samples/s are of the median epoch; the first batch is that of a new process, from "
+        "when the loader is made. To shuffle *batches* is to cut the file into batches of neighbours and shuffle "
+        "these. Each cell has the figures of two files.",
         columns={
             "program": "{program}",
             "subject": "{subject}",
-            "file": "{seed}",
             "stored": "{stored}",
-            "bytes": "{nbytes:,}",
+            "MB": "{nbytes_mb:.0f}",
             "their reader": "{reader}",
             "they shuffle": "{their_shuffle}",
             "we shuffle": "{our_shuffle}",
@@ -239,6 +256,7 @@ KINDS = (
             "first batch, theirs, s": "{theirs[first_batch_s]:.1f}",
             "first batch, h5stream, s": "{ours[first_batch_s]:.1f}",
         },
+        same=("program", "stored", "our_shuffle"),
     ),
     Kind(
         part="ragged",
@@ -329,11 +347,18 @@ def load(part: str) -> dict[str, Any] | None:
 def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
     """Write the page of benchmarks, from what there are results for."""
     main, peers, sweep, growth = (reports.get(part) for part in ("main", "peers", "sweep", "growth"))
-    parts = ["# Benchmarks\n", words.opening(reports) + "\n", "No figure here is typed by hand. " + _REPEAT]
+    usual = usual_facts(report for part, report in reports.items() if report and part != "learning")
+    parts = [
+        "# Benchmarks\n",
+        words.opening(reports) + "\n",
+        "No figure here is typed by hand. " + _REPEAT,
+        f"If a section says nothing else, it was measured with {', '.join(usual.values())}. Spreads, rounds and every "
+        "figure of every run are in `bench/results/`.\n",
+    ]
     if main:
-        parts += ["## The main job\n", machine_line(main) + "\n", WORDS + "\n", main_table(main) + "\n"]
+        parts += ["## The main job\n", machine_line(main, usual) + "\n", WORDS + "\n", main_table(main) + "\n"]
     if peers:
-        parts += _peers_sections(peers)
+        parts += _peers_sections(peers, usual)
     parts += ["## Where ours is not first\n", not_first_table(behind(main, peers, sweep)) + "\n"]
     if slower := words.slower(reports):
         parts.append("\n".join(f"- {one}" for one in slower) + "\n")
@@ -344,7 +369,14 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
         ]
     for kind in KINDS:
         if report := reports.get(kind.part):
-            parts += [f"## {kind.title}\n", machine_line(report) + "\n", kind.says + "\n", kind.table(report) + "\n"]
+            parts += [
+                f"## {kind.title}\n",
+                machine_line(report, usual) + "\n",
+                kind.says + "\n",
+                kind.table(report) + "\n",
+            ]
+            if kind.after:
+                parts.append(kind.after(report) + "\n")
     if sweep:
         parts += [
             "## One thing varied at a time\n",
@@ -355,7 +387,7 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
             + tables.sweep_caveat(sweep)
             + "\n",
             "![sweep](images/sweep.svg)\n",
-            machine_line(sweep) + "\n",
+            machine_line(sweep, usual) + "\n",
             tables.sweep_table(sweep) + "\n",
         ]
     if growth:
@@ -364,7 +396,7 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
             "Files that hold next to nothing: what is left is what the number of rows itself costs. The first batch is "
             "that of a fresh process, kernels loaded included; *again* is that of the next epoch.\n",
             "![growth](images/growth.svg)\n",
-            machine_line(growth) + "\n",
+            machine_line(growth, usual) + "\n",
             tables.growth_table(growth) + "\n",
         ]
     return _MADE + "\n".join(parts)
@@ -374,10 +406,10 @@ def _said(base: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in base.items())
 
 
-def _peers_sections(peers: dict[str, Any]) -> list[str]:
+def _peers_sections(peers: dict[str, Any], usual: dict[str, str]) -> list[str]:
     parts = [
         "## Every alternative\n",
-        f"{machine_line(peers)}\n\n{peers['rows']:,} rows of {peers['row_nbytes']:,} bytes, shuffled batches of "
+        f"{machine_line(peers, usual)}\n\n{peers['rows']:,} rows of {peers['row_nbytes']:,} bytes, shuffled batches of "
         f"{peers['batch_rows']:,}, files in the page cache. Each ran in a process of its own; rows/s is the median of "
         "the epochs after the first, memory is what the process and its workers took more than before the loader was "
         "opened. Whole epochs gave the same checksum, parts of one were compared row by row. `about`: measured in "
@@ -401,16 +433,16 @@ def learning_page(report: dict[str, Any]) -> str:
     """Write the page of what shuffling costs learning."""
     parts = [
         "# What window shuffling costs learning\n",
-        f"{report['seeds']} seeds of each order; the same first weights, data and steps. A file is sorted by label "
-        "(the worst case), by session, or not at all, and has many small chunks or few large ones. Figures are the "
-        "final test loss, with the 95 % interval of its mean, and accuracy. *full, other seeds* is a placebo: a second "
-        "full shuffle, which shows what chance alone does to each column.\n",
+        f"{report['seeds']} seeds of each order train with the same first weights, data and steps. A file is sorted by "
+        "label (the worst case), by session, or not at all, and has many small chunks or few large ones. Figures are "
+        "the final test loss, with the 95 % interval of its mean, and the accuracy in per cent. *full, other seeds* is "
+        "a placebo: a second full shuffle, which shows what chance alone does to each column. *Inside* counts cases "
+        "inside the full shuffle's 95 % interval.\n",
         learning.verdict(report) + "\n",
         learning.verdict_table(report) + "\n",
-        "Only the cases in which the automatic window is smaller than the file; everywhere else it *is* a full "
-        "shuffle. *auto, first small*: an epoch begins with 64 blocks and doubles, as it does where rows are "
-        "large. *auto, first 8 once*, which no loader does: the first epoch begins with 8, so that a first batch would "
-        "come early.\n",
+        "The same for the cases in which the automatic window is smaller than the file; in all others it *is* a full "
+        "shuffle. *auto, first small*: an epoch begins with 64 blocks and doubles, as it does if rows are large. "
+        "*auto, first 8 once*: the first epoch begins with 8 blocks, which no loader does.\n",
         learning.verdict_table(report, subsets_only=True) + "\n",
         "![what an automatic window costs](images/learning-subset.svg)\n",
         "![loss of each order](images/learning.svg)\n",
@@ -425,7 +457,7 @@ def learning_page(report: dict[str, Any]) -> str:
         parts.append(f"## {data}: {some['rows']:,} training rows\n")
         parts.append(_windows(report, data) + "\n")
         for model in report["models"]:
-            parts += [f"{model}; columns are *sorted by, chunks*:\n", learning.cases_table(report, data, model) + "\n"]
+            parts += [f"{model}, by *sorted by, chunks*:\n", learning.cases_table(report, data, model) + "\n"]
     return _MADE + "\n".join(parts)
 
 
@@ -453,7 +485,7 @@ def pages() -> dict[Path, str]:
         made[DOCS / "benchmarks.md"] = benchmarks_page(reports)
     if report := reports["learning"]:
         made[DOCS / "shuffling-results.md"] = learning_page(report)
-        made[SHUFFLING] = _between(SHUFFLING.read_text(), *LEARNED, learning.verdict(report) + "\n")
+        made[SHUFFLING] = _between(SHUFFLING.read_text(), *LEARNED, learning.verdict_in_short(report) + "\n")
     if main := reports["main"]:
         made[README] = bench_report.with_table(README.read_text(), bench_report.readme_table(main))
     return made
