@@ -394,7 +394,8 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
         parts += [
             "## How cost grows with rows\n",
             "Files that hold next to nothing: what is left is what the number of rows itself costs. The first batch is "
-            "that of a fresh process, kernels loaded included; *again* is that of the next epoch.\n",
+            "that of a fresh process, kernels loaded included; *again* is that of the next epoch. "
+            f"{tables.growth_of_states(growth)}\n",
             "![growth](images/growth.svg)\n",
             machine_line(growth, usual) + "\n",
             tables.growth_table(growth) + "\n",
@@ -410,20 +411,17 @@ def _peers_sections(peers: dict[str, Any], usual: dict[str, str]) -> list[str]:
     parts = [
         "## Every alternative\n",
         f"{machine_line(peers, usual)}\n\n{peers['rows']:,} rows of {peers['row_nbytes']:,} bytes, shuffled batches of "
-        f"{peers['batch_rows']:,}, files in the page cache. Each ran in a process of its own; rows/s is the median of "
-        "the epochs after the first, memory is what the process and its workers took more than before the loader was "
-        "opened. Whole epochs gave the same checksum, parts of one were compared row by row. `about`: measured in "
-        "smaller batches, because eight workers fill eight before they give one. *h5stream* is the loader as it comes, "
-        "which keeps decoded rows that fit `memory_budget`, as these do; with `keep='never'` each epoch decodes them "
-        "all, as it must where they do not fit, and what holds decoded rows in RAM, or in a converted copy, may be "
-        "ahead.\n",
+        f"{peers['batch_rows']:,}, files in the page cache, each in a process of its own. rows/s is the median of the "
+        "epochs after the first, with its spread; memory is what the process and its workers took beyond what they had "
+        "before the loader was opened. Whole epochs gave the same checksum, parts of one were compared row by row. "
+        "`about`: measured in smaller batches, because eight workers fill eight before they give one. *Part*: of a "
+        "part of an epoch. Two figures in a cell are of the two files. *h5stream* keeps decoded rows that fit `memory_budget`, as these do; with "
+        "`keep='never'` each epoch decodes them all, as it must if they do not fit.\n",
     ]
-    for kind in tables.kinds(peers):
-        parts += [
-            f"### {bench_report.KINDS[kind]}\n",
-            f"![rows/s of each, {bench_report.KINDS[kind]}](images/peers-{kind}.svg)\n",
-            tables.peers_table(peers, kind) + "\n",
-        ]
+    parts += [
+        f"![rows/s of each, {bench_report.KINDS[kind]}](images/peers-{kind}.svg)\n" for kind in tables.kinds(peers)
+    ]
+    parts.append(tables.peers_table(peers) + "\n")
     if peers["absent"]:
         parts += ["### Not measured\n", tables.absent_list(peers) + "\n"]
     return parts

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tools.bench_report import KINDS
+
 OURS = "h5stream"
 
 
@@ -19,26 +21,41 @@ def ranking(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: -one.get("rows_per_s", 0))
 
 
-def peers_table(report: dict[str, Any], kind: str) -> str:
-    """Make the table of one file: what each peer gave, needed and promised."""
+def peers_table(report: dict[str, Any]) -> str:
+    """Make the table of peers, fastest first: what each gave of each file, needed and promised."""
+    files = kinds(report)
+    heads = " | ".join(f"{KINDS[file]}, rows/s" for file in files)
     lines = [
-        "| | rows/s | spread | first batch, s | memory, MiB | disk, MiB | converted in, s | reads | shuffle |",
-        "|---|---:|---:|---:|---:|---:|---:|---|---|",
+        f"| | {heads} | first batch, s | memory, MiB | disk, MiB | converted in, s | reads | shuffle |",
+        f"|---|{'---:|' * len(files)}---:|---:|---:|---:|---|---|",
     ]
-    for one in ranking(report, kind):
-        if "error" in one:
-            lines.append(f"| {one['peer']} | failed: {one['error']} | | | | | | {one['reads']} | {one['shuffle']} |")
-            continue
-        low, high = one["spread"]
-        partly = "" if one["whole_epoch"] else " (part of an epoch)"
+    results = {(one["peer"], one["file"]): one for one in report["results"]}
+    for first in ranking(report, files[0]):
+        each = [results[first["peer"], file] for file in files if (first["peer"], file) in results]
+        rates = " | ".join(_peer_rate(one) for one in each)
+        needs = " | ".join("; ".join(dict.fromkeys(cells)) for cells in zip(*map(_peer_needs, each), strict=True))
+        batch = report["batch_rows"]
         # Measured in smaller batches: what a full one takes is worked out.
-        about = "about " if one.get("batch_rows", report["batch_rows"]) != report["batch_rows"] else ""
-        lines.append(
-            f"| {_strong(one['peer'])} | {one['rows_per_s']:,}{partly} | {low:,} to {high:,} | "
-            f"{about}{one['first_batch_s']:.2f} | {_mib(one['peak_mb'])} | {_mib(one['disk_mb'])} | "
-            f"{one['convert_s'] or ''} | {one['reads']} | {one['shuffle']} |"
-        )
+        about = "about " if first.get("batch_rows", batch) != batch else ""
+        name = _strong(first["peer"])
+        lines.append(f"| {name} | {rates} | {about}{needs} | {first['reads']} | {first['shuffle']} |")
     return "\n".join(lines)
+
+
+def _peer_rate(one: dict[str, Any]) -> str:
+    if "error" in one:
+        return f"failed: {one['error']}"
+    if not one["whole_epoch"]:
+        return f"{one['rows_per_s']:,} (part)"
+    low, high = one["spread"]
+    return f"{one['rows_per_s']:,}" + (f" [{low:,}, {high:,}]" if low < high else "")
+
+
+def _peer_needs(one: dict[str, Any]) -> list[str]:
+    """Write what a peer needed: seconds to the first batch, memory, disk, seconds to convert."""
+    if "error" in one:
+        return [""] * 4
+    return [f"{one['first_batch_s']:.2f}", _mib(one["peak_mb"]), _mib(one["disk_mb"]), f"{one['convert_s'] or ''}"]
 
 
 def _mib(megabytes: float) -> str:
@@ -153,19 +170,25 @@ def sweep_verdict(sweep: dict[str, Any]) -> str:
 def growth_table(growth: dict[str, Any]) -> str:
     """Make the table of how cost grows with rows."""
     lines = [
-        "| file | rows | open, s | first batch, s | first batch again, s | memory, MiB | state, ms | state, bytes |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| file | rows | open, s | first batch, s | again, s | memory, MiB |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for one in growth["results"]:
         if "error" in one:
-            lines.append(f"| {one['file']} | {one['rows']:,} | failed: {one['error']} | | | | | |")
+            lines.append(f"| {one['file']} | {one['rows']:,} | failed: {one['error']} | | | |")
         else:
             lines.append(
                 f"| {one['file']} | {one['rows']:,} | {one['open_s']:.3f} | {one['first_batch_s']:.3f} | "
-                f"{one['again_s']:.3f} | {_mib(one['peak_mb'])} | "
-                f"{1000 * one['state_s']:.2f} | {one['state_bytes']} |"
+                f"{one['again_s']:.3f} | {_mib(one['peak_mb'])} |"
             )
     return "\n".join(lines)
+
+
+def growth_of_states(growth: dict[str, Any]) -> str:
+    """Say how large the states were, and how long they took."""
+    measured = [one for one in growth["results"] if "error" not in one]
+    nbytes, ms = ([one["state_bytes"] for one in measured], [1000 * one["state_s"] for one in measured])
+    return f"A state takes {min(nbytes)} to {max(nbytes)} bytes and {min(ms):.2f} to {max(ms):.2f} ms."
 
 
 def sweep_caveat(report: Any) -> str:

@@ -21,6 +21,9 @@ def page() -> str:
     made = subprocess.run([*words, "--title", "Command line"], capture_output=True, text=True, check=True).stdout
     plain = re.sub(r"^(\* `[^`<]+) <[^`]+>`", r"\1`", html.unescape(made), flags=re.M)
     plain = re.sub(r"^(\* `[^`]+`: .*?)  \[", r"\1 [", plain, flags=re.M)
+    first, commands, rest = plain.partition("**Commands**")
+    rest = rest.replace("* `--help`: Show this message and exit.\n", "")  # which each has
+    plain = first + commands + re.sub(r"\*\*Options\*\*:\n\n(?!\*)", "", rest)
     return MADE + plain.replace(";  x", "; x").strip() + "\n"
 
 

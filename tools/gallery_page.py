@@ -134,8 +134,7 @@ def _stored(one: Any) -> str:
     vlen = h5py.check_vlen_dtype(one.dtype)
     text = "text of any length" if vlen in (str, bytes) else f"{vlen} of any length"
     dtype = text if vlen else "text" if kind in "OS" else "compound" if kind == "V" else one.dtype
-    chunks = f", chunks {one.chunks}" if one.chunks else ""
-    return f"  {one.shape} {dtype}{chunks}{f', {one.compression}' if one.compression else ''}"
+    return f"  {one.shape} {dtype}{f', {one.compression}' if one.compression else ''}"
 
 
 def ours(program: Any) -> str:
