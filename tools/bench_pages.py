@@ -66,6 +66,8 @@ class Kind:
         Name of the results, head of the section, and what its columns mean.
     columns : dict of str to str
         For each head, how a result becomes a cell; a result that lacks something has an empty one.
+    made : callable, optional
+        Makes the table from the report in place of `columns`.
     same : tuple of str
         Results that agree in these share a row: a cell has the figure of each.
     only : callable, optional
@@ -78,12 +80,15 @@ class Kind:
     title: str
     says: str
     columns: dict[str, str]
+    made: Callable[[dict[str, Any]], str] | None = None
     same: tuple[str, ...] = ()
     only: Callable[[dict[str, Any]], bool] | None = None
     after: Callable[[dict[str, Any]], str] | None = None
 
     def table(self, report: dict[str, Any]) -> str:
         """Make the Markdown table."""
+        if self.made is not None:
+            return self.made(report)
         groups: dict[Any, list[dict[str, Any]]] = {}
         for place, one in enumerate(report["results"]):
             if self.only is None or self.only(one):
@@ -119,31 +124,23 @@ KINDS = (
     Kind(
         part="many-cores",
         title="Many processors, and a loop that is busy",
-        says="A machine of many processors, simulated on those that are named here: each read takes as long as "
-        "decoding its bytes on a processor of its own, 2 ns a byte, without using one (`bench/many_cores.py`). *Of "
-        "ideal* is the rate of a loop that only takes batches over what so many readers could decode; what is missing "
-        "is Python, planning and copying, which these processors do. *In steps* is the share of the time that a loop "
-        "spends in steps of its own, of Python or of small operations of torch: 5 ms a batch of 8,192 rows of 1 KiB, "
-        "0.5 ms a batch of 64.",
-        columns={
-            "data": "{cell}",
-            "readers": "{readers}",
-            "rows/s": "{idle_rows_per_s:,.0f}",
-            "of ideal": "{of_ideal:.2f}",
-            "in steps, Python": "{in_steps:.2f}",
-            "in steps, torch": "{in_steps_torch:.2f}",
-        },
+        says="A machine of many processors, simulated on two: each read takes as long as decoding its bytes on a "
+        "processor of its own, 2 ns a byte, without using one (`bench/many_cores.py`). A cell has the rows/s of a loop "
+        "that only takes batches; their share of what so many readers could decode (the rest is Python, planning and "
+        "copying, which the two processors do); and the share of its time that a loop spends in steps of its own, of "
+        "Python and of small operations of torch: 5 ms a batch of 8,192 rows of 1 KiB, 0.5 ms a batch of 64. Rows that "
+        "are kept in memory are not decoded and have no second figure.",
+        columns={},
+        made=tables.many_cores_table,
     ),
     Kind(
         part="limits",
         title="How near the limit",
-        says="Medians of rounds in turns, spreads in brackets. *Only inflating* reads and inflates the same chunks in "
-        "as many threads; epochs are timed among others, each begun while the one before ends, and nothing is kept in "
-        "memory but where the case says so. *Touching* is what as much memory as is *held* takes to be touched for the "
-        "first time. "
-        "*Counts* and *stations* are files of other makes, chosen without a look at the first: 290,011 traces of 600 "
-        "int16, gzip 6 without shuffle; 962,352 rows of 45 rounded float64, gzip 1 and shuffle. "
-        "`bench/test_limits.py` measures the cells.",
+        says="Medians of rounds in turns, spreads in brackets (`bench/test_limits.py`). *Only inflating* reads and "
+        "inflates the same chunks in as many threads; nothing is kept in memory unless the case says so. *Touching* is "
+        "what as much memory as is *held* takes to be touched for the first time. *Counts* and *stations* are files of "
+        "other makes: 290,011 traces of 600 int16, gzip 6 without shuffle; 962,352 rows of 45 rounded float64, gzip 1 "
+        "and shuffle.",
         columns={
             "case": "{case}",
             "of": "{against}",
@@ -158,9 +155,9 @@ KINDS = (
     Kind(
         part="samples",
         title="Samples that are no rows",
-        says="Shuffled epochs; *the limit* are as many threads that inflate each chunk once and copy as many bytes as "
-        "the batches hold, in turns with ours; *as written* is the reader as programs have it, under a `DataLoader` "
-        "with a worker for each processor. `bench/test_samples.py` has files and readers.",
+        says="Shuffled epochs (`bench/test_samples.py`). *The limit* is as many threads that inflate each chunk once "
+        "and copy as many bytes as the batches hold. *As written* is the reader as programs have it, under a "
+        "`DataLoader` with a worker for each processor.",
         columns={
             "samples": "{case}",
             "stored": "{stored}",
@@ -175,10 +172,9 @@ KINDS = (
         title="A dataset or a file a sample",
         says="Shuffled epochs within 256 MiB of a million datasets of 1,200 bytes in one group, of traces of 3 x 6000 "
         "float32, "
-        "and of a file a sample; *the limit* are as many threads that read the same bytes in the order of the file, "
-        "neighbours at once (of files: open, read and close each), inflate and copy them, in turns with ours; *as "
-        "written* is h5py under a `DataLoader`. Opened: the first time, and with the catalogue that was kept then. "
-        "`bench/test_objects.py` writes the files.",
+        "and of a file a sample (`bench/test_objects.py`). *The limit* is as many threads that read the same bytes in "
+        "the order of the file, inflate and copy them. *As written* is h5py under a `DataLoader`. Opened: the first "
+        "time, and with the catalogue that was kept then.",
         columns={
             "case": "{case}",
             "samples": "{samples:,}",
@@ -195,11 +191,11 @@ KINDS = (
         says="Shuffled epochs out of a server of our own: 60 MB/s a connection, 100 MB/s in all, and a latency until "
         "the first byte of each answer. *Of the line* is the share of what 32 requests of 2 MiB at a time bring of the "
         "same object. *Of needed* is bytes fetched over bytes needed; sequences overlap, so theirs is under 1. *Grown* "
-        "is the resident memory. Figures are means of whole epochs (`bench/object_store.py`).",
+        "is the resident memory. Figures are means of whole epochs, with the default budget and with one of 256 MiB "
+        "(`bench/object_store.py`).",
         columns={
             "case": "{case}",
             "latency, ms": "{latency_ms:.0f}",
-            "loader": "{loader}",
             "samples/s": _OURS,
             "of the line": "{of_line:.2f}",
             "requests": "{requests:,}",
@@ -209,6 +205,7 @@ KINDS = (
             "first batch, s": "{first_batch_s:.1f}",
             "grown, MiB": "{grown_mib:.0f}",
         },
+        same=("case", "latency_ms"),
         only=tables.is_ours,
         after=tables.stores_table,
     ),
@@ -415,8 +412,8 @@ def _peers_sections(peers: dict[str, Any], usual: dict[str, str]) -> list[str]:
         "epochs after the first, with its spread; memory is what the process and its workers took beyond what they had "
         "before the loader was opened. Whole epochs gave the same checksum, parts of one were compared row by row. "
         "`about`: measured in smaller batches, because eight workers fill eight before they give one. *Part*: of a "
-        "part of an epoch. Two figures in a cell are of the two files. *h5stream* keeps decoded rows that fit `memory_budget`, as these do; with "
-        "`keep='never'` each epoch decodes them all, as it must if they do not fit.\n",
+        "part of an epoch. Two figures in a cell are of the two files. *h5stream* keeps decoded rows that fit "
+        "`memory_budget`, as these do; with `keep='never'` each epoch decodes them all.\n",
     ]
     parts += [
         f"![rows/s of each, {bench_report.KINDS[kind]}](images/peers-{kind}.svg)\n" for kind in tables.kinds(peers)
@@ -433,8 +430,9 @@ def learning_page(report: dict[str, Any]) -> str:
         "# What window shuffling costs learning\n",
         f"{report['seeds']} seeds of each order train with the same first weights, data and steps. A file is sorted by "
         "label (the worst case), by session, or not at all, and has many small chunks or few large ones. Figures are "
-        "the final test loss, with the 95 % interval of its mean, and the accuracy in per cent. *full, other seeds* is "
-        "a placebo: a second full shuffle, which shows what chance alone does to each column. *Inside* counts cases "
+        "the final test loss, with the 95 % interval of its mean, and the accuracy, in tables of single cases if "
+        "it is half a point from the full shuffle's. *full, other seeds* is a placebo: a second full shuffle, which "
+        "shows what chance alone does. *Inside* counts cases "
         "inside the full shuffle's 95 % interval.\n",
         learning.verdict(report) + "\n",
         learning.verdict_table(report) + "\n",

@@ -78,6 +78,25 @@ def literal(text: str) -> str:
     return re.sub(r"(?<!`)(__\w+__)", r"`\1`", text)
 
 
+def many_cores_table(report: dict[str, Any]) -> str:
+    """Make the table of simulated processors: a row for each kind of data, a column for each number of readers."""
+    results = {(one["cell"], one["readers"]): one for one in report["results"]}
+    readers = sorted({number for _, number in results})
+    lines = [
+        "| data | " + " | ".join(f"{number} readers" for number in readers) + " |",
+        "|---" * (len(readers) + 1) + "|",
+    ]
+    for data in dict.fromkeys(data for data, _ in results):
+        cells = [_many_cores_cell(results[data, number]) for number in readers if (data, number) in results]
+        lines.append(f"| {data} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _many_cores_cell(one: dict[str, Any]) -> str:
+    shares = [f"{one[name]:.2f}" for name in ("of_ideal", "in_steps", "in_steps_torch") if one.get(name) is not None]
+    return "; ".join([f"{one['idle_rows_per_s']:,.0f}", *shares])
+
+
 def is_ours(result: dict[str, Any]) -> bool:
     """Say whether a result is of h5stream, with any budget."""
     return bool(result["loader"].startswith(OURS))
@@ -137,13 +156,13 @@ _VALUES = {"False": "full", "True": "empty"}
 def sweep_table(sweep: dict[str, Any]) -> str:
     """Make the table of a sweep, axis by axis."""
     lines = [
-        "| varied | value | h5stream, rows/s | row by row, rows/s | times | batched, rows/s | times |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| varied | value | h5stream, rows/s | row by row, rows/s | batched, rows/s |",
+        "|---|---|---:|---:|---:|",
     ]
     for one in sweep["results"]:
         name, value = VARIED.get(one["axis"], one["axis"]), _VALUES.get(str(one["value"]), one["value"])
         if "error" in one:
-            lines.append(f"| {name} | {value} | failed: {one['error']} | | | | |")
+            lines.append(f"| {name} | {value} | failed: {one['error']} | | |")
             continue
         rivals = " | ".join(_rival_cells(one, who) for who in ("naive", "tuned"))
         lines.append(f"| {name} | {value} | {one['ours']:,} | {rivals} |")
@@ -152,11 +171,8 @@ def sweep_table(sweep: dict[str, Any]) -> str:
 
 def _rival_cells(one: dict[str, Any], who: str) -> str:
     if who not in one:
-        return " | "
-    bound = bool(one.get(f"{who}_at_most"))
-    times = one["ours"] / max(1, one[who])
-    shown = f"{times:,.0f}" if times >= 10 else f"{times:.2f}"
-    return f"{'under ' if bound else ''}{one[who]:,} | {'over ' if bound else ''}{shown}"
+        return ""
+    return f"{'under ' if one.get(f'{who}_at_most') else ''}{one[who]:,}"
 
 
 def sweep_verdict(sweep: dict[str, Any]) -> str:
@@ -164,7 +180,16 @@ def sweep_verdict(sweep: dict[str, Any]) -> str:
     counted = [one for one in sweep["results"] if "error" not in one]
     slower, failed = slower_cells(sweep), len(sweep["results"]) - len(counted)
     said = f"Slower than row by row in {len(slower)} of {len(counted)} cells"
-    return said + (f"; {failed} could not be measured." if failed else ".")
+    spans = []
+    for who, name in (("naive", "row by row"), ("tuned", "batched")):
+        ratios = [one["ours"] / max(1, one[who]) for one in counted if who in one]
+        if ratios:
+            spans.append(f"{min(ratios):,.0f} to {max(ratios):,.0f} times as fast as {name}")
+    return f"{said}{f'; {failed} could not be measured' if failed else ''}: {', '.join(spans)}."
+
+
+SHOWN_ROWS = (10**4, 10**6, 10**8, 10**9)
+"""Which rows of a growth are in its table; the picture has all of them."""
 
 
 def growth_table(growth: dict[str, Any]) -> str:
@@ -174,6 +199,8 @@ def growth_table(growth: dict[str, Any]) -> str:
         "|---|---:|---:|---:|---:|---:|",
     ]
     for one in growth["results"]:
+        if one["rows"] not in SHOWN_ROWS:
+            continue
         if "error" in one:
             lines.append(f"| {one['file']} | {one['rows']:,} | failed: {one['error']} | | | |")
         else:

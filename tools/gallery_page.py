@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from examples.gallery import PROGRAMS  # noqa: E402
 PAGE, RESULTS = ROOT / "docs" / "gallery.md", ROOT / "bench" / "results" / "gallery.json"
 VERDICTS = ROOT / "examples" / "gallery" / "verdicts.tsv"
 TRAINING, PICTURE = RESULTS.with_name("gallery-training.json"), ROOT / "docs" / "images" / "gallery-training.svg"
+
+SIDES = ("theirs", "ours")
 
 INTRO = """# Gallery
 
@@ -44,11 +47,11 @@ of each program and compares every sample; `bench/test_gallery.py` measures both
 
 Theirs runs under a `DataLoader` with 2 workers, ours with 2 threads. Both shuffle, with files in the page cache. Ours
 decodes everything again in each epoch, unless the program itself reads all of its data into memory first. The first
-batch is that of a new process and includes loading compiled code. Memory is the most that the process and its workers
-took, without libraries. Measured on {machine}.
+batch of a new process, compiled code loaded, comes after {first}; the process and its workers take
+{memory} (medians; each in `bench/results/gallery.json`). Measured on {machine}.
 
-| program | subject | its files | samples/s, theirs | ours | times | first batch, s: theirs, ours | MiB: theirs, ours |
-|---|---|---|---:|---:|---:|---:|---:|
+| program | subject | its files | samples/s, theirs | ours | times |
+|---|---|---|---:|---:|---:|
 """
 
 TRAINED = """
@@ -171,13 +174,10 @@ def section(name: str, judged: list[dict[str, str]]) -> str:
 """
 
 
-def figured(figures: dict[str, Any]) -> str:
-    """Make the cells of what was measured of a program."""
-    sides = ("theirs", "ours")
-    rates = " | ".join(rate(figures[f"{side}_samples_per_s"]) for side in sides)
-    first = ", ".join(f"{figures[f'{side}_first_s']:.2f}" for side in sides)
-    memory = ", ".join(f"{figures[f'{side}_memory_nbytes'] / 2**20:.0f}" for side in sides)
-    return f"{rates} | {times(figures['ratio'])} | {first} | {memory}"
+def of_both(figures: dict[str, dict[str, Any]], name: str, form: Callable[[float], str]) -> str:
+    """Write the median of a figure, theirs and ours."""
+    theirs, ours = (statistics.median(one[f"{side}_{name}"] for one in figures.values()) for side in SIDES)
+    return f"{form(theirs)} with theirs and {form(ours)} with ours"
 
 
 def rate(value: float) -> str:
@@ -232,12 +232,22 @@ def page() -> str:
     ratios, judged = [figures[name]["ratio"] for name in PROGRAMS if name in figures], verdicts()
     counts = {kind: sum(one["verdict"] == kind for one in judged) for kind in ("fast", "slower", "impossible")}
     text = INTRO.format(
-        count=len(PROGRAMS), median=times(statistics.median(ratios)), least=times(min(ratios)), most=times(max(ratios)),
-        all=len(judged), machine=machines(report), other=counts["slower"] + counts["impossible"],
+        count=len(PROGRAMS),
+        median=times(statistics.median(ratios)),
+        least=times(min(ratios)),
+        most=times(max(ratios)),
+        all=len(judged),
+        other=counts["slower"] + counts["impossible"],
+        first=of_both(figures, "first_s", lambda value: f"{value:.2f} s"),
+        memory=of_both(figures, "memory_nbytes", lambda value: f"{value / 2**20:.0f} MiB"),
+        machine=machines(report),
         **counts,
-    )  # fmt: skip
+    )
     for name, program in PROGRAMS.items():
-        cells = figured(figures[name]) if name in figures else "not measured | | | | "
+        cells = "not measured | | "
+        if name in figures:
+            cells = " | ".join(rate(figures[name][f"{side}_samples_per_s"]) for side in SIDES)
+            cells += f" | {times(figures[name]['ratio'])}"
         text += f"| {anchor(name)} | {program.subject} | {program.layout} | {cells} |\n"
     text += trained() + "".join("\n" + section(name, judged) for name in PROGRAMS) + NOT_FAST.format(all=len(judged))
     for one in judged:
