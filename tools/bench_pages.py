@@ -409,7 +409,7 @@ def _peers_sections(peers: dict[str, Any], usual: dict[str, str]) -> list[str]:
         "## Every alternative\n",
         f"{machine_line(peers, usual)}\n\n{peers['rows']:,} rows of {peers['row_nbytes']:,} bytes, shuffled batches of "
         f"{peers['batch_rows']:,}, files in the page cache, each in a process of its own. rows/s is the median of the "
-        "epochs after the first, with its spread; memory is what the process and its workers took beyond what they had "
+        "epochs after the first; memory is what the process and its workers took beyond what they had "
         "before the loader was opened. Whole epochs gave the same checksum, parts of one were compared row by row. "
         "`about`: measured in smaller batches, because eight workers fill eight before they give one. *Part*: of a "
         "part of an epoch. Two figures in a cell are of the two files. *h5stream* keeps decoded rows that fit "

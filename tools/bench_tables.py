@@ -45,10 +45,7 @@ def peers_table(report: dict[str, Any]) -> str:
 def _peer_rate(one: dict[str, Any]) -> str:
     if "error" in one:
         return f"failed: {one['error']}"
-    if not one["whole_epoch"]:
-        return f"{one['rows_per_s']:,} (part)"
-    low, high = one["spread"]
-    return f"{one['rows_per_s']:,}" + (f" [{low:,}, {high:,}]" if low < high else "")
+    return f"{one['rows_per_s']:,}" + ("" if one["whole_epoch"] else " (part)")
 
 
 def _peer_needs(one: dict[str, Any]) -> list[str]:

@@ -12,9 +12,8 @@ from tools.bench_tables import literal
 WORDS = (
     "524,288 rows of 256 float32 and a label, in shuffled batches of 8,192. Each `DataLoader` has a worker for each "
     'processor. *Decoding every epoch* is `keep="never"`; by default h5stream keeps decoded rows that fit '
-    "`memory_budget`. The NumPy array is read by `__getitems__`. Figures are medians in rows/s, those of h5stream with "
-    "the slowest and the fastest round; *x* is how many times as fast as the other h5stream is when it decodes every "
-    "epoch."
+    "`memory_budget`. The NumPy array is read by `__getitems__`. Figures are medians in rows/s; *x* is how "
+    "many times as fast as the other h5stream is when it decodes every epoch."
 )
 OURS = ("ours", "kept")
 
@@ -66,6 +65,6 @@ def _cell(one: dict[str, Any] | None, ours: dict[str, Any] | None) -> str:
         return ""
     median = _rate(one, "median")
     if one["contender"] in OURS:
-        return f"{median:,.0f} [{_rate(one, 'max'):,.0f}, {_rate(one, 'min'):,.0f}]"
+        return f"{median:,.0f}"
     ratio = _rate(ours, "median") / median if ours else 0
     return f"{median:,.0f}" + (f" ({ratio:,.0f} x)" if ratio > 10 else f" ({ratio:.2f} x)" if ratio else "")
