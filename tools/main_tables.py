@@ -16,6 +16,9 @@ WORDS = (
     "many times as fast as the other h5stream is when it decodes every epoch."
 )
 OURS = ("ours", "kept")
+LIMIT = "limit: only inflating, or copying"
+LIMITS = {"decode_limit": LIMIT, "threaded_copy": LIMIT}
+"""Contenders that share a column: a file has one of them."""
 
 
 def facts_of(report: dict[str, Any]) -> dict[str, str]:
@@ -46,9 +49,9 @@ def machine_line(report: dict[str, Any], usual: dict[str, str]) -> str:
 def main_table(report: dict[str, Any]) -> str:
     """Make the table of the main job: a row for each file, a column for each contender that was measured."""
     rated = [one for one in report["results"] if "contender" in one]
-    cells = {(one["kind"], one["contender"]): one for one in rated}
-    shown = [name for name in CONTENDERS if any(one["contender"] == name for one in rated)]
-    heads = [f"**{CONTENDERS[name]}**" if name in OURS else literal(CONTENDERS[name]) for name in shown]
+    cells = {(one["kind"], LIMITS.get(one["contender"], one["contender"])): one for one in rated}
+    shown = [name for name in [*CONTENDERS, LIMIT] if any(name == contender for _, contender in cells)]
+    heads = [f"**{CONTENDERS[name]}**" if name in OURS else literal(CONTENDERS.get(name, name)) for name in shown]
     lines = ["| file | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(shown)]
     for kind in dict.fromkeys(one["kind"] for one in rated):
         row = [_cell(cells.get((kind, name)), cells.get((kind, "ours"))) for name in shown]
