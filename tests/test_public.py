@@ -64,8 +64,9 @@ def test_the_public_names_are_these():
 
 
 def test_the_changelog_says_what_to_write_for_every_old_argument():
-    text = (Path(__file__).parent.parent / "CHANGELOG.md").read_text()
-    upgrading = "".join(re.findall(r"^### Upgrading\n(.*?)(?=^##)", text, flags=re.M | re.S))
+    root = Path(__file__).parent.parent
+    released = re.findall(r"^### Upgrading\n(.*?)(?=^##)", (root / "CHANGELOG.md").read_text(), flags=re.M | re.S)
+    upgrading = "".join([*released, *(path.read_text() for path in (root / "changelog.d").glob("*.upgrading.md"))])
     missing = [name for name in [*OLD, *OldField.__annotations__] if not re.search(rf"\b{name}=", upgrading)]
     assert missing == []
 

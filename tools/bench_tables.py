@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tools.bench_report import KINDS
+
 OURS = "h5stream"
 
 
@@ -19,26 +21,38 @@ def ranking(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: -one.get("rows_per_s", 0))
 
 
-def peers_table(report: dict[str, Any], kind: str) -> str:
-    """Make the table of one file: what each peer gave, needed and promised."""
+def peers_table(report: dict[str, Any]) -> str:
+    """Make the table of peers, fastest first: what each gave of each file, needed and promised."""
+    files = kinds(report)
+    heads = " | ".join(f"{KINDS[file]}, rows/s" for file in files)
     lines = [
-        "| | rows/s | spread | first batch, s | memory, MiB | disk, MiB | converted in, s | reads | shuffle |",
-        "|---|---:|---:|---:|---:|---:|---:|---|---|",
+        f"| | {heads} | first batch, s | memory, MiB | disk, MiB | converted in, s | reads | shuffle |",
+        f"|---|{'---:|' * len(files)}---:|---:|---:|---:|---|---|",
     ]
-    for one in ranking(report, kind):
-        if "error" in one:
-            lines.append(f"| {one['peer']} | failed: {one['error']} | | | | | | {one['reads']} | {one['shuffle']} |")
-            continue
-        low, high = one["spread"]
-        partly = "" if one["whole_epoch"] else " (part of an epoch)"
+    results = {(one["peer"], one["file"]): one for one in report["results"]}
+    for first in ranking(report, files[0]):
+        each = [results[first["peer"], file] for file in files if (first["peer"], file) in results]
+        rates = " | ".join(_peer_rate(one) for one in each)
+        needs = " | ".join("; ".join(dict.fromkeys(cells)) for cells in zip(*map(_peer_needs, each), strict=True))
+        batch = report["batch_rows"]
         # Measured in smaller batches: what a full one takes is worked out.
-        about = "about " if one.get("batch_rows", report["batch_rows"]) != report["batch_rows"] else ""
-        lines.append(
-            f"| {_strong(one['peer'])} | {one['rows_per_s']:,}{partly} | {low:,} to {high:,} | "
-            f"{about}{one['first_batch_s']:.2f} | {_mib(one['peak_mb'])} | {_mib(one['disk_mb'])} | "
-            f"{one['convert_s'] or ''} | {one['reads']} | {one['shuffle']} |"
-        )
+        about = "about " if first.get("batch_rows", batch) != batch else ""
+        name = _strong(first["peer"])
+        lines.append(f"| {name} | {rates} | {about}{needs} | {first['reads']} | {first['shuffle']} |")
     return "\n".join(lines)
+
+
+def _peer_rate(one: dict[str, Any]) -> str:
+    if "error" in one:
+        return f"failed: {one['error']}"
+    return f"{one['rows_per_s']:,}" + ("" if one["whole_epoch"] else " (part)")
+
+
+def _peer_needs(one: dict[str, Any]) -> list[str]:
+    """Write what a peer needed: seconds to the first batch, memory, disk, seconds to convert."""
+    if "error" in one:
+        return [""] * 4
+    return [f"{one['first_batch_s']:.2f}", _mib(one["peak_mb"]), _mib(one["disk_mb"]), f"{one['convert_s'] or ''}"]
 
 
 def _mib(megabytes: float) -> str:
@@ -59,6 +73,53 @@ def literal(text: str) -> str:
     'NumPy in RAM, `__getitems__`'
     """
     return re.sub(r"(?<!`)(__\w+__)", r"`\1`", text)
+
+
+def many_cores_table(report: dict[str, Any]) -> str:
+    """Make the table of simulated processors: a row for each kind of data, a column for each number of readers."""
+    results = {(one["cell"], one["readers"]): one for one in report["results"]}
+    readers = sorted({number for _, number in results})
+    lines = [
+        "| data | " + " | ".join(f"{number} readers" for number in readers) + " |",
+        "|---" * (len(readers) + 1) + "|",
+    ]
+    for data in dict.fromkeys(data for data, _ in results):
+        cells = [_many_cores_cell(results[data, number]) for number in readers if (data, number) in results]
+        lines.append(f"| {data} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _many_cores_cell(one: dict[str, Any]) -> str:
+    shares = [f"{one[name]:.2f}" for name in ("of_ideal", "in_steps", "in_steps_torch") if one.get(name) is not None]
+    return "; ".join([f"{one['idle_rows_per_s']:,.0f}", *shares])
+
+
+def is_ours(result: dict[str, Any]) -> bool:
+    """Say whether a result is of h5stream, with any budget."""
+    return bool(result["loader"].startswith(OURS))
+
+
+def stores_table(report: dict[str, Any]) -> str:
+    """Make the table of other loaders out of a store: a row a case, a column a loader."""
+    found = {(one["case"], one["latency_ms"], one["loader"]): one for one in report["results"]}
+    others = list(dict.fromkeys(one["loader"] for one in report["results"] if not is_ours(one)))
+    lines = [
+        "Samples/s of other loaders, with two workers each, and behind them the seconds to the first batch of 16 "
+        "samples. h5py over s3fs reads the file, Lance and zarr read copies of it; their rates begin behind the first "
+        "batch. The streamed ones read copies in their order through a buffer, and their first batches count: "
+        "`datasets` Parquet, WebDataset tar files; MDS and LitData copy shards to the disk. An empty cell was not "
+        "measured, or failed.\n",
+        f"| case | latency, ms | h5stream | {' | '.join(others)} |",
+        "|---|---:|---:|" + "---:|" * len(others),
+    ]
+    for case, latency in dict.fromkeys((case, latency) for case, latency, _ in found):
+        cells = [_store_cell(found.get((case, latency, loader), {})) for loader in (OURS, *others)]
+        lines.append(f"| {case} | {latency:.0f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _store_cell(one: dict[str, Any]) -> str:
+    return f"{one['samples_per_s']:,.0f} ({one['first_batch_s']:.1f})" if "samples_per_s" in one else ""
 
 
 def absent_list(report: dict[str, Any]) -> str:
@@ -92,27 +153,23 @@ _VALUES = {"False": "full", "True": "empty"}
 def sweep_table(sweep: dict[str, Any]) -> str:
     """Make the table of a sweep, axis by axis."""
     lines = [
-        "| varied | value | h5stream, rows/s | spread | row by row, rows/s | times | batched, rows/s | times |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| varied | value | h5stream, rows/s | row by row, rows/s | batched, rows/s |",
+        "|---|---|---:|---:|---:|",
     ]
     for one in sweep["results"]:
         name, value = VARIED.get(one["axis"], one["axis"]), _VALUES.get(str(one["value"]), one["value"])
         if "error" in one:
-            lines.append(f"| {name} | {value} | failed: {one['error']} | | | | | |")
+            lines.append(f"| {name} | {value} | failed: {one['error']} | | |")
             continue
-        low, high = one["spread"]
         rivals = " | ".join(_rival_cells(one, who) for who in ("naive", "tuned"))
-        lines.append(f"| {name} | {value} | {one['ours']:,} | {low:,} to {high:,} | {rivals} |")
+        lines.append(f"| {name} | {value} | {one['ours']:,} | {rivals} |")
     return "\n".join(lines)
 
 
 def _rival_cells(one: dict[str, Any], who: str) -> str:
     if who not in one:
-        return " | "
-    bound = bool(one.get(f"{who}_at_most"))
-    times = one["ours"] / max(1, one[who])
-    shown = f"{times:,.0f}" if times >= 10 else f"{times:.2f}"
-    return f"{'under ' if bound else ''}{one[who]:,} | {'over ' if bound else ''}{shown}"
+        return ""
+    return f"{'under ' if one.get(f'{who}_at_most') else ''}{one[who]:,}"
 
 
 def sweep_verdict(sweep: dict[str, Any]) -> str:
@@ -120,25 +177,42 @@ def sweep_verdict(sweep: dict[str, Any]) -> str:
     counted = [one for one in sweep["results"] if "error" not in one]
     slower, failed = slower_cells(sweep), len(sweep["results"]) - len(counted)
     said = f"Slower than row by row in {len(slower)} of {len(counted)} cells"
-    return said + (f"; {failed} could not be measured." if failed else ".")
+    spans = []
+    for who, name in (("naive", "row by row"), ("tuned", "batched")):
+        ratios = [one["ours"] / max(1, one[who]) for one in counted if who in one]
+        if ratios:
+            spans.append(f"{min(ratios):,.0f} to {max(ratios):,.0f} times as fast as {name}")
+    return f"{said}{f'; {failed} could not be measured' if failed else ''}: {', '.join(spans)}."
+
+
+SHOWN_ROWS = (10**4, 10**6, 10**8, 10**9)
+"""Which rows of a growth are in its table; the picture has all of them."""
 
 
 def growth_table(growth: dict[str, Any]) -> str:
     """Make the table of how cost grows with rows."""
     lines = [
-        "| file | rows | open, s | first batch, s | first batch again, s | memory, MiB | state, ms | state, bytes |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| file | rows | open, s | first batch, s | again, s | memory, MiB |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for one in growth["results"]:
+        if one["rows"] not in SHOWN_ROWS:
+            continue
         if "error" in one:
-            lines.append(f"| {one['file']} | {one['rows']:,} | failed: {one['error']} | | | | | |")
+            lines.append(f"| {one['file']} | {one['rows']:,} | failed: {one['error']} | | | |")
         else:
             lines.append(
                 f"| {one['file']} | {one['rows']:,} | {one['open_s']:.3f} | {one['first_batch_s']:.3f} | "
-                f"{one['again_s']:.3f} | {_mib(one['peak_mb'])} | "
-                f"{1000 * one['state_s']:.2f} | {one['state_bytes']} |"
+                f"{one['again_s']:.3f} | {_mib(one['peak_mb'])} |"
             )
     return "\n".join(lines)
+
+
+def growth_of_states(growth: dict[str, Any]) -> str:
+    """Say how large the states were, and how long they took."""
+    measured = [one for one in growth["results"] if "error" not in one]
+    nbytes, ms = ([one["state_bytes"] for one in measured], [1000 * one["state_s"] for one in measured])
+    return f"A state takes {min(nbytes)} to {max(nbytes)} bytes and {min(ms):.2f} to {max(ms):.2f} ms."
 
 
 def sweep_caveat(report: Any) -> str:

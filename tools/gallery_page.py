@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,42 +28,40 @@ PAGE, RESULTS = ROOT / "docs" / "gallery.md", ROOT / "bench" / "results" / "gall
 VERDICTS = ROOT / "examples" / "gallery" / "verdicts.tsv"
 TRAINING, PICTURE = RESULTS.with_name("gallery-training.json"), ROOT / "docs" / "images" / "gallery-training.svg"
 
+SIDES = ("theirs", "ours")
+
 INTRO = """# Gallery
 
 <!-- made by tools/gallery_page.py -->
 
-How {count} programs on GitHub read HDF5 for training (*theirs*), and the lines of h5stream that read the same samples
-from the same files (*ours*). Look for a file like yours in the table; below it are the file, both readers and the
-measurements of each program. `h5stream inspect FILE` prints such lines for a file of your own.
+{count} programs on GitHub read HDF5 for training with a reader of their own (*theirs*). This page shows the lines of
+h5stream that read the same samples from the same files (*ours*). Look for a file like yours in the table and follow its
+link. `h5stream inspect FILE` prints such lines for a file of your own.
 
-| h5stream | |
-|---|---|
-| samples/s, as a multiple of theirs: median, least, most | {median}, {least}, {most} |
-| {fast} of {all} surveyed programs | fast; {slower} slower, {impossible} impossible: [verdicts](#verdicts) |
+h5stream is {least} to {most} times as fast, with a median of {median}. {all} programs were surveyed: {fast} can be read
+on the fast path, {slower} only slower, and {impossible} not at all ([those {other}](#not-on-the-fast-path)).
 
-Their readers are rewritten in a few lines that reach a sample as the program does; what the program does with it
-afterwards, and imports, are left out. `folder` is where the files are. The whole code is in `examples/gallery/`, a
-class for each program. `tests/test_gallery.py` writes a file in the layout of each program and compares every sample;
-`bench/test_gallery.py` measures both readers in turns.
+Both readers of a program are a class in `examples/gallery/`, in the file that its section names. Their reader is
+rewritten in a few lines and reaches a sample as the program does. `tests/test_gallery.py` writes a file in the layout
+of each program and compares every sample; `bench/test_gallery.py` measures both readers in turns.
 
-Theirs runs under a `DataLoader` with 2 workers, ours with 2 threads; both are shuffled, with files in the page cache.
-Ours decodes everything again in each epoch, as it must with files larger than memory, unless the program itself reads
-all of its data into memory first. The time to the first batch begins when a new process makes the loader, and includes
-loading our compiled code. Memory is the most that the process and its workers took, without the libraries.
-Measured on {machine}.
+Theirs runs under a `DataLoader` with 2 workers, ours with 2 threads. Both shuffle, with files in the page cache. Ours
+decodes everything again in each epoch, unless the program itself reads all of its data into memory first. The first
+batch of a new process, compiled code loaded, comes after {first}; the process and its workers take
+{memory} (medians; each in `bench/results/gallery.json`). Measured on {machine}.
 
-| program | subject | how its files look | theirs, samples/s | ours | times |
+| program | subject | its files | samples/s, theirs | ours | times |
 |---|---|---|---:|---:|---:|
 """
 
 TRAINED = """
 ## Trained
 
-Five of the programs train a small model ({seeds} seeds, {epochs} epochs; `python -m bench.gallery_training`), with the
-same initial weights, batches and learning rate, and a target that is a fixed function of what the model sees. Their
-reader works in 2 processes, ours in 2 threads; the model has one thread. The table is of epochs after the first;
-waiting is the part of an epoch that the loop spends in `next()`. TorchEM's model sees one voxel in eight along each
-axis: from one in four it learned nothing, with either reader, and what it has learned here is noisy.
+Five of the programs train a small model with {seeds} seeds for {epochs} epochs (`python -m bench.gallery_training`).
+Initial weights, batches and learning rate are the same; the target is a fixed function of what the model sees. The
+model has one thread. The table shows epochs after the first; waiting is the part of an epoch that the loop spends in
+`next()`. TorchEM's model sees one voxel in eight along each axis and its loss is noisy: from one voxel in four it
+learned nothing, with either reader.
 
 | program | samples | an epoch, theirs | ours | waiting, theirs | ours | last loss, theirs | ours |
 |---|---|---:|---:|---:|---:|---:|---:|
@@ -73,11 +72,10 @@ Above, losses by steps: the curves of both readers coincide as well as those of 
 losses by seconds.
 """
 
-VERDICT = """## Verdicts
+NOT_FAST = """
+## Not on the fast path
 
-All {all} programs of a survey, each with a program of the gallery that reads in the same way. *Fast*: read on the fast
-path, as the gallery measures it. *Slower*: the samples can be read, but not at the speed of the fast path.
-*Impossible*: h5stream has no way to describe a sample.
+`examples/gallery/verdicts.tsv` says how each of the {all} programs reads its files, and what some need beside a field.
 
 | program | how it reads | verdict | as | what is missing |
 |---|---|---|---|---|
@@ -139,18 +137,7 @@ def _stored(one: Any) -> str:
     vlen = h5py.check_vlen_dtype(one.dtype)
     text = "text of any length" if vlen in (str, bytes) else f"{vlen} of any length"
     dtype = text if vlen else "text" if kind in "OS" else "compound" if kind == "V" else one.dtype
-    chunks = f", chunks {one.chunks}" if one.chunks else ""
-    return f"  {one.shape} {dtype}{chunks}{f', {one.compression}' if one.compression else ''}"
-
-
-def theirs(program: Any) -> str:
-    """Give the source of a program's own reader."""
-    methods = [
-        inspect.getsource(method)
-        for name, method in vars(program).items()
-        if inspect.isfunction(method) and name not in ("possible",)
-    ]
-    return textwrap.dedent("\n".join(methods)).rstrip()
+    return f"  {one.shape} {dtype}{f', {one.compression}' if one.compression else ''}"
 
 
 def ours(program: Any) -> str:
@@ -161,38 +148,36 @@ def ours(program: Any) -> str:
     ).rstrip()  # fmt: skip
 
 
-def section(name: str, found: dict[str, Any]) -> str:
+def link(one: dict[str, str]) -> str:
+    """Link a surveyed program."""
+    return f"[{one['repository']}](https://github.com/{one['repository']})"
+
+
+def section(name: str, judged: list[dict[str, str]]) -> str:
     """Make what the page has of one program."""
     program = PROGRAMS[name]
-    lines = "".join(
-        f"| {said} | {rate(found[f'{side}_samples_per_s'])} | {found[f'{side}_first_s']:.2f} s | "
-        f"{found[f'{side}_memory_nbytes'] / 2**20:,.0f} MiB |\n"
-        for said, side in (("before", "theirs"), ("after", "ours"))
-        if found
-    )
+    others = [one for one in judged if one["as"] == name and one["repository"] != program.repository]
+    same = [link(one) for one in others if one["verdict"] == "fast"]
+    also = f"\n\nRead in the same way: {', '.join(same)}." if same else ""
     return f"""## {name}
 
-[{program.repository}](https://github.com/{program.repository}), {program.subject}. {inspect.cleandoc(program.__doc__)}
+[{program.repository}](https://github.com/{program.repository}), in `{program.__module__.rpartition(".")[2]}.py`.
+{inspect.cleandoc(program.__doc__)}{also}
 
 ```text
 {looks(program)}
 ```
 
-Before:
-
-```py
-{theirs(program)}
-```
-
-After:
-
 ```py
 {ours(program)}
 ```
+"""
 
-| | samples/s | first batch | memory |
-|---|---:|---:|---:|
-{lines}"""
+
+def of_both(figures: dict[str, dict[str, Any]], name: str, form: Callable[[float], str]) -> str:
+    """Write the median of a figure, theirs and ours."""
+    theirs, ours = (statistics.median(one[f"{side}_{name}"] for one in figures.values()) for side in SIDES)
+    return f"{form(theirs)} with theirs and {form(ours)} with ours"
 
 
 def rate(value: float) -> str:
@@ -247,27 +232,29 @@ def page() -> str:
     ratios, judged = [figures[name]["ratio"] for name in PROGRAMS if name in figures], verdicts()
     counts = {kind: sum(one["verdict"] == kind for one in judged) for kind in ("fast", "slower", "impossible")}
     text = INTRO.format(
-        count=len(PROGRAMS), median=times(statistics.median(ratios)), least=times(min(ratios)), most=times(max(ratios)),
-        all=len(judged), machine=machines(report),
+        count=len(PROGRAMS),
+        median=times(statistics.median(ratios)),
+        least=times(min(ratios)),
+        most=times(max(ratios)),
+        all=len(judged),
+        other=counts["slower"] + counts["impossible"],
+        first=of_both(figures, "first_s", lambda value: f"{value:.2f} s"),
+        memory=of_both(figures, "memory_nbytes", lambda value: f"{value / 2**20:.0f} MiB"),
+        machine=machines(report),
         **counts,
-    )  # fmt: skip
-    for name, program in PROGRAMS.items():
-        found, figured = figures.get(name), "not measured | | "
-        if found:
-            figured = " | ".join([rate(found[f"{side}_samples_per_s"]) for side in ("theirs", "ours")])
-            figured += f" | {times(found['ratio'])}"
-        text += f"| {anchor(name)} | {program.subject} | {program.layout} | {figured} |\n"
-    text += (
-        trained()
-        + "".join("\n" + section(name, figures.get(name, {})) for name in PROGRAMS)
-        + "\n"
-        + VERDICT.format(all=len(judged))
     )
+    for name, program in PROGRAMS.items():
+        cells = "not measured | | "
+        if name in figures:
+            cells = " | ".join(rate(figures[name][f"{side}_samples_per_s"]) for side in SIDES)
+            cells += f" | {times(figures[name]['ratio'])}"
+        text += f"| {anchor(name)} | {program.subject} | {program.layout} | {cells} |\n"
+    text += trained() + "".join("\n" + section(name, judged) for name in PROGRAMS) + NOT_FAST.format(all=len(judged))
     for one in judged:
-        program = f"[{one['repository']}](https://github.com/{one['repository']})"
-        seen = anchor(one["as"]) if one["as"] else ""
-        reads = re.sub(r"[|*\[\]]", r"\\\g<0>", one["how it reads"]).replace("<", "&lt;")
-        text += f"| {program} | {reads} | {one['verdict']} | {seen} | {one['missing']} |\n"
+        if one["verdict"] != "fast":
+            as_program = anchor(one["as"]) if one["as"] else ""
+            reads = re.sub(r"[|*\[\]]", r"\\\g<0>", one["how it reads"]).replace("<", "&lt;")
+            text += f"| {link(one)} | {reads} | {one['verdict']} | {as_program} | {one['missing']} |\n"
     return text
 
 
