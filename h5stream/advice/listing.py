@@ -19,8 +19,8 @@ import numpy as np
 
 from h5stream.errors import FieldLengthError, H5StreamError
 from h5stream.storage.decode.elements import dtype_of, plain_dtype
-from h5stream.storage.decode.filters import pipeline_of
 from h5stream.storage.decode.images import format_of
+from h5stream.storage.decode.pipeline import pipeline_of
 from h5stream.storage.decode.small_floats import name_of
 from h5stream.storage.file import discovery
 from h5stream.storage.file.external import Guard

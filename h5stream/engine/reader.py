@@ -44,7 +44,7 @@ from h5stream.errors import H5StreamError
 from h5stream.order.epoch import RegroupedOrder
 from h5stream.order.places import Places, narrowed
 from h5stream.order.window import Order, Window
-from h5stream.storage.decode.filters import DecodeScratch
+from h5stream.storage.decode.pipeline import DecodeScratch
 from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.source.identity import ByteSource

@@ -70,7 +70,7 @@ class ChunkFields:
             fills.append(np.tile(fill, max(1, FILL_NBYTES // max(1, fill.nbytes))))
             fill_ends.append(fill_ends[-1] + fills[-1].nbytes)
             programs.append((leaf.nbytes, leaf.is_whole, may_fuse, 0 if moved is None else kind_of(leaf.dtype)))
-            places.append(leaf.places)
+            places.append(np.arange(leaf.nbytes) if leaf.is_whole else leaf.places)
         segments, ends, row_elements = [], [0], []
         for piece in pieces:
             segments.append(np.ascontiguousarray(piece.segments))

@@ -29,6 +29,7 @@ from h5stream.storage.decode import elements, filters
 from h5stream.storage.decode.columns import ColumnPiece, Columns, column_pieces
 from h5stream.storage.decode.elements import dtype_of
 from h5stream.storage.decode.filters import NBIT, SCALEOFFSET, DecodeError
+from h5stream.storage.decode.pipeline import Pipeline, pipeline_of
 from h5stream.storage.decode.small_floats import widened
 from h5stream.storage.file.discovery import FieldSource, find_dataset, is_attribute, means, once_of, refusal, type_once
 from h5stream.storage.file.external import Guard, files_behind, without_soft_links
@@ -209,7 +210,7 @@ def part_of(
     """Return the part of a dataset and its fields; with `along`, samples are boxes, and columns are not selected."""
     dataset = place.dataset
     opened.guard.check_data(dataset, name, place.identity.path)
-    pipeline = filters.pipeline_of(dataset.id.get_create_plist())
+    pipeline = pipeline_of(dataset.id.get_create_plist())
     dtype, stored = dtype_of(dataset), elements.stored_as(dataset)
     row_nbytes = dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=object))
     part = DatasetPart(  # read through h5py, unless a way without it follows
@@ -250,9 +251,7 @@ def part_moved(part: DatasetPart, moved: NDArray[np.int64] | None) -> DatasetPar
     return replace(part, moved=moved, access=DECODED if part.access == DIRECT else part.access)
 
 
-def _h5py_reason(
-    place: Location, pipeline: filters.Pipeline, targets: Sequence[Target], stored: elements.StoredElement
-) -> str:
+def _h5py_reason(place: Location, pipeline: Pipeline, targets: Sequence[Target], stored: elements.StoredElement) -> str:
     """Return why a dataset's type or layout requires h5py; empty if it does not."""
     dataset, dtype = place.dataset, dtype_of(place.dataset)
     if dataset.is_virtual:

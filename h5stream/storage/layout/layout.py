@@ -21,8 +21,8 @@ from h5stream.samples.ragged import Normalization, Ragged
 from h5stream.samples.space import Along, Space
 from h5stream.storage.decode.columns import ColumnPiece, Columns
 from h5stream.storage.decode.elements import Leaf, Meanings, as_complex
-from h5stream.storage.decode.filters import Pipeline
 from h5stream.storage.decode.images import Images
+from h5stream.storage.decode.pipeline import Pipeline
 from h5stream.storage.layout.axis_names import AxisNames
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.heap import HeapValues

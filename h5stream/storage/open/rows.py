@@ -123,7 +123,8 @@ def add_rows(builder: PartBuilder, spec: Field) -> Entry:
 
 def row_selection(builder: PartBuilder, node: FieldSource, spec: Field) -> tuple[tuple[int, ...], Steps | None]:
     """Return the shape that a sample of one or several rows has of a dataset, and its steps; None for one row."""
-    steps = None if spec.lookup is not None else steps_of(spec.take.steps, builder.sequences, spec.name)
+    is_one_row = spec.lookup is not None or (spec.take.steps is None and builder.sequences is None)
+    steps = None if is_one_row else steps_of(spec.take.steps, builder.sequences, spec.name)
     if spec.take.axis not in (None, 0) or spec.take.scale:
         why = "a sample is a row of axis 0 here, or several; Take(axis=) and Take(scale=) are for other samples"
         raise OptionError(f"Field({spec.name!r}): {why}, such as Sequences(axis=1) and Boxes")
