@@ -278,7 +278,7 @@ def size_window(
     if not shuffle:
         rows = min(rows, shape.file_order_rows(batch_size))
         window = "auto" if window == "all" else window
-    candidates: list[_Windows] = []
+    candidates: list[_Candidate] = []
     if window == "auto":
         room, scratch = memory_budget - shape.fixed_nbytes, shape.scratch.nbytes
         share = SCRATCH_SHARE if most_rows is None else LEAST_SCRATCH_SHARE
@@ -293,7 +293,7 @@ def size_window(
         if window == "all" and shape.anywhere:
             # What is read in file order is faster by half; this is for what does not fit so.
             most = 2 * max(AUTO_BATCHES, AT_ONCE_NBYTES // (shape.batch_nbytes(batch_size) + OPEN_NBYTES))
-            candidates.append(_Windows(rows, rows, rows, (2, most), gathers=True))
+            candidates.append(_Candidate(rows, rows, rows, (2, most), gathers=True))
     for windows in candidates:
         size = _needed(shape, windows, batch_size, memory_budget, threads)
         if size.fits:
@@ -308,8 +308,8 @@ def least_that_fits(sized: Callable[[int], Footprint], budget: int, most: int = 
     return size
 
 
-class _Windows(NamedTuple):
-    """Windows that an epoch may be read in: a candidate."""
+class _Candidate(NamedTuple):
+    """Sizes of windows that an epoch may be read in."""
 
     rows: int  # of a window
     first: int  # rows of the first window
@@ -319,7 +319,7 @@ class _Windows(NamedTuple):
     gathers: bool = False  # a few batches at a time
 
 
-def _whole(shape: Shape, rows: int, batch_size: int, window: int | str) -> _Windows:
+def _whole(shape: Shape, rows: int, batch_size: int, window: int | str) -> _Candidate:
     """Return windows of so many rows that are read whole."""
     first = rows if window == "all" else min(rows, shape.first_rows(batch_size))
     # A window ends at a block's edge, and its last batch may go on in the next.
@@ -328,10 +328,10 @@ def _whole(shape: Shape, rows: int, batch_size: int, window: int | str) -> _Wind
     # A batch of each may go on in the next window; and no more than the end of one epoch and the next one.
     most = min(math.ceil(together / batch_size) + 4, 2 * math.ceil(shape.rows / batch_size))
     least = shape.batches_of(held, batch_size)
-    return _Windows(rows, first, held, (least, max(least, most)), is_auto=window == "auto")
+    return _Candidate(rows, first, held, (least, max(least, most)), is_auto=window == "auto")
 
 
-def _needed(shape: Shape, windows: _Windows, batch_size: int, memory_budget: int, threads: int) -> Footprint:
+def _needed(shape: Shape, windows: _Candidate, batch_size: int, memory_budget: int, threads: int) -> Footprint:
     """Return the footprint of windows with as many slots and threads as fit the budget, or the smallest one."""
     scratch, slot = shape.scratch, shape.batch_nbytes(batch_size) + OPEN_NBYTES
     held, (least, most) = windows.held, windows.slots
