@@ -38,14 +38,14 @@ NOT_OURS = {
 
 def rooms_of(folder: Path) -> list[str]:
     """Return the names of the rooms from the top down, as the checkout itself lists them."""
-    for source in ("tools/house.py", "tests/test_layers.py"):
+    for source in ("tools/house.py", "tests/house/test_layers.py"):
         path = folder / source
         for node in ast.parse(path.read_text()).body if path.exists() else []:
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             value = getattr(node, "value", None)
             if isinstance(target, ast.Name) and target.id == "ROOMS" and value is not None:
                 return list(ast.literal_eval(value))
-    raise SystemExit(f"{folder}: no list ROOMS in tools/house.py or tests/test_layers.py")
+    raise SystemExit(f"{folder}: no list ROOMS in tools/house.py or tests/house/test_layers.py")
 
 
 class Module:

@@ -3,7 +3,7 @@
 Each program is a class of one shape: `make` writes files as its converter does, an instance is the reader as its
 authors have it (written anew), and `ours` is what one writes here. `PROGRAMS` lists them; docs/gallery.md shows them.
 
-    python -m pytest tests/test_gallery.py                                  # the samples are equal
+    python -m pytest tests/house/test_gallery.py                                  # the samples are equal
     python -m pytest bench/test_gallery.py --benchmark-enable -s -k act     # how fast both are
 """
 

@@ -630,9 +630,9 @@ def test_nothing_is_read_or_written_out_of_bounds(tmp_path, processor):
     checked = [
         "tests/compiled",
         "tests/engine",
-        "tests/storage/test_filters.py",
+        "tests/storage/decode/test_filters.py",
         "tests/faults/test_damaged_chunks.py",
-        "tests/test_variable_length.py",
+        "tests/storage/layout/test_variable_length.py",
         "tests/oracle",
     ]
     environment = os.environ | {

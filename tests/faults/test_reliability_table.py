@@ -7,7 +7,7 @@ from each import for_each
 
 TESTS = Path(__file__).resolve().parent.parent
 TABLE = (TESTS.parent / "docs" / "reliability.md").read_text()
-NAMED = re.findall(r"`((?:\w+/)?test_\w+\.py)(?:::(test_\w+?)(?:_?\.\.\.)?)?`", TABLE)
+NAMED = re.findall(r"`((?:\w+/)*test_\w+\.py)(?:::(test_\w+?)(?:_?\.\.\.)?)?`", TABLE)
 
 
 @for_each(NAMED)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from forking import Forked
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS") or TESTS.parent.parent / "shared" / "corpus")
 FILES = sorted(p for p in CORPUS.rglob("*") if p.is_file() and p.suffix not in (".md", ".tsv"))
 

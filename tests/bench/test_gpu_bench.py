@@ -5,7 +5,7 @@ from pathlib import Path
 
 import forking
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ONLY = "feed_share,steady_state,delayed_consumers"  # the others take a minute, most of it the naive loader's
 
 

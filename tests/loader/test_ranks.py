@@ -17,7 +17,7 @@ from torch.utils.data import SequentialSampler
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "ddp.py"
 ROWS, CHUNK = 3001, 32
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from each import for_each
 
-ROOT = Path(__file__).resolve().parent.parent / "h5stream"
+ROOT = Path(__file__).resolve().parents[2] / "h5stream"
 
 VAGUE = {"found", "there", "given", "ours", "said", "told", "known", "asked", "alike", "left", "some", "these", "those"}
 VAGUE |= {"thing", "things", "whose"}

@@ -32,12 +32,12 @@ from h5stream import H5Dataset, H5StreamLoader
 from h5stream.cli.app import app
 from h5stream.loader.arguments import OLD
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if not path.name.startswith("notes-"))
 SHOWN = [
     path for path in [ROOT / "README.md", *PAGES] if path.name != "gallery.md"
-]  # whose code tests/test_gallery.py runs
+]  # whose code tests/house/test_gallery.py runs
 BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', flags=re.S | re.M)
 LANGUAGES = {"python", "bash", "console", "text", "diff", "toml"}
 

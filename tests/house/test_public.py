@@ -64,7 +64,7 @@ def test_the_public_names_are_these():
 
 
 def test_the_changelog_says_what_to_write_for_every_old_argument():
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     released = re.findall(r"^### Upgrading\n(.*?)(?=^##)", (root / "CHANGELOG.md").read_text(), flags=re.M | re.S)
     upgrading = "".join([*released, *(path.read_text() for path in (root / "changelog.d").glob("*.upgrading.md"))])
     missing = [name for name in [*OLD, *OldField.__annotations__] if not re.search(rf"\b{name}=", upgrading)]
@@ -149,10 +149,10 @@ def test_without_ray_its_reader_says_what_to_install(monkeypatch):
         importlib.import_module("h5stream.ray").read_hdf5("a.h5", "x")
 
 
-# --- the README stays short and true; tests/test_docs.py runs its code, tests/bench/test_reports.py checks its table
+# --- the README stays short and true; tests/house/test_docs.py runs its code, tests/bench/test_reports.py checks its table
 
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
 

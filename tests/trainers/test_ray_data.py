@@ -18,7 +18,7 @@ pytest.importorskip("ray.data", reason="needs ray[data]: pip install 'ray[data]'
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # starts a cluster of its own
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ import torch
 
 from h5stream import H5Dataset, H5StreamLoader
 
-CORPUS = Path(os.environ.get("H5STREAM_CORPUS", Path(__file__).resolve().parents[2] / "shared" / "corpus"))
+CORPUS = Path(os.environ.get("H5STREAM_CORPUS", Path(__file__).resolve().parents[3] / "shared" / "corpus"))
 
 pytestmark = [pytest.mark.corpus, pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no real files at {CORPUS}")]
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "design.md").read_text()
 ROWS = re.findall(r"^\| ([a-z ]+) \| .+ \|$", PAGE.partition("## Words")[2], flags=re.M)
 WORDS = [word for word in ROWS if word != "word"]

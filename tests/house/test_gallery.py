@@ -9,7 +9,7 @@ import pytest
 import torch
 from oracle.compare import parts_of
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 pytest.importorskip("examples.gallery", reason="examples/ belongs to a checkout, not to an installed package")
 
