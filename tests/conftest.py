@@ -11,7 +11,7 @@ import time
 import hypothesis
 import pytest
 import typer.main
-from amounts import FULL
+from support.amounts import FULL
 
 # What is compiled is kept, also where a container's environment says otherwise: hundreds of processes begin in a run,
 # and each would compile the package anew, in a second.
@@ -135,8 +135,8 @@ def seeded():
 @pytest.fixture
 def sample(tmp_path, monkeypatch):
     """A file of a thousand rows that are streamed, and not kept in memory as small ones are."""
-    from inner import stream_all
-    from sample_files import write_sample
+    from support.inner import stream_all
+    from support.sample_files import write_sample
 
     stream_all(monkeypatch)
     return write_sample(tmp_path)
@@ -145,7 +145,7 @@ def sample(tmp_path, monkeypatch):
 @pytest.fixture(params=["kept", "streamed"])
 def either_way(request, monkeypatch):
     """Run a test with small datasets kept in memory, and with all of them streamed."""
-    from inner import stream_all
+    from support.inner import stream_all
 
     if request.param == "streamed":
         stream_all(monkeypatch)
@@ -154,7 +154,7 @@ def either_way(request, monkeypatch):
 @pytest.fixture
 def server(folder):
     """A server of the objects in the folder that a test has."""
-    from object_server import ObjectServer  # with bench/, which belongs to a checkout
+    from support.object_server import ObjectServer  # with bench/, which belongs to a checkout
 
     with ObjectServer(folder) as server:
         yield server

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from each import for_each
+from support.each import for_each
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))

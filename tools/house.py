@@ -1,7 +1,7 @@
 """The house of h5stream in one table: its rooms from the top down, and the one home of each foreign library.
 
-`tests/house/test_layers.py` holds the sources to it. ``python tools/house.py`` draws the picture in `docs/design.md` anew:
-the floors, and which rooms each room really imports. With ``--check`` it only says whether the picture is true.
+`tests/house/test_layers.py` holds the sources to it. ``python tools/house.py`` draws the picture in `docs/design.md`
+anew: the floors, and which rooms each room really imports. With ``--check`` it only says whether the picture is true.
 """
 
 from __future__ import annotations

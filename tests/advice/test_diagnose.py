@@ -9,10 +9,10 @@ import threading
 import numpy as np
 import pytest
 import torch
-from commands import printed
-from each import for_each
-from inner import processors, stream_all, synchronized_by, trials_by
-from making import make_file
+from support.commands import printed
+from support.each import for_each
+from support.inner import processors, stream_all, synchronized_by, trials_by
+from support.making import make_file
 from torch.utils.data import DataLoader
 
 from h5stream import H5StreamLoader, diagnose

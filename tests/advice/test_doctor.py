@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from commands import invoke
-from each import for_each
-from making import write_datasets
+from support.commands import invoke
+from support.each import for_each
+from support.making import write_datasets
 
 from h5stream.advice import doctor
 from h5stream.advice.doctor import Check, judged

@@ -7,9 +7,9 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from inner import order_of, stream_all
-from making import write_datasets
-from recording import record_decoded, record_reads
+from support.inner import order_of, stream_all
+from support.making import write_datasets
+from support.recording import record_decoded, record_reads
 
 from h5stream import H5StreamLoader
 from h5stream.advice import cost

@@ -8,9 +8,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from commands import printed
 from hypothesis import given
 from hypothesis import strategies as st
+from support.commands import printed
 
 from h5stream import Field, H5Dataset, Objects, Rows
 from h5stream.advice.inspection import inspect_file, printed_of
@@ -18,8 +18,8 @@ from h5stream.advice.program import WIDTH, loader_lines, quoted
 
 pytest.importorskip("imagecodecs")
 import imagecodecs
-from layouts import cells, chunked, each, files, i, sparse, texts, write
-from making import vlen
+from support.layouts import cells, chunked, each, files, i, sparse, texts, write
+from support.making import vlen
 
 RNG = np.random.default_rng(0)
 TEXT = h5py.string_dtype()

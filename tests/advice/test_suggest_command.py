@@ -3,9 +3,9 @@
 import json
 
 import numpy as np
-from commands import printed
-from inner import processors
-from making import write_datasets
+from support.commands import printed
+from support.inner import processors
+from support.making import write_datasets
 
 EVERYTHING = [
     *("--gpu", "NVIDIA GeForce RTX 4090", "--row-bytes", "1024", "--batch-size", "8192"),

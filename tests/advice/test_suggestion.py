@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
+from support.making import write_datasets
 
 import h5stream.advice
 from h5stream.advice import Suggestion

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from commands import printed
-from forking import guards_are_forks
+from support.commands import printed
+from support.forking import guards_are_forks
 
 pytest.importorskip("imagecodecs")
-from layouts import GALLERY, LAYOUTS, write
+from support.layouts import GALLERY, LAYOUTS, write
 
 from examples.gallery import PROGRAMS
 from h5stream.advice.inspection import inspect_file, printed_of, proposals_of_files

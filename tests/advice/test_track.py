@@ -8,9 +8,9 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from each import for_each
-from making import make_file
 from rich.console import Console
+from support.each import for_each
+from support.making import make_file
 from torch.utils.data import DataLoader, IterableDataset
 
 from h5stream import H5StreamLoader

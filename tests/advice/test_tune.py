@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from commands import invoke
-from each import for_each
-from making import write_datasets
+from support.commands import invoke
+from support.each import for_each
+from support.making import write_datasets
 
 from h5stream import H5StreamLoader
 from h5stream.advice.tune import (

@@ -10,8 +10,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from forking import SERVED
-from making import write_datasets
+from support.forking import SERVED
+from support.making import write_datasets
 
 from h5stream import H5Dataset, Sequences, repack, stage
 from h5stream.advice.inspection import inspect_files

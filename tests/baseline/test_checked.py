@@ -4,8 +4,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from layouts import IMAGES, cells, jpegs, write
-from making import vlen
+from support.layouts import IMAGES, cells, jpegs, write
+from support.making import vlen
 
 from h5stream import Bounds, Crop, Field, H5StreamLoader, Lengths, Ragged, SampleNumber, Values
 from h5stream.baseline.measure import check_epoch

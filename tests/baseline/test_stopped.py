@@ -8,9 +8,9 @@ import h5py
 import numpy as np
 import psutil
 import pytest
-from inner import rivals_are_forks
-from making import make_file, write_datasets
-from sample_files import eventually
+from support.inner import rivals_are_forks
+from support.making import make_file, write_datasets
+from support.sample_files import eventually
 
 from h5stream.baseline import NaiveDataset, RivalError, measure_naive
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-import forking
+from support import forking
 
 ROOT = Path(__file__).resolve().parents[2]
 ONLY = "feed_share,steady_state,delayed_consumers"  # the others take a minute, most of it the naive loader's

@@ -5,8 +5,8 @@ import sys
 import tomllib
 from pathlib import Path
 
-import forking
 import pytest
+from support import forking
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))

@@ -5,10 +5,10 @@ import io
 import sys
 from dataclasses import dataclass
 
-import forking
 import numpy as np
 import pytest
-from making import write_datasets
+from support import forking
+from support.making import write_datasets
 
 from h5stream.cli.app import main
 

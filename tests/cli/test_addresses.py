@@ -5,7 +5,7 @@ import re
 
 import h5py
 import pytest
-from making import make_file
+from support.making import make_file
 
 from h5stream import H5StreamLoader
 

@@ -11,12 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forking
 import numpy as np
 import pytest
-from amounts import crossed
-from inner import fail_in_call, rivals_are_forks, stream_all
-from making import make_file, write_datasets
+from support import forking
+from support.amounts import crossed
+from support.inner import fail_in_call, rivals_are_forks, stream_all
+from support.making import make_file, write_datasets
 
 READING = {name: [name, "{}"] for name in ("inspect", "doctor", "bench", "tune", "suggest")}
 READING |= {"diagnose": ["diagnose", "{}", "--step-ms", "1"], "repack": ["repack", "{}", "out.h5"]}

@@ -8,9 +8,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from commands import printed
-from forking import Forked
-from making import make_file, write_datasets
+from support.commands import printed
+from support.forking import Forked
+from support.making import make_file, write_datasets
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS", REPOSITORY.parent / "shared" / "corpus"))

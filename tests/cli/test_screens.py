@@ -13,10 +13,10 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from forking import Forked
-from inner import rivals_are_forks
-from making import make_file, write_datasets
 from rich.console import Console
+from support.forking import Forked
+from support.inner import rivals_are_forks
+from support.making import make_file, write_datasets
 
 from h5stream._version import __version__
 from h5stream.advice.tune import TuningRun

@@ -4,9 +4,9 @@ import copy
 
 import numpy as np
 import pytest
-from inner import around
-from making import vlen, write_datasets
-from sample_files import write_sample
+from support.inner import around
+from support.making import vlen, write_datasets
+from support.sample_files import write_sample
 
 from h5stream import H5Dataset
 from h5stream.errors import OptionError

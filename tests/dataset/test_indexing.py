@@ -10,11 +10,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
-from making import vlen, write_datasets
-from sample_files import in_thread
+from support.amounts import examples
+from support.making import vlen, write_datasets
+from support.sample_files import in_thread
 from torch.utils.data import DataLoader
 
 from h5stream import Field, H5Dataset, H5StreamLoader, collate

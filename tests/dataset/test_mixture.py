@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
+from support.making import write_datasets
 
 from h5stream import (
     Balanced,

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
+from support.making import write_datasets
 from torch.utils.data import ConcatDataset, Subset
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Mixture, Sequences, errors

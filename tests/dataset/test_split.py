@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import read_with_h5py, write_datasets
+from support.making import read_with_h5py, write_datasets
 from torch.utils.data import Subset
 
 from h5stream import (

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from making import corrupt_chunk, read_with_h5py, vlen, write_datasets
-from test_catalogue import settle
+from support.making import corrupt_chunk, read_with_h5py, vlen, write_datasets
+from support.sample_files import settle
 
 from h5stream import Field, H5Dataset, Lengths, Objects, Ragged, Values
 from h5stream.dataset.moments import MOST_VALUES, Moments

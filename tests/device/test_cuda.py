@@ -9,10 +9,10 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import forking
 import pytest
 import torch
-from fake_backend import FakeBackend
+from support import forking
+from support.fake_backend import FakeBackend
 
 from h5stream.device import cuda as cuda_module
 from h5stream.device.cuda import CudaBackend, PinningWarning, backend_for, release_cached_memory

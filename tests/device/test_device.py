@@ -7,14 +7,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import device_is, pinned_copies, stream_all
-from making import corrupt_chunk
 from oracle.compare import differs, plain
+from support.fake_backend import FakeBackend
+from support.inner import device_is, pinned_copies, stream_all
+from support.making import corrupt_chunk
 
 from h5stream import Field, H5StreamLoader, SampleNumber
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import CorruptChunkError, DeviceMemoryError, OptionError
-from tests.device.fake_backend import FakeBackend
 
 ROWS, BATCH = 1000, 64
 ALL_SEEDS = range(25)

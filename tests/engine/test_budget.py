@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from inner import memory_available, processors
-from making import make_file, vlen, write_datasets
+from support.inner import memory_available, processors
+from support.making import make_file, vlen, write_datasets
 
 from h5stream import H5StreamLoader
 from h5stream.engine import sizing

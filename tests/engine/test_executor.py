@@ -3,13 +3,13 @@
 import threading
 import time
 
-import forking
 import numpy as np
 import pytest
 import torch
-from inner import around, around_decoding, change_of, give_up_at_once, stream_all
-from making import corrupt_chunk, make_file, numbers, write_datasets
-from sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
+from support import forking
+from support.inner import around, around_decoding, change_of, give_up_at_once, stream_all
+from support.making import corrupt_chunk, make_file, numbers, write_datasets
+from support.sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.engine.batches import PlannedWindow

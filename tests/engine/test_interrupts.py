@@ -2,9 +2,9 @@
 
 import signal
 
-import forking
 import pytest
-from sample_files import write_sample
+from support import forking
+from support.sample_files import write_sample
 
 from h5stream.storage.source.identity import Descriptor
 

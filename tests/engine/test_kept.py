@@ -5,9 +5,9 @@ import time
 import h5py
 import numpy as np
 import pytest
-from inner import stream_all
-from making import corrupt_chunk
-from sample_files import eventually, plain, write_sample
+from support.inner import stream_all
+from support.making import corrupt_chunk
+from support.sample_files import eventually, plain, write_sample
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import CorruptChunkError

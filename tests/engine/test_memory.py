@@ -8,10 +8,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import crossed
-from forking import run
-from inner import ahead_of, default_budget, iterations_of
-from making import write_datasets
+from support.amounts import crossed
+from support.forking import run
+from support.inner import ahead_of, default_budget, iterations_of
+from support.making import write_datasets
 
 from bench import memory
 from h5stream import H5Dataset, H5StreamLoader

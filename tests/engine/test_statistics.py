@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from amounts import crossed
-from inner import around, around_reads, run_of, stream_all
-from making import make_file
-from recording import record_reads
-from sample_files import carry_out_in_python, eventually, one_epoch_at_a_time
+from support.amounts import crossed
+from support.inner import around, around_reads, run_of, stream_all
+from support.making import make_file
+from support.recording import record_reads
+from support.sample_files import carry_out_in_python, eventually, one_epoch_at_a_time
 
 from h5stream import H5StreamLoader
 from h5stream.engine.statistics import LoaderStatistics, combined

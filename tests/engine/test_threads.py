@@ -6,8 +6,8 @@ import threading
 import weakref
 
 import pytest
-from inner import run_of, stream_all
-from sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
+from support.inner import run_of, stream_all
+from support.sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.engine.run import ReaderThreads, Run

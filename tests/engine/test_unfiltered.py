@@ -4,10 +4,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import crossed
-from inner import stream_all
-from making import make_file, write_datasets
-from recording import asked_for, record_reads
+from support.amounts import crossed
+from support.inner import stream_all
+from support.making import make_file, write_datasets
+from support.recording import asked_for, record_reads
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences
 from h5stream.engine.plan.tasks import Placement

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
-from object_server import ObjectServer
+from support.making import write_datasets
+from support.object_server import ObjectServer
 
 from h5stream.monitor.export import read_log
 

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from forking import OPTIMIZERS, Forked
+from support.forking import OPTIMIZERS, Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

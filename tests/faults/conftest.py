@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from mutant_reader import BOTH_HUNG, H5PY_HUNG, HANG
-from mutants import Mutant
-from seeds import Seed
+from support.mutant_reader import BOTH_HUNG, H5PY_HUNG, HANG
+from support.mutants import Mutant
+from support.seeds import Seed
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -30,9 +30,9 @@ class MutantReader:
         self.seconds = SECONDS
 
     def _start(self) -> subprocess.Popen[str]:
-        folders = [str(TESTS.parent), str(TESTS), str(TESTS / "faults")]
+        folders = [str(TESTS.parent), str(TESTS)]
         return subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(TESTS / "faults" / "mutant_reader.py")],
+            [sys.executable, "-W", "ignore", str(TESTS / "support" / "mutant_reader.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what codecs print about bytes that they do not like

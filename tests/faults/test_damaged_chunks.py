@@ -9,7 +9,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from inner import no_decompressor
+from support.inner import no_decompressor
 
 from h5stream.storage.decode.filters import DecodeError
 from h5stream.storage.decode.pipeline import DecodeScratch, pipeline_of

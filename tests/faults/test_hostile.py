@@ -11,10 +11,10 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from amounts import crossed
-from forking import guards_are_forks
-from making import low_level, write_datasets
-from mutant_reader import EQUAL, ERROR
+from support.amounts import crossed
+from support.forking import guards_are_forks
+from support.making import low_level, write_datasets
+from support.mutant_reader import EQUAL, ERROR
 from typer.testing import CliRunner
 
 import h5stream

@@ -8,9 +8,9 @@ thousands, others each time (``--hypothesis-seed=0`` repeats them).
 import functools
 
 import pytest
-from mutant_reader import BOTH_CRASHED, CRASH, EQUAL, ERROR, GOOD, HANG, WRONG
-from mutants import Flip, Mutant, Put, all_cuts, cuts, fuzz, in_chunks, in_filter_parameters, in_structure
-from seeds import FILTERS, INDEXES, write_seed
+from support.mutant_reader import BOTH_CRASHED, CRASH, EQUAL, ERROR, GOOD, HANG, WRONG
+from support.mutants import Flip, Mutant, Put, all_cuts, cuts, fuzz, in_chunks, in_filter_parameters, in_structure
+from support.seeds import FILTERS, INDEXES, write_seed
 
 
 @pytest.fixture(scope="module")

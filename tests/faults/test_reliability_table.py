@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from each import for_each
+from support.each import for_each
 
 TESTS = Path(__file__).resolve().parent.parent
 TABLE = (TESTS.parent / "docs" / "reliability.md").read_text()

@@ -13,13 +13,13 @@ import threading
 import traceback
 from pathlib import Path
 
-import forking
 import psutil
 import pytest
 import torch
-from amounts import crossed
-from inner import fail_in_call, open_batches, run_of, stream_all
-from sample_files import carry_out_in_python, eventually, one_epoch_at_a_time, reader_threads, write_sample
+from support import forking
+from support.amounts import crossed
+from support.inner import fail_in_call, open_batches, run_of, stream_all
+from support.sample_files import carry_out_in_python, eventually, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.engine import batches, slots
@@ -48,7 +48,7 @@ STATES = (
 )
 
 
-SCRIPT = (ROOT / "tests" / "faults" / "signalled.py").read_text()
+SCRIPT = (ROOT / "tests" / "support" / "signalled.py").read_text()
 
 
 def signalled(sample, state, workers, number, handled="default"):

@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 import torch
-from inner import run_of, stream_all
-from making import corrupt_chunk, write_datasets
-from sample_files import eventually, one_epoch_at_a_time, reader_threads, write_sample
+from support.inner import run_of, stream_all
+from support.making import corrupt_chunk, write_datasets
+from support.sample_files import eventually, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.errors import CorruptChunkError

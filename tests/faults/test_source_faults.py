@@ -9,9 +9,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import read_in_python, stream_all
-from making import write_datasets
-from sample_files import open_descriptors, reader_threads
+from support.inner import read_in_python, stream_all
+from support.making import write_datasets
+from support.sample_files import open_descriptors, reader_threads
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import SourceChangedError, SourceError

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from commands import printed
-from each import for_each
-from forking import SERVED
-from making import write_datasets
+from support.commands import printed
+from support.each import for_each
+from support.forking import SERVED
+from support.making import write_datasets
 from torch.utils.data import DataLoader
 
 import h5stream

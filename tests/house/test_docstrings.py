@@ -9,7 +9,7 @@ import re
 import textwrap
 
 import typer
-from each import for_each
+from support.each import for_each
 
 import h5stream
 from h5stream.cli.app import app

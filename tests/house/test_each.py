@@ -1,7 +1,7 @@
 """A check of many things fails for each that it fails for, and where there is nothing to check."""
 
 import pytest
-from each import for_each
+from support.each import for_each
 
 
 def test_all_failures_are_told():

@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from each import for_each
+from support.each import for_each
 
 ROOT = Path(__file__).resolve().parents[2] / "h5stream"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from oracle.compare import parts_of
+from support.batches import flat
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -15,12 +15,6 @@ pytest.importorskip("examples.gallery", reason="examples/ belongs to a checkout,
 
 from examples.gallery import PROGRAMS  # noqa: E402
 from tools import gallery_page  # noqa: E402
-
-
-def samples_of(batch):
-    """Take a batch apart."""
-    columns = {name: parts_of(values) for name, values in batch.items()}
-    return [dict(zip(columns, sample, strict=True)) for sample in zip(*columns.values(), strict=True)]
 
 
 def plain(value):
@@ -37,10 +31,6 @@ def key(sample):
         (name, value if isinstance(value, bytes) else (value.shape, value.astype(value.dtype).tobytes()))
         for name, value in sorted(found.items())
     )
-
-
-def flat(batches):
-    return [sample for batch in batches for sample in samples_of(batch)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

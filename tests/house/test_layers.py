@@ -5,7 +5,7 @@ The table of rooms and homes is in `tools/house.py`, which draws the picture in 
 
 import ast
 
-from each import for_each
+from support.each import for_each
 
 from tools import house
 from tools.house import FLOORS, FORBIDDEN, HOMES, PACKAGE, ROOMS, imports_of, modules, room_of, rooms_imported_by

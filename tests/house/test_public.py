@@ -149,7 +149,7 @@ def test_without_ray_its_reader_says_what_to_install(monkeypatch):
         importlib.import_module("h5stream.ray").read_hdf5("a.h5", "x")
 
 
-# --- the README stays short and true; tests/house/test_docs.py runs its code, tests/bench/test_reports.py checks its table
+# --- the README stays short and true; test_docs.py runs its code, tests/bench/test_reports.py checks its table
 
 
 ROOT = Path(__file__).resolve().parents[2]

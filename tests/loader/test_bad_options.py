@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
-from sample_files import write_sample
-from test_users_order import Listed
+from support.batches import Listed
+from support.making import write_datasets
+from support.sample_files import write_sample
 from torch.utils.data import TensorDataset
 
 from h5stream import (

@@ -1,9 +1,9 @@
 """A loader without ``fields=`` says once how batches become lists, and one of the default size that it has but one."""
 
-import forking
 import numpy as np
 import pytest
-from making import write_datasets
+from support import forking
+from support.making import write_datasets
 
 SCRIPT = """
 import sys

@@ -5,8 +5,8 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
-from sample_files import write_sample
+from support.making import write_datasets
+from support.sample_files import write_sample
 from torch.utils.data import DataLoader, default_collate
 
 from h5stream import H5Dataset, H5StreamLoader

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from making import make_file
+from support.batches import batches_of
+from support.making import make_file
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -15,10 +16,6 @@ from h5stream.errors import BudgetError, OptionError
 @pytest.fixture
 def dataset(sample):
     return H5Dataset(sample.path, ["x", "y"])
-
-
-def batches_of(loader):
-    return [y.tolist() for _, y in loader]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

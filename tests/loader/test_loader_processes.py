@@ -5,8 +5,8 @@ import threading
 
 import pytest
 import torch
-from forking import in_forked_child
-from sample_files import gate, in_thread, write_sample
+from support.forking import in_forked_child
+from support.sample_files import gate, in_thread, write_sample
 from torch.utils.data import DataLoader
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader, collate

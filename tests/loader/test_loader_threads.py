@@ -7,7 +7,7 @@ import threading
 import weakref
 
 import pytest
-from inner import (
+from support.inner import (
     ahead_of,
     around,
     around_decoding,
@@ -18,8 +18,8 @@ from inner import (
     run_of,
     stream_all,
 )
-from making import corrupt_chunk
-from sample_files import eventually, gate, in_thread, open_descriptors, reader_threads, write_sample
+from support.making import corrupt_chunk
+from support.sample_files import eventually, gate, in_thread, open_descriptors, reader_threads, write_sample
 
 from h5stream import H5Dataset, H5StreamLoader, Sequences, Weighted
 from h5stream.base.cancel import raise_if_stopped, stop_asked

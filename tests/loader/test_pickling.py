@@ -7,9 +7,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from forking import SERVED
-from making import write_datasets
-from test_seed import epoch
+from support.batches import epoch
+from support.forking import SERVED
+from support.making import write_datasets
 from torch.utils.data import Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader

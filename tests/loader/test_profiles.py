@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from making import write_datasets
+from support.amounts import examples
+from support.making import write_datasets
 
 from h5stream import H5StreamLoader
 from h5stream.errors import OptionError

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from forking import OPTIMIZERS, Forked
-from inner import in_group
-from sample_files import write_sample
+from support.forking import OPTIMIZERS, Forked
+from support.inner import in_group
+from support.sample_files import write_sample
 from torch.utils.data import SequentialSampler
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader

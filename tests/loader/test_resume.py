@@ -8,11 +8,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import crossed
-from inner import around_reads, stream_all
-from making import write_datasets
-from sample_files import write_sample
-from test_loader_order import batches_of as rows
+from support.amounts import crossed
+from support.batches import batches_of as rows
+from support.inner import around_reads, stream_all
+from support.making import write_datasets
+from support.sample_files import write_sample
 from torch.utils.data import RandomSampler
 
 from h5stream import Boxes, ChunkBatchSampler, H5Dataset, H5StreamLoader, Rows, Sequences, Table

@@ -7,8 +7,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from inner import in_group
-from making import write_datasets
+from support.batches import epoch
+from support.inner import in_group
+from support.making import write_datasets
 from torch.utils.data import RandomSampler
 
 from h5stream import (
@@ -52,10 +53,6 @@ DRAWING = {
 
 def made(path, how, **options):
     return H5StreamLoader(path, **({"batch_size": BATCH, "fields": "x", **DRAWING[how]} | options))
-
-
-def epoch(loader):
-    return [str(batch) if isinstance(batch, tuple | list) else batch.tolist() for batch in loader]
 
 
 def state_of_generator():

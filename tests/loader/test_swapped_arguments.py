@@ -5,9 +5,9 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from each import for_each
-from inner import default_budget
-from making import make_file, write_datasets
+from support.each import for_each
+from support.inner import default_budget
+from support.making import make_file, write_datasets
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from h5stream import H5StreamLoader

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import invoke
-from fake_nvml import GIB, Card, FakeNvml
+from support.commands import invoke
+from support.fake_nvml import GIB, Card, FakeNvml
 
 from h5stream.cli import monitor as command
 from h5stream.errors import MissingExtraError, OptionError
@@ -132,8 +132,8 @@ def test_bad_options_are_refused_before_anything_is_sampled(fake, monkeypatch):
 def test_on_a_terminal_the_screen_is_drawn_and_a_summary_stays():
     script = (
         "import sys\n"
-        f"sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]\n"
-        "from fake_nvml import Card, FakeNvml\n"
+        f"sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
+        "from support.fake_nvml import Card, FakeNvml\n"
         "from h5stream.monitor import nvml\n"
         "nvml.installed_nvml = lambda: FakeNvml(Card('GPU-1'))\n"
         "from h5stream.cli.app import main\n"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from inner import processors
+from support.inner import processors
 
 from h5stream.monitor import system
 from h5stream.monitor.system import environment_of, host_samples, process_samples

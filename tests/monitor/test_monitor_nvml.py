@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from each import for_each
-from fake_nvml import GIB, Card, FakeNvml, Instance
+from support.each import for_each
+from support.fake_nvml import GIB, Card, FakeNvml, Instance
 
 from h5stream.monitor import nvml
 from h5stream.monitor.nvml import Device, DriverGone, NvmlReader, visible_devices

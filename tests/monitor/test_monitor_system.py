@@ -7,9 +7,9 @@ import subprocess
 import textwrap
 import threading
 
-import forking
 import pytest
-from fake_nvml import Card, FakeNvml
+from support import forking
+from support.fake_nvml import Card, FakeNvml
 
 from h5stream.errors import OptionError
 from h5stream.monitor import SystemMonitor, system
@@ -303,7 +303,8 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_in_a_process_of_its_own(name):
-    names = "import os, threading\nfrom fake_nvml import Card, FakeNvml\nfrom h5stream.monitor import SystemMonitor\n"
+    names = "import os, threading\nfrom support.fake_nvml import Card, FakeNvml\n"
+    names += "from h5stream.monitor import SystemMonitor\n"
     done = forking.run(names + textwrap.dedent(SCRIPTS[name]), whole_end=True)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 from h5py import h5d, h5s, h5t, h5z
-from object_server import ObjectServer  # type: ignore[import-not-found]
+from support.object_server import ObjectServer  # type: ignore[import-not-found]
 
 from h5stream import H5Dataset, H5StreamError
 from h5stream.errors import SourceChangedError

@@ -8,7 +8,7 @@ import collections
 
 import h5py
 import pytest
-from forking import SERVED
+from support.forking import SERVED
 
 from tools.fuzz_workers import Worker
 

@@ -5,8 +5,8 @@ import itertools
 import h5py
 import numpy as np
 import pytest
-from inner import stream_all
-from making import make_file, numbers, write_datasets
+from support.inner import stream_all
+from support.making import make_file, numbers, write_datasets
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, SampleNumber
 from h5stream.errors import StateError

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
+from support.making import write_datasets
 
 from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Sequences, Take
 from h5stream.order import blocks as order_blocks

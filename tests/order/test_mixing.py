@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from making import make_file, write_datasets
+from support.making import make_file, write_datasets
 from torch.utils.data import Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from support.amounts import examples
 
 from h5stream.compiled._native import shuffled_into
 from h5stream.errors import OptionError

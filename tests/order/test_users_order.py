@@ -4,7 +4,8 @@ import functools
 
 import numpy as np
 import pytest
-from sample_files import write_sample
+from support.batches import Listed
+from support.sample_files import write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.errors import OptionError, StateError
@@ -12,25 +13,6 @@ from h5stream.order import Blocks, Order, Ranks, Window
 
 ROWS, BATCH = 1000, 50
 SCORE = np.random.default_rng(0).permutation(ROWS)
-
-
-class Listed:
-    """Rows one after the other, in batches of one size, a few batches a window."""
-
-    def __init__(self, rows, batch_size=BATCH, together=3):
-        self.rows, self.batch_size, self.together = rows, batch_size, together
-
-    @property
-    def batches(self):
-        return len(self.rows) // self.batch_size
-
-    def batch_size_of(self, batch):
-        return self.batch_size
-
-    def windows(self, first_batch=0):
-        for first in range(first_batch, self.batches, self.together):
-            few = range(first, min(first + self.together, self.batches))
-            yield Window.of_batches(first, [self.rows[k * self.batch_size :][: self.batch_size] for k in few])
 
 
 def curriculum(blocks: Blocks, epoch: int, ranks: Ranks) -> Order:

@@ -6,8 +6,8 @@ from fractions import Fraction
 import h5py
 import numpy as np
 import pytest
-from amounts import crossed
-from making import make_file, write_datasets
+from support.amounts import crossed
+from support.making import make_file, write_datasets
 
 from h5stream import Ends, Field, H5Dataset, H5StreamLoader, Rows, Sequences, Table, Take
 from h5stream.errors import FieldLengthError, OptionError, UnsupportedFieldError

@@ -5,7 +5,7 @@ import threading
 import h5py
 import numpy as np
 import pytest
-from making import corrupt_chunk, make_file, read_with_h5py, write_datasets
+from support.making import corrupt_chunk, make_file, read_with_h5py, write_datasets
 
 from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Rows, SampleNumber, Values
 from h5stream.errors import CorruptChunkError, FieldLengthError, OptionError

@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from amounts import crossed
+from support.amounts import crossed
 
 from h5stream import Between, Bounds, Crop, Field, H5StreamLoader, Lengths, Objects, Ragged
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from inner import around
+from support.inner import around
 
 from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
 from h5stream.storage.file import groups

@@ -7,7 +7,7 @@ import h5py
 import imagecodecs
 import numpy as np
 import pytest
-from making import write_datasets
+from support.making import write_datasets
 
 from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Ragged, Rows, Sequences, errors
 from h5stream.storage.file import discovery

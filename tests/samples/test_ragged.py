@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import vlen, write_datasets
+from support.making import vlen, write_datasets
 
 from h5stream import (
     Bounds,

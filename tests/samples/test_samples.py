@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import read_with_h5py, write_datasets
+from support.making import read_with_h5py, write_datasets
 
 from h5stream import (
     Between,

@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import batches_to_arrange, change_of, run_of, stream_all
-from making import corrupt_chunk, sparse_group, write_datasets
+from support.inner import batches_to_arrange, change_of, run_of, stream_all
+from support.making import corrupt_chunk, sparse_group, write_datasets
 
 from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, Rows, SampleNumber, Sized, errors
 

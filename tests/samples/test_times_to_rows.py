@@ -6,8 +6,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
-from test_gallery import flat
+from support.batches import flat
+from support.making import write_datasets
 
 from h5stream import Bounds, Ends, Field, H5Dataset, H5StreamLoader, Lengths, Sequences, errors
 from h5stream.samples import searchsorted, segments

@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from commands import printed
+from support.commands import printed
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
 from h5stream.base import hints

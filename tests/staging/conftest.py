@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from forking import PATIENCE_S, Forked
+from support.forking import PATIENCE_S, Forked
 
 # Runs before a child's own lines: `pause_after(pieces)` makes the copying thread stop in mid-copy, say so,
 # and wait for a line from the parent or for the end of the copy; `saying_who_is_waited_for()` is a progress function.

@@ -3,12 +3,12 @@
 import h5py
 import numpy as np
 import pytest
-from commands import printed
-from making import write_datasets
+from support.commands import printed
+from support.making import write_datasets
+from support.same_file import assert_same_tree
 
 from h5stream.errors import StagingError
 from h5stream.order.permutation import permutation
-from tests.staging.same_file import assert_same_tree
 
 
 def test_a_round_trip(write, ram, left):

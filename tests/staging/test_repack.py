@@ -11,20 +11,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forking
 import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from commands import printed
-from inner import memory_available
-from making import corrupt_chunk, make_file, write_datasets
+from support import forking
+from support.commands import printed
+from support.inner import memory_available
+from support.making import corrupt_chunk, make_file, write_datasets
+from support.same_file import assert_same_tree
 
 from h5stream import H5StreamLoader, errors, repack, stage, staged
 from h5stream.order.permutation import permutation
 from h5stream.repacking import survey
 from h5stream.staging import StagedState, list_staged, verify_staged
-from tests.staging.same_file import assert_same_tree
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import xxhash
-from inner import after_each_write, around, memory_available
-from making import write_datasets
-from seeded import SeededLoader as H5StreamLoader
+from support.inner import after_each_write, around, memory_available
+from support.making import write_datasets
+from support.seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import Subset
 
 from h5stream import H5Dataset, errors

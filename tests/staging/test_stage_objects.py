@@ -9,7 +9,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from seeded import SeededLoader
+from support.seeded import SeededLoader
 
 from h5stream import H5Dataset, repack
 from h5stream.errors import NotEnoughSpaceError, OptionError, SourceChangedError, SourceError, SourceNotFoundError

@@ -1,8 +1,8 @@
 """The files that the tests of trainers stream."""
 
 import pytest
-from inner import stream_all
-from recorded import write_files
+from support.inner import stream_all
+from support.recorded import write_files
 
 
 @pytest.fixture

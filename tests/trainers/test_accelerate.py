@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from recorded import BATCH, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
+from support.recorded import BATCH, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
 from torch.utils.data import DataLoader
 
 from h5stream import ChunkBatchSampler, H5Dataset, collate

@@ -1,7 +1,7 @@
 """PyTorch Ignite: an engine runs over any iterable with a length."""
 
 import pytest
-from recorded import Noted, assert_two_epochs, loaders_of
+from support.recorded import Noted, assert_two_epochs, loaders_of
 
 engine = pytest.importorskip("ignite.engine", reason="needs pytorch-ignite: pip install '.[trainers]'")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import write_datasets
+from support.making import write_datasets
 
 from h5stream import H5StreamLoader
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
-from recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
+from support.making import write_datasets
+from support.recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install '.[trainers]'")
 
@@ -65,8 +65,8 @@ def test_a_checkpoint_holds_the_loaders_place(files, tmp_path, steps):
 SCRIPT = """
 import json, os, sys
 import torch.distributed as dist
-from recorded import loaders_of
-from sample_files import Sample
+from support.recorded import loaders_of
+from support.sample_files import Sample
 from test_lightning import Module, lightning
 train, held_out = loaders_of(Sample(sys.argv[1], None, None), Sample(sys.argv[2], None, None))
 assert train.world_size == 1  # the process group comes later

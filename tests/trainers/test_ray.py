@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from recorded import HELD_OUT, ROWS, write_files
+from support.recorded import HELD_OUT, ROWS, write_files
 
 ray = pytest.importorskip("ray", reason="needs ray[train]: pip install 'ray[train]'")
 pytest.importorskip("ray.train.torch", reason="needs ray[train]: pip install 'ray[train]'")
@@ -20,8 +20,8 @@ def train_on_a_worker(config):
     import ray.train
     import ray.train.torch
     import torch
-    from recorded import Noted, loaders_of
-    from sample_files import Sample
+    from support.recorded import Noted, loaders_of
+    from support.sample_files import Sample
 
     model = ray.train.torch.prepare_model(Noted())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
@@ -44,7 +44,7 @@ def train_on_a_worker(config):
 
 def test_two_workers_part_the_rows_among_them(tmp_path):
     files = write_files(tmp_path)
-    paths = os.pathsep.join(map(str, (HERE.parent.parent, HERE.parent, HERE)))
+    paths = os.pathsep.join(map(str, (HERE.parent.parent, HERE.parent)))
     variables = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ray.init(
         address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables}

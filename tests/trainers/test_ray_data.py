@@ -6,8 +6,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from making import sparse_group
-from sample_files import plain
+from support.making import sparse_group
+from support.sample_files import plain
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, Objects, Sequences
 from h5stream.errors import OptionError
@@ -98,7 +98,7 @@ def test_each_chunk_is_read_by_one_task(folder):
 
 def test_it_reads_addresses_and_parts_of_a_split(folder):
     pytest.importorskip("obstore", reason="needs the extra 'remote'")
-    from object_server import ObjectServer
+    from support.object_server import ObjectServer
 
     with ObjectServer(folder) as server:
         train, _ = H5Dataset(f"{server.url}/a.h5", "n").split(0.8)

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from recorded import BATCH, ROWS, assert_each_row_once_an_epoch
+from support.recorded import BATCH, ROWS, assert_each_row_once_an_epoch
 
 from h5stream import ChunkBatchSampler, H5Dataset, collate
 from h5stream.dataset.dataset import Samples

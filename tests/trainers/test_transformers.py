@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from recorded import BATCH, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
+from support.recorded import BATCH, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
 
 from h5stream.errors import OptionError
 

@@ -6,10 +6,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
+from support.amounts import examples
+from support.each import for_each
 
 from h5stream import H5StreamLoader
 from h5stream.advice.inspection import inspect_file

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
+from support.each import for_each
 
 from h5stream.errors import OptionError
 from h5stream.training.measured import find_batch_size, is_out_of_memory

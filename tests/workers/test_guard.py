@@ -6,11 +6,11 @@ import signal
 import struct
 import time
 
-import forking
 import h5py
 import numpy as np
 import pytest
-from forking import end_now
+from support import forking
+from support.forking import end_now
 
 from h5stream.errors import IsolatedProcessError
 from h5stream.workers.processes import in_child

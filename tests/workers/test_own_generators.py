@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from numpy.random import rand
-from sample_files import write_sample
-from seeded import SeededLoader as H5StreamLoader
+from support.sample_files import write_sample
+from support.seeded import SeededLoader as H5StreamLoader
 
 from h5stream.errors import OwnGeneratorWarning
 

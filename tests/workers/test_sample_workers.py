@@ -12,18 +12,18 @@ import threading
 import time
 from pathlib import Path
 
-import applied
-import forking
 import numpy as np
 import psutil
 import pytest
 import torch
-from applied import KINDS, write_kinds
-from forking import in_forked_child
-from inner import device_is, iterations_of, pinned_copies
-from making import corrupt_chunk, write_datasets
-from sample_files import eventually, in_thread, write_sample
-from seeded import SeededLoader as H5StreamLoader
+from support import applied, forking
+from support.applied import KINDS, write_kinds
+from support.fake_backend import FakeBackend
+from support.forking import in_forked_child
+from support.inner import device_is, iterations_of, pinned_copies
+from support.making import corrupt_chunk, write_datasets
+from support.sample_files import eventually, in_thread, write_sample
+from support.seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import DataLoader
 
 from h5stream import H5Dataset
@@ -31,7 +31,6 @@ from h5stream.base import hints
 from h5stream.errors import CorruptChunkError, IsolatedProcessError, LoaderClosedError, LoaderTimeoutError, OptionError
 from h5stream.workers import sample_engine
 from h5stream.workers.memory import SharedMemory, create_file
-from tests.device.fake_backend import FakeBackend
 
 pytestmark = [
     # Python 3.12 and later warn of a fork beside threads, which is what these tests ask for: it takes no seconds.
@@ -335,7 +334,7 @@ def test_a_worker_that_died_with_nothing_to_do_is_given_nothing_more(sample):
 
 KILLED = """
 import functools, sys, torch
-import applied
+from support import applied
 from h5stream import H5StreamLoader
 
 given = {"fields": ["x", "y"], "sample_workers": 2, "multiprocessing_context": "fork"}

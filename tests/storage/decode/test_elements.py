@@ -3,11 +3,11 @@
 import h5py
 import numpy as np
 import pytest
-from amounts import crossed, examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from making import access_of, low_level, make_file, read_with_h5py, string_type, write_datasets, write_raw
 from oracle import assert_like_h5py, expected, same
+from support.amounts import crossed, examples
+from support.making import access_of, low_level, make_file, read_with_h5py, string_type, write_datasets, write_raw
 
 from h5stream import Bounds, Boxes, Ends, Field, H5Dataset, Ids, Objects, Rows, Sequences, Table
 from h5stream.advice.listing import list_file

@@ -9,9 +9,9 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from inner import around, no_decompressor
-from making import access_of, low_level, make_file, numbers, write
 from oracle import assert_like_h5py
+from support.inner import around, no_decompressor
+from support.making import access_of, low_level, make_file, numbers, write
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.engine.plan.chunks import ChunkPlan

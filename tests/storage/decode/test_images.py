@@ -10,10 +10,10 @@ import imagecodecs
 import numpy as np
 import pytest
 import torch
-from amounts import crossed, examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from making import corrupt_chunk, write_datasets
+from support.amounts import crossed, examples
+from support.making import corrupt_chunk, write_datasets
 
 from h5stream import (
     Between,

@@ -9,6 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from support.sample_files import settle
 
 from h5stream import H5Dataset, Objects
 from h5stream.cli.app import main
@@ -38,12 +39,6 @@ def write(path, add=0, count=40):
             file[f"{k:02d}"].attrs["mark"], file[f"{k:02d}"].attrs["name"] = [k, add], f"é{k}"
         file["other/x"] = 1
     return settle(path)
-
-
-def settle(path):
-    """Let a file seem to have been written long ago."""
-    os.utime(path, (1e9, 1e9))
-    return str(path)
 
 
 def check(path, add=0, count=40):

@@ -6,9 +6,9 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from commands import printed
-from forking import guards_are_forks
-from making import damage_header, numbers, write_datasets
+from support.commands import printed
+from support.forking import guards_are_forks
+from support.making import damage_header, numbers, write_datasets
 
 from h5stream import H5Dataset
 from h5stream.advice.listing import list_file, root_fields

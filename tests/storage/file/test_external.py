@@ -2,7 +2,7 @@
 
 import h5py
 import pytest
-from making import numbers, read_with_h5py, write_datasets
+from support.making import numbers, read_with_h5py, write_datasets
 
 from h5stream import H5Dataset
 from h5stream.errors import ExternalDataError

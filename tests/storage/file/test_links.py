@@ -11,10 +11,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from making import numbers, write_datasets
+from support.amounts import examples
+from support.making import numbers, write_datasets
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences
 from h5stream.errors import (

@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import obstore
 import pytest
-from commands import printed
-from sample_files import plain
+from support.commands import printed
+from support.sample_files import plain
 
 from h5stream import Bounds, Field, H5Dataset, Objects, Rows, Sequences, Table, Values, errors
 

@@ -6,7 +6,7 @@
 import h5py
 import numpy as np
 import pytest
-from amounts import crossed
+from support.amounts import crossed
 
 from h5stream import Field, H5Dataset, Objects
 from h5stream.storage.file import groups

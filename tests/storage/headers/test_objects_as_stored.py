@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 from h5py import h5a, h5d, h5p, h5s, h5t
-from making import damage_header, write_datasets
+from support.making import damage_header, write_datasets
 
 from h5stream import Field, H5Dataset, Objects
 from h5stream.errors import FieldLengthError, H5StreamError, SourceError, UnsupportedFieldError

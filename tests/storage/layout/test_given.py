@@ -9,8 +9,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import make_file, numbers, write_datasets
-from sample_files import plain
+from support.making import make_file, numbers, write_datasets
+from support.sample_files import plain
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, repack, stage
 from h5stream.errors import OptionError

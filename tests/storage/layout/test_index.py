@@ -3,8 +3,16 @@
 import h5py
 import numpy as np
 import pytest
-from making import leave_partial_chunks_unfiltered, low_level, make_file, numbers, set_fill_bytes, string_type, write
 from oracle import assert_like_h5py
+from support.making import (
+    leave_partial_chunks_unfiltered,
+    low_level,
+    make_file,
+    numbers,
+    set_fill_bytes,
+    string_type,
+    write,
+)
 
 from h5stream import H5Dataset
 from h5stream.errors import CorruptChunkError, SourceError

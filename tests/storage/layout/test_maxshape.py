@@ -5,7 +5,7 @@ import dataclasses
 import h5py
 import numpy as np
 import pytest
-from making import make_file, numbers
+from support.making import make_file, numbers
 
 from h5stream import H5Dataset
 from h5stream.storage.file.h5py_reader import why_not_decoded_here

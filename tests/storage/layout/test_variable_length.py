@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import corrupt_chunk, vlen, write_datasets
+from support.making import corrupt_chunk, vlen, write_datasets
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Sequences, Table, errors
 from tools import fuzz_files

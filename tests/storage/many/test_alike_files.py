@@ -10,9 +10,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from making import write_datasets
-from object_server import ObjectServer
-from real_servers import HTTP
+from support.making import write_datasets
+from support.object_server import ObjectServer
+from support.real_servers import HTTP
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
 from h5stream.storage.file import groups

@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import crossed
-from inner import stream_all
+from support.amounts import crossed
+from support.inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from h5stream import (

@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import corrupt_chunk, make_file, write_datasets
-from sample_files import reader_threads, write_sample
+from support.making import corrupt_chunk, make_file, write_datasets
+from support.sample_files import reader_threads, write_sample
 
 from h5stream import H5StreamLoader, errors
 

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from forking import Forked
+from support.forking import Forked
 
 TESTS = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS") or TESTS.parent.parent / "shared" / "corpus")

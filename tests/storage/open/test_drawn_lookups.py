@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from forking import SERVED
-from making import sparse_group
+from support.forking import SERVED
+from support.making import sparse_group
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Mixture, SampleNumber, Sized, errors
 from h5stream.order import fractions

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from commands import invoke
+from support.commands import invoke
 from torch.utils.data import DataLoader
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences, Values, errors

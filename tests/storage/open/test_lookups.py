@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import make_file, write_datasets
+from support.making import make_file, write_datasets
 
 from h5stream import (
     Between,

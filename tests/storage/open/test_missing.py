@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import write_datasets
+from support.making import write_datasets
 from torch.utils.data import ConcatDataset
 
 from h5stream import (

@@ -7,7 +7,7 @@ import imagecodecs
 import numpy as np
 import pytest
 import torch
-from making import vlen
+from support.making import vlen
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.engine.changes import Change

@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from making import low_level, make_file, numbers, write_datasets
+from support.making import low_level, make_file, numbers, write_datasets
 
 from h5stream import H5Dataset
 from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundError

@@ -4,7 +4,7 @@ import h5py
 import imagecodecs
 import numpy as np
 import pytest
-from making import sparse_group, vlen
+from support.making import sparse_group, vlen
 
 from h5stream import Bounds, Boxes, Crop, Field, H5Dataset, H5StreamError, Objects, Ragged, Rows, Sequences, Table, Take
 

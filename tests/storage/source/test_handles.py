@@ -6,15 +6,15 @@ import os
 import subprocess
 import sys
 
-import forking
 import h5py
 import numpy as np
 import pytest
 import torch
-from forking import in_forked_child
-from inner import around
-from making import write_datasets
 from oracle import expected, same, take
+from support import forking
+from support.forking import in_forked_child
+from support.inner import around
+from support.making import write_datasets
 
 from h5stream import H5Dataset, H5StreamLoader, repack, stage
 from h5stream.advice.listing import list_file

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from forking import SERVED, in_forked_child
-from object_server import ObjectServer
-from sample_files import in_thread
+from support.forking import SERVED, in_forked_child
+from support.object_server import ObjectServer
+from support.sample_files import in_thread
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.errors import OptionError, SourceChangedError

@@ -16,18 +16,18 @@ import weakref
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 
-import forking
 import h5py
 import imagecodecs
 import numpy as np
 import pytest
 import torch
-from forking import SERVED, in_forked_child
-from inner import around, iterations_of, processors, stream_all
-from making import corrupt_chunk, low_level, make_file, vlen, write, write_datasets
-from object_server import ObjectServer
-from real_servers import HTTP, s3, web
-from sample_files import eventually, in_thread, plain
+from support import forking
+from support.forking import SERVED, in_forked_child
+from support.inner import around, iterations_of, processors, stream_all
+from support.making import corrupt_chunk, low_level, make_file, vlen, write, write_datasets
+from support.object_server import ObjectServer
+from support.real_servers import HTTP, s3, web
+from support.sample_files import eventually, in_thread, plain
 from torch.utils.data import DataLoader
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, errors, repack, stage

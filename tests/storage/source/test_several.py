@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 
-import forking
 import h5py
 import numpy as np
 import pytest
+from support import forking
 
 from h5stream import (
     Boxes,

@@ -25,8 +25,8 @@ import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
 import torch
-from forking import Standing, end_now
 from oracle import expected, same
+from support.forking import Standing, end_now
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.advice.listing import list_file

@@ -18,9 +18,9 @@ import warnings
 import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
-from forking import Standing
 from oracle import expected, same, take
 from oracle.stored import in_stored_byte_order
+from support.forking import Standing
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import H5StreamError, UnsupportedFieldError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
-from making import write_datasets
+from support.making import write_datasets
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.batches import PlannedWindow
@@ -104,3 +104,9 @@ def gate(monkeypatch):
         yield SimpleNamespace(reached=reached, held=held, open=opened.set)
     finally:
         opened.set()
+
+
+def settle(path):
+    """Let a file seem to have been written long ago."""
+    os.utime(path, (1e9, 1e9))
+    return str(path)

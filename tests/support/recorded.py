@@ -3,7 +3,7 @@
 import itertools
 
 import torch
-from sample_files import write_sample
+from support.sample_files import write_sample
 
 from h5stream import H5StreamLoader
 

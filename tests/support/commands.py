@@ -1,7 +1,7 @@
 """Running a command in this process."""
 
 import pytest
-from forking import guards_are_forks
+from support.forking import guards_are_forks
 from typer.testing import CliRunner
 
 from h5stream.cli.app import app

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from seeds import Seed
+from support.seeds import Seed
 
 HEAD_NBYTES = 48
 """The first bytes of a chunk, where codecs keep their lengths."""

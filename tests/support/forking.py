@@ -39,7 +39,7 @@ SERVED.set_forkserver_preload(["h5stream.loader.loader", "h5stream.staging"])
 end_now = os._exit
 """Ends a process without what Python does at its end: for forks, which have that of their parent."""
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60
 REQUEST_NBYTES = 1 << 17
 MOST_ENDS = 16
@@ -208,7 +208,7 @@ def _link():
     """Start the parent, once; it ends when its link does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        code = f"import sys; sys.path[:] = {sys.path!r}; import forking; forking.serve({theirs.fileno()})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; from support import forking; forking.serve({theirs.fileno()})"
         command = [sys.executable, "-W", "ignore", "-c", code]
         parent = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
     atexit.register(lambda: (ours.close(), parent.wait(PATIENCE_S)))
