@@ -42,8 +42,8 @@ h5stream is {least} to {most} times as fast, with a median of {median}. {all} pr
 on the fast path, {slower} only slower, and {impossible} not at all ([those {other}](#not-on-the-fast-path)).
 
 Both readers of a program are a class in `examples/gallery/`, in the file that its section names. Their reader is
-rewritten in a few lines and reaches a sample as the program does. `tests/house/test_gallery.py` writes a file in the layout
-of each program and compares every sample; `bench/test_gallery.py` measures both readers in turns.
+rewritten in a few lines and reaches a sample as the program does. `tests/house/test_gallery.py` writes a file in the
+layout of each program and compares every sample; `bench/test_gallery.py` measures both readers in turns.
 
 Theirs runs under a `DataLoader` with 2 workers, ours with 2 threads. Both shuffle, with files in the page cache. Ours
 decodes everything again in each epoch, unless the program itself reads all of its data into memory first. The first

@@ -268,7 +268,7 @@ SCRIPT = """
 import gc, sys, threading, weakref
 import h5py
 from h5py._objects import phil
-from h5stream.storage.source.stores import requests
+from h5stream.storage.source.event_loop import requests
 
 gc.disable()  # but for what is asked for below
 path = sys.argv[1]
