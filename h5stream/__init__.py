@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from h5stream import errors
     from h5stream.advice.diagnose import diagnose
     from h5stream.advice.tune import tune
-    from h5stream.dataset.dataset import H5Dataset, collate
+    from h5stream.dataset.collating import collate
+    from h5stream.dataset.dataset import H5Dataset
     from h5stream.dataset.mixture import Mixture
     from h5stream.errors import H5StreamError
     from h5stream.loader.loader import H5StreamLoader
@@ -50,7 +51,8 @@ _MOVED = {
 _HOMES = {
     "h5stream.advice.diagnose": ("diagnose",),
     "h5stream.advice.tune": ("tune",),
-    "h5stream.dataset.dataset": ("H5Dataset", "collate"),
+    "h5stream.dataset.collating": ("collate",),
+    "h5stream.dataset.dataset": ("H5Dataset",),
     "h5stream.errors": ("H5StreamError",),
     "h5stream.loader.loader": ("H5StreamLoader",),
     "h5stream.dataset.mixture": ("Mixture",),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import itertools
 import logging
-import operator
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -23,9 +21,11 @@ from h5stream.base.limits import return_freed_memory
 from h5stream.base.names import is_address
 from h5stream.base.texts import check_ordered, checked_number, did_you_mean
 from h5stream.dataset import indexing
+from h5stream.dataset.collating import Samples
 from h5stream.dataset.indexing import BlockCache
 from h5stream.dataset.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.dataset.statistics import FieldStatistics, statistics_of
+from h5stream.dataset.torch_types import copied, with_torch_dtypes
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.counters import Tally
 from h5stream.engine.kinds.ragged import objects_for
@@ -40,7 +40,6 @@ from h5stream.order.window import Window
 from h5stream.samples.boxes import ROWS
 from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences
-from h5stream.samples.ragged import changed
 from h5stream.storage.file.groups import FILES
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import DIRECT, HEAP, FieldLayout, SampleLayout
@@ -51,7 +50,7 @@ from h5stream.storage.open.joining import joined_layout
 from h5stream.storage.open.opening import open_layout
 from h5stream.storage.source.disk_cache import ObjectCache
 from h5stream.storage.source.remote import opened_with
-from h5stream.structure import as_numpy, foreign_dtype, numbers_in, sample_of, samples_of, with_tensors
+from h5stream.structure import as_numpy, foreign_dtype, numbers_in, sample_of, with_tensors
 
 _log = logging.getLogger("h5stream")
 
@@ -178,7 +177,7 @@ class H5Dataset(Dataset[Any]):
                 if not is_local:
                     of_stores.enter_context(opened_with(storage_options, ObjectCache.of(cache, cache_size)))
                 request = read_request(cast(Source, source), fields)
-                request = replace(request, shape=None if request.shape is None else _with_torch_dtypes(request.shape))
+                request = replace(request, shape=None if request.shape is None else with_torch_dtypes(request.shape))
                 self.layout = open_layout(request, samples=samples, allow_external=allow_external)
                 if samples is None and (text := hint_of_rows(request, self.layout)):
                     hint(text, SAMPLES)
@@ -469,7 +468,7 @@ class H5Dataset(Dataset[Any]):
         """
         if self.shares is not None:
             raise OptionError("fields= of a Mixture are those of its sources; name them there")
-        shape = _with_torch_dtypes(sample_shape(cast(Any, fields)))
+        shape = with_torch_dtypes(sample_shape(cast(Any, fields)))
         layout, requests = self._reopened([shape] * len(self._requests), "one of fields=")
         return self._replace(layout=layout, _requests=requests, _cache=BlockCache())
 
@@ -682,27 +681,7 @@ class H5Dataset(Dataset[Any]):
             last = min(first + part.chunk_rows, part.row_start + part.rows)
             block = self._read(np.arange(first, last, dtype=np.int64))
             self._cache.put(key, block)
-        return with_tensors(sample_of(block, row - first), _copied)
-
-
-def _with_torch_dtypes(shape: SampleShape) -> SampleShape:
-    """Return a copy whose fields' dtypes are torch's, if they were given by name or as NumPy's."""
-
-    def torch_dtype_of(value: Any) -> Any:
-        name = value.removeprefix("torch.") if isinstance(value, str) else None
-        if isinstance(value, (type, np.dtype)):
-            with contextlib.suppress(TypeError):
-                name = np.dtype(value).name
-        dtype = None if name is None else getattr(torch, name, None)
-        return dtype if isinstance(dtype, torch.dtype) else value
-
-    def with_torch_dtype(one: Any) -> Any:
-        if not isinstance(one, (Field, Values)) or one.dtype is None:
-            return one
-        dtype = torch_dtype_of(one.dtype)
-        return changed(one, dtype=dtype) if isinstance(one, Field) else replace(one, dtype=dtype)
-
-    return replace(shape, fields=tuple(map(with_torch_dtype, shape.fields)))
+        return with_tensors(sample_of(block, row - first), copied)
 
 
 def read_counted(dataset: H5Dataset, numbers: NDArray[np.int64], tally: Tally) -> None:
@@ -757,16 +736,6 @@ def _one_of_each(values: Any, field: FieldLayout, first: int, what: str) -> list
         f"{what} takes a field of one value a sample, and {has}; pass an array with one value a sample, such as the "
         "first or the mean of each"
     )
-
-
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-"""The bytes of an element, and a type of that size which NumPy has."""
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    # By NumPy, in this thread: torch copies with a team of threads, which a forked child waits for in vain.
-    words = tensor.view(_WORDS[tensor.element_size()]).numpy()
-    return torch.from_numpy(words.copy()).view(tensor.dtype)
 
 
 def of_copies(dataset: H5Dataset, layout: SampleLayout) -> H5Dataset:
@@ -825,55 +794,6 @@ def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
     requests = tuple(one for part in datasets for one in part._requests)
     is_numpy = all(part._numpy for part in datasets)
     return datasets[0]._replace(layout=layout, chosen=chosen, _requests=requests, _numpy=is_numpy, _cache=BlockCache())
-
-
-class Samples(list[Any]):
-    """The samples of one batch, as tensors or NumPy arrays that view `batch`, the batch of tensors."""
-
-    def __init__(self, batch: Any, count: int, numpy: bool = False) -> None:
-        samples = samples_of(batch, count)
-        super().__init__(as_numpy(samples) if numpy else samples)
-        self.batch, self._numpy = batch, numpy
-        self._read = [*map(_parts_of, self)]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Samples, (self.batch, len(self), self._numpy)) if self.is_as_read else (list, ([*self],))
-
-    @property
-    def is_as_read(self) -> bool:
-        """Whether no sample was replaced, left out or moved since reading; changes in place do not count."""
-        now = itertools.chain.from_iterable(map(_parts_of, self))
-        return len(self) == len(self._read) and all(map(operator.is_, now, itertools.chain.from_iterable(self._read)))
-
-
-def _parts_of(sample: Any) -> Sequence[Any]:
-    return [*sample.values()] if isinstance(sample, dict) else [sample]
-
-
-def collate(samples: list[Any]) -> Any:
-    """Return the batch that samples of an `H5Dataset` came from; stack others, and changed ones, as torch would.
-
-    Pass it as ``collate_fn`` of a stock DataLoader over an `H5Dataset`: stacking 8,192 samples takes longer than
-    reading them.
-
-    Parameters
-    ----------
-    samples : list
-        The result of the dataset's ``__getitems__``, or samples of any other kind.
-
-    Returns
-    -------
-    Tensor, list or dict
-        The batch; for samples that are tuples it is a list, as from torch's own collate function.
-
-    Examples
-    --------
-    >>> collate([torch.tensor(1), torch.tensor(2)])
-    tensor([1, 2])
-    """
-    if isinstance(samples, Samples) and samples.is_as_read:
-        return list(samples.batch) if type(samples.batch) is tuple else samples.batch  # a ragged one is a NamedTuple
-    return torch.utils.data.default_collate(samples)
 
 
 def _allocate(nbytes: int) -> Memory:

@@ -6,7 +6,7 @@ import pytest
 from support.recorded import BATCH, ROWS, assert_each_row_once_an_epoch
 
 from h5stream import ChunkBatchSampler, H5Dataset, collate
-from h5stream.dataset.dataset import Samples
+from h5stream.dataset.collating import Samples
 
 stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata: pip install '.[trainers]'")
 

@@ -1,0 +1,46 @@
+"""Torch's dtypes in what is requested, and copies of tensors of any of them."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from h5stream.samples.columns import Values
+from h5stream.samples.ragged import changed
+from h5stream.storage.layout.fields import Field
+from h5stream.storage.layout.request import SampleShape
+
+
+def with_torch_dtypes(shape: SampleShape) -> SampleShape:
+    """Return a copy whose fields' dtypes are torch's, if they were given by name or as NumPy's."""
+
+    def torch_dtype_of(value: Any) -> Any:
+        name = value.removeprefix("torch.") if isinstance(value, str) else None
+        if isinstance(value, (type, np.dtype)):
+            with contextlib.suppress(TypeError):
+                name = np.dtype(value).name
+        dtype = None if name is None else getattr(torch, name, None)
+        return dtype if isinstance(dtype, torch.dtype) else value
+
+    def with_torch_dtype(one: Any) -> Any:
+        if not isinstance(one, (Field, Values)) or one.dtype is None:
+            return one
+        dtype = torch_dtype_of(one.dtype)
+        return changed(one, dtype=dtype) if isinstance(one, Field) else replace(one, dtype=dtype)
+
+    return replace(shape, fields=tuple(map(with_torch_dtype, shape.fields)))
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+"""The bytes of an element, and a type of that size which NumPy has."""
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with memory of its own."""
+    # By NumPy, in this thread: torch copies with a team of threads, which a forked child waits for in vain.
+    words = tensor.view(_WORDS[tensor.element_size()]).numpy()
+    return torch.from_numpy(words.copy()).view(tensor.dtype)
