@@ -48,7 +48,7 @@ REFUSED_BY_DESIGN = (
 @pytest.fixture(scope="module")
 def reader():
     """Start the program that reads files in guarded children, and give a function that asks it."""
-    program = TESTS / "corpus_reader.py"
+    program = TESTS / "support" / "corpus_reader.py"
     with Forked(program.read_text(), path=program) as process:
 
         def ask(path, most):
