@@ -183,9 +183,9 @@ def diagnose(
     --------
     >>> import time, torch
     >>> from torch.utils.data import DataLoader
-    >>> found = diagnose(DataLoader(torch.zeros(64, 2), batch_size=8), lambda batch: time.sleep(0.01 * len(batch)),
+    >>> diagnosis = diagnose(DataLoader(torch.zeros(64, 2), batch_size=8), lambda batch: time.sleep(0.01 * len(batch)),
     ...                  seconds=0.2)
-    >>> found.waiting_share < 0.5  # the step takes the time, and not the data
+    >>> diagnosis.waiting_share < 0.5  # the step takes the time, and not the data
     True
     """
     return measure(loader, step, seconds, probe_batch=probe_batch, progress=progress)
