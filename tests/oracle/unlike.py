@@ -139,9 +139,8 @@ def no_group(draft: Draft, how: str) -> None:
 
 def _lacking(draft: Draft, name: str) -> None:
     place = draft.rng.choice(draft.places[1:])
-    draft.add(
-        name, lambda one: [one.rows], "<i4", alike=True, layout="contiguous", chunks=None, maxshape=None, first=None
-    )
+    plain = {"layout": "contiguous", "chunks": None, "maxshape": None, "first": None, "masked": False}
+    draft.add(name, lambda one: [one.rows], "<i4", alike=True, **plain)
     draft.fields["x"] = name
     place.file["nodes"] = [node for node in place.file["nodes"] if node["path"] != place.name(name)]
 
