@@ -125,8 +125,14 @@ class Pool:
             0 if all of `name` is complete, but for parts that other threads are to settle.
         """
 
-    def lose(self, ticket: int, /) -> list[Any]:
-        """Count a thread as missing, which never began, or failed; gives the owners of what is under way."""
+    def lose(self, ticket: int | None, /) -> list[Any]:
+        """Count a thread as missing, which failed, or all that did not come yet (None).
+
+        Returns
+        -------
+        list
+            The owners of what is under way.
+        """
 
 class Queue:
     """What a pass has to do.

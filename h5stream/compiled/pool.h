@@ -39,6 +39,7 @@ typedef struct {
     Queue *queues;    /* of the passes that are under way, the earliest first */
     int64_t threads;  /* that it has while there is a pass */
     int64_t *tickets; /* of each thread by its number: 0 where it is missing */
+    int64_t *begun;   /* of each thread the ticket that it came with */
     Queue **serving;  /* of each thread the queue that it has something of */
     int64_t generation; /* of the newest ticket */
     int64_t turns;    /* how often a thread took something of any pass */
@@ -247,6 +248,8 @@ static Outcome work(Pool *pool, int64_t ticket, Queue *served, int64_t settled, 
     Share *before;
     Queue *queue;
     pthread_mutex_lock(&pool->mutex);
+    if (pool->tickets[number] == ticket)
+        pool->begun[number] = ticket;
     Group *group = served && settled ? served->groups : NULL;
     while (group && (intptr_t)group != settled)
         group = group->behind;
@@ -366,12 +369,13 @@ static int end_queue(Queue *queue)
     return was_left;
 }
 
-/* Count a thread as missing: it never began, or failed. */
-static void lose_thread(Pool *pool, int64_t ticket)
+/* Count a thread as missing, which failed; without a ticket all that did not come yet. */
+static void lose_threads(Pool *pool, int64_t ticket)
 {
     pthread_mutex_lock(&pool->mutex);
-    if (pool->tickets[ticket % pool->threads] == ticket)
-        count_as_missing(pool, ticket % pool->threads);
+    for (int64_t k = 0; k < pool->threads; k++)
+        if (ticket ? pool->tickets[k] == ticket : pool->begun[k] != pool->tickets[k])
+            count_as_missing(pool, k);
     pthread_mutex_unlock(&pool->mutex);
 }
 

@@ -230,8 +230,9 @@ static PyObject *new_pool(PyTypeObject *type, PyObject *given, PyObject *named)
     pool->threads = v[0].number;
     pool->processors.mutex = &pool->mutex, pool->processors.count = v[1].number;
     pool->tickets = calloc((size_t)pool->threads, sizeof *pool->tickets);
+    pool->begun = calloc((size_t)pool->threads, sizeof *pool->begun);
     pool->serving = calloc((size_t)pool->threads, sizeof *pool->serving);
-    if (!pool->tickets || !pool->serving) {
+    if (!pool->tickets || !pool->begun || !pool->serving) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -242,6 +243,7 @@ static void drop_pool(PyObject *self)
 {
     Pool *const pool = &((PoolObject *)self)->pool;
     free(pool->tickets);
+    free(pool->begun);
     free(pool->serving);
     drop_object(self);
 }
@@ -495,8 +497,8 @@ static PyObject *work_of(PyObject *self, PyObject *const *given, Py_ssize_t give
 
 static PyObject *lose_of(PyObject *self, PyObject *given)
 {
-    const long long ticket = PyLong_AsLongLong(given);
-    if (ticket < 0) {
+    const long long ticket = given == Py_None ? 0 : PyLong_AsLongLong(given);
+    if (given != Py_None && ticket < 1) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_ValueError, "lose: ticket must be one that was given");
         return NULL;
@@ -505,7 +507,7 @@ static PyObject *lose_of(PyObject *self, PyObject *given)
     PyObject *const owners = PyList_New(0);
     if (!owners)
         return NULL;
-    lose_thread(pool, ticket);
+    lose_threads(pool, ticket);
     int is_sound = 1;
     pthread_mutex_lock(&pool->mutex);
     for (const Queue *queue = pool->queues; queue && is_sound; queue = queue->behind)

@@ -93,7 +93,7 @@ class Run:
         _running.add(self)
         if threads:
             try:
-                self._threads.start(self._queue.begin(self))
+                self._threads.start(functools.partial(self._queue.begin, self))
             except BaseException:  # Ctrl-C, or no more threads: nobody will have this run to stop it
                 self.stop(0)
                 raise
@@ -472,24 +472,21 @@ class ReaderThreads:
         self.pool = kernels.Pool(self._count, limits.cpus())
         self._threads: dict[int, threading.Thread] = {}
 
-    def start(self, tickets: Iterable[int]) -> None:
-        """Start the threads that a pass needs; whatever is raised, the pass is to be ended."""
-        pending = [*tickets]
+    def start(self, missing: Callable[[], list[int]]) -> None:
+        """Start a thread for each ticket that `missing` gives; whatever is raised, the pass is to be ended."""
         try:
-            while pending:
-                number = pending[0] % self._count
+            for ticket in missing():
+                number = ticket % self._count
                 name = f"h5stream-reader-{number}"
-                thread = threading.Thread(target=self._work, args=(pending[0],), name=name, daemon=True)
+                thread = threading.Thread(target=self._work, args=(ticket,), name=name, daemon=True)
                 self._threads[number] = thread
                 thread.start()
-                del pending[0]
-        except BaseException as error:  # Ctrl-C, or there may be no more threads
-            for ticket in pending:
-                self._lose(ticket, error)
+        except BaseException as error:  # Ctrl-C, also as `missing` returns, or there may be no more threads
+            self._lose(None, error)
             raise
 
-    def _lose(self, ticket: int, error: BaseException) -> None:
-        """Say that a thread did not start, and why."""
+    def _lose(self, ticket: int | None, error: BaseException) -> None:
+        """Tell the passes why a thread failed, or why threads did not start."""
         for run in self.pool.lose(ticket):
             run.fail_start(error)
 
@@ -504,7 +501,7 @@ class ReaderThreads:
                     is_left.wait(left_s)
         finally:  # also where Ctrl-C came
             if queue.serving:
-                self.start(queue.give_up())
+                self.start(queue.give_up)
         if self.pool.is_idle and not queue.serving:
             for thread in [*self._threads.values()]:
                 if thread.is_alive():  # not all are, after Ctrl-C
@@ -516,18 +513,17 @@ class ReaderThreads:
             if self._on_start is not None:
                 self._on_start(number)
             scratch = self._reader.own.scratch.native
+            served, settled = None, 0
+            while (event := self.pool.work(scratch, served, ticket, settled)) is not None:
+                served, run, window, part, unit, settled = event
+                del event
+                if served is None:
+                    run.left()
+                else:
+                    run.serve(number, window, part, unit, settled)
+                del run, window  # while it waits it keeps nothing
         except BaseException as error:
             self._lose(ticket, error)
-            return
-        served, settled = None, 0
-        while (event := self.pool.work(scratch, served, ticket, settled)) is not None:
-            served, run, window, part, unit, settled = event
-            del event
-            if served is None:
-                run.left()
-            else:
-                run.serve(number, window, part, unit, settled)
-            del run, window  # while it waits it keeps nothing
 
 
 class Engine:

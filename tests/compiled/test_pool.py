@@ -181,6 +181,24 @@ def test_a_ticket_that_no_thread_came_with_is_given_anew_to_the_next_pass():
     other.end()
 
 
+def test_threads_that_never_came_are_lost_together_and_none_that_did():
+    pool, scratch = native.Pool(3, 2), native.Scratch()
+    one, other = Pass(pool), Pass(pool)
+    one.queue.call(1)
+    tickets = one.queue.begin("a pass")
+    served, *_ = pool.work(scratch, None, tickets[1], 0)
+    assert pool.lose(None) == ["a pass"]
+    again = other.queue.begin("another")
+    assert sorted(ticket % 3 for ticket in again) == sorted(ticket % 3 for ticket in (tickets[0], tickets[2]))
+    one.queue.call(1)
+    assert pool.work(scratch, None, tickets[0], 0) is None
+    assert pool.work(scratch, served, tickets[1], 0)[1] == "a pass"
+    for ticket in (0, -1):
+        with pytest.raises(ValueError, match="ticket must be one that was given"):
+            pool.lose(ticket)
+    one.end(), other.end()
+
+
 def test_a_pool_gives_a_ticket_for_each_thread_that_is_missing():
     pool = native.Pool(3, 2)
     passes = [Pass(pool) for _ in range(3)]

@@ -126,6 +126,38 @@ def test_ctrl_c_while_a_pass_that_hangs_is_closed_takes_no_threads_from_another(
         assert in_thread(lambda: samples_of(waiting)).result(60) == list(range(4000))
 
 
+def test_ctrl_c_as_the_pool_gives_up_threads_that_hang_is_told_to_who_needs_them(sample, monkeypatch):
+    with all_threads_held_up(sample, monkeypatch) as (loader, hanging):
+        waiting = iter(loader)
+        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            start = ReaderThreads.start
+            patch.setattr(ReaderThreads, "start", lambda self, missing: start(self, lambda: interrupted(missing())))
+            with pytest.raises(KeyboardInterrupt):
+                run_of(hanging).stop()
+        with pytest.raises(KeyboardInterrupt):
+            list(waiting)
+        assert in_thread(lambda: samples_of(loader)).result(60) == list(range(4000))
+
+
+def test_a_thread_that_fails_as_a_pass_ends_is_told_to_the_others_and_replaced(sample, monkeypatch):
+    loader = loader_of(sample, num_workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "left", lambda run: 1 / 0)
+        with gate(patch) as blocked:
+            ended = iter(loader)
+            eventually(lambda: len(blocked.held) == 1)
+            waiting = iter(loader)
+            stopped = in_thread(run_of(ended).stop)
+            eventually(lambda: run_of(ended)._stopped[0])
+        stopped.result(60)
+        with pytest.raises(ZeroDivisionError):
+            in_thread(lambda: [*waiting]).result(60)
+    assert in_thread(lambda: samples_of(loader)).result(60) == list(range(4000))
+    loader.close()
+    eventually(lambda: reader_threads() == [])
+
+
 def test_ctrl_c_before_the_threads_of_a_pass_begin_takes_none_from_the_next(sample, monkeypatch):
     loader = loader_of(sample, timeout=30)
     with monkeypatch.context() as patch:
