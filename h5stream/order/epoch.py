@@ -209,7 +209,7 @@ def even_share(line: Line, settings: OrderSettings) -> Share:
 
 def even_runs(rows: int, ranks: int, settings: OrderSettings) -> tuple[int, Ints]:
     """Cut a line of rows into runs of ranks that have the same number of batches; return it, and the runs' edges."""
-    size, every = settings.batch_size, np.arange(ranks + 1, dtype=np.int64)
+    size = settings.batch_size
     if settings.drop_last:
         batches = rows // (ranks * size)
         if batches == 0:
@@ -217,7 +217,7 @@ def even_runs(rows: int, ranks: int, settings: OrderSettings) -> tuple[int, Ints
                 f"drop_last=True leaves no batch: {rows:,} rows for {ranks} rank(s) x batch_size={size:,}; "
                 "take a smaller batch_size or drop_last=False"
             )
-        return batches, every * (batches * size)
+        return batches, np.arange(ranks + 1, dtype=np.int64) * (batches * size)
     fewest, extra = divmod(rows, ranks)
     if fewest == 0:
         raise OptionError(f"{rows:,} rows cannot give each of {ranks} ranks one; use fewer ranks")
@@ -226,6 +226,7 @@ def even_runs(rows: int, ranks: int, settings: OrderSettings) -> tuple[int, Ints
         raise OptionError(
             f"{rows:,} rows do not give each of {ranks} ranks the same number of batches of {size}: pass drop_last=True"
         )
+    every = np.arange(ranks + 1, dtype=np.int64)  # there are no more than rows by now
     return batches, every * fewest + np.minimum(every, extra)
 
 
