@@ -40,8 +40,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from h5stream import Field, H5Dataset, H5StreamLoader
-from h5stream.engine import footprint, reader
-from h5stream.engine.plan import to_keep
+from h5stream.engine import footprint, reader, sizing
 from h5stream.errors import BudgetError, LoaderClosedError, OptionError
 from h5stream.order import blocks, places
 
@@ -59,7 +58,7 @@ STORAGE: tuple[dict[str, Any], ...] = (
 )
 
 SMALL: tuple[tuple[Any, str, Sequence[int]], ...] = (
-    (to_keep, "KEEP_NBYTES", (-1, 400)),
+    (sizing, "KEEP_NBYTES", (-1, 400)),
     (reader, "ASKING_ROWS", (0, 50)),
     (blocks, "WHOLE_NBYTES", (0, 64)),
     (blocks, "BLOCK_NBYTES", (16, 64, 300)),

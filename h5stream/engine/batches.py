@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.base.names import is_address
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import RunCounters
-from h5stream.engine.kinds.ragged import RaggedRows, Take, join_columns, lend, objects_for
-from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, NOWHERE, Destination, Native, Placement, Task, Tools
+from h5stream.engine.kinds.ragged import RaggedRows, Take, lend, objects_for
+from h5stream.engine.plan.failing import close_gaps
+from h5stream.engine.plan.tasks import COPIED_TASK_NBYTES, NOWHERE, Destination, Native, Placement, Task
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
@@ -27,8 +26,6 @@ from h5stream.order.window import Order, Window
 from h5stream.storage.layout.layout import FieldLayout
 from h5stream.storage.source.identity import ByteSource, Descriptor, SourceIdentity
 from h5stream.storage.source.remote import REQUEST_NBYTES
-
-_log = logging.getLogger("h5stream")
 
 Longs = NDArray[np.int64]
 
@@ -74,38 +71,6 @@ class ReadyBatch:
         ragged = [rows for rows in self.objects.values() if isinstance(rows, RaggedRows)]
         shared = max(1, sum(rows.shared_nbytes for rows in ragged))
         return -(-sum(rows.copied_nbytes for rows in ragged) // shared)
-
-    def close_gaps(self, slot_format: SlotFormat, row_nbytes: Sequence[int]) -> int:
-        """Move the rows over the places that stayed empty, and give how many those were."""
-        present = np.ones(self.rows, dtype=bool)
-        for places in self.dropped:
-            present[places] = False
-        rows = int(present.sum())
-        for offset, nbytes in zip(slot_format.offsets, row_nbytes, strict=True):
-            column = self.slot.memory[offset : offset + self.rows * nbytes].reshape(self.rows, nbytes)
-            column[:rows] = column[present]
-        for number, values in self.objects.items():
-            self.objects[number] = (
-                values.without(present)
-                if isinstance(values, RaggedRows)
-                else [*itertools.compress(values, present.repeat(len(values) // self.rows).tolist())]
-            )
-        join_columns(self.objects)
-        gone, self.rows = self.rows - rows, rows
-        self.dropped = ()
-        return gone
-
-    def nothing_left(self, world_size: int) -> CorruptChunkError:
-        """Return the error for a batch that one of several ranks cannot leave out: the others would wait for it."""
-        assert self.corrupt is not None
-        error = CorruptChunkError(
-            f"nothing is left of batch {self.number}, and one of {world_size} ranks cannot leave a batch out, because "
-            f"the others would wait for it: {self.corrupt} (on_error='skip' needs batches with rows of other chunks, "
-            "too: pass shuffle=True or a larger batch_size=)",
-            **vars(self.corrupt),
-        )
-        error.__cause__ = self.corrupt
-        return error
 
 
 @dataclass(slots=True, eq=False)
@@ -165,52 +130,6 @@ class PlannedWindow:
             begin, edges = number, []
         return shares
 
-    def first_failure(
-        self, task: Task, error: H5StreamError, tools: Tools, skipping: RunCounters | None
-    ) -> tuple[int, H5StreamError] | None:
-        """Return the earliest batch that a failed task spoils, and the error, after filling the other batches.
-
-        A task holds many chunks, and a corrupt one must not take along the batches that never needed it. Where corrupt
-        chunks are left out, `skipping` counts them; None if all that failed is one of these.
-        """
-        failures: list[tuple[int, H5StreamError]] = []
-        dropped = False
-        # What a store refuses is no damage of a chunk, and each would wait for as long again.
-        is_far = isinstance(error, SourceError) and is_address(error.file or "")
-        for one in () if is_far else task.apart(task):
-            try:
-                one.land(self.destination, tools)
-            except H5StreamError as found:
-                if skipping is not None and isinstance(found, CorruptChunkError):
-                    self._drop(one, found, skipping)
-                    dropped = True
-                else:
-                    failures.append((one.placement.first_batch, found))
-        if dropped and not failures:
-            return None
-        # If the retry succeeded, the failure was transient, and the bytes are right; report it anyway.
-        first, why = min(failures, key=lambda failure: failure[0], default=(task.placement.first_batch, error))
-        if skipping is None and isinstance(why, CorruptChunkError):
-            why.args = (f"{why.args[0].rstrip('.')}; on_error='skip' leaves its rows out",)
-        failures.clear()  # each knows this frame, and by it the window and its files
-        try:
-            return self.numbers.start + first, why
-        finally:
-            del why
-
-    def _drop(self, task: Task, error: CorruptChunkError, counters: RunCounters) -> None:
-        """Note that the rows of a task, which holds one chunk, cannot be had; the first time is worth a warning.
-
-        # Guarantees: called by any reader before the window's last task is reported; `_log` and the list are safe.
-        """
-        if counters.skip(f"{error.file}:{error.field} chunk {error.chunk}"):
-            # Its text: log records that are kept must not keep the traceback, and by it the files and buffers.
-            _log.warning("on_error='skip': rows are left out, and loader.stats() counts them, because %s", str(error))
-        rows = task.placement.each_row()
-        # Nor may a batch that waits keep them, nor, without threads, itself.
-        error.__traceback__ = error.__cause__ = error.__context__ = None
-        self.dropped.append((rows.batch, rows.samples, error))
-
     def changed_file(self, identities: Sequence[SourceIdentity]) -> SourceError | None:
         """Return an error if one of its files has changed since it was opened: its bytes cannot be trusted then."""
         try:
@@ -234,18 +153,18 @@ class OpenBatches:
         slots: SlotRing,
         slot_format: SlotFormat,
         fields: Sequence[FieldLayout],
-        take: Take,
+        take: Take | None,
         most: int,
     ) -> None:
         self.most, self.passed_on = most, 0  # batches that may be open; those that were handed over and count as open
         self._order, self._slots, self._format = order, slots, slot_format
-        self._row_nbytes, self._placed_nbytes, kinds = tuple[int, ...](), tuple[int, ...](), set[str]()
+        self._row_nbytes, self._placed_nbytes, has_objects = tuple[int, ...](), tuple[int, ...](), False
         for one in fields:
             self._row_nbytes += (one.row_nbytes,)
             self._placed_nbytes += (one.placed_nbytes,)
-            kinds.add(one.kind)
-        self._take, self.arranged, self.has_ragged = take, 0, "ragged" in kinds
-        self._fields = fields if kinds & {"ragged", "object"} else ()  # those to make room for outside of slots
+            has_objects = has_objects or one.kind == "object"
+        self._take, self.arranged, self.has_ragged = take, 0, take is not None  # memory for ragged rows, if any come
+        self._fields = fields if self.has_ragged or has_objects else ()  # those to make room for outside of slots
         self.by_number: dict[int, ReadyBatch] = {}  # those that are open
         self._error_at: dict[int, BaseException] = {}
         self.next, self.ready = first_batch, 0
@@ -272,7 +191,7 @@ class OpenBatches:
             assert brought <= batch.missing
         window.pending = len(window.tasks) + bool(window.native)
         ragged: dict[int, Any] = {}
-        if self.has_ragged:
+        if self._take is not None:
             shares = (task.shared.share for task in itertools.chain(window.tasks, window.native))
             ragged = lend(shares, every, self._placed_nbytes, self._take)
         window.destination = Destination(
@@ -304,7 +223,7 @@ class OpenBatches:
         if batch is None or batch.missing > 0 or batch.arranging:
             return None
         if batch.dropped:
-            counters.skipped_rows += batch.close_gaps(self._format, self._row_nbytes)
+            counters.skipped_rows += close_gaps(batch, self._format, self._row_nbytes)
         return batch
 
     @property

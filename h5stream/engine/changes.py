@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ _SMALL = {str(one).removeprefix("torch."): one for one in vars(torch).values() i
 """Torch's types by their names, as `h5stream.storage.decode.small_floats` has those that NumPy has not."""
 
 
-def tensor_of(values: NDArray[Any]) -> torch.Tensor:
+def tensor_of(values: NDArray[np.generic]) -> torch.Tensor:
     """Return a tensor over an array; if it holds the bits of small floats, of these."""
     tensor, name = torch.from_numpy(values), name_of(values.dtype)
     return tensor.view(_SMALL[name]) if name else tensor
@@ -28,6 +28,9 @@ _WHOLE = torch.uint8, torch.int8, torch.int16, torch.uint16, torch.bool
 
 NARROW = (torch.float32, torch.float16, *(_SMALL[name] for name in FLOATS), *_WHOLE)
 """Types whose every number a float32 holds; others are worked on as float64, and rounded at the end."""
+
+
+_Constant = torch.Tensor | float
 
 
 class _Tables(NamedTuple):
@@ -50,7 +53,7 @@ class Unpacking:
     # Guarantees: any thread may call; tables are made once for each device, and stay.
     """
 
-    def __init__(self, packings: tuple[Packing, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, packings: tuple[Packing, ...], dtype: np.dtype) -> None:
         self._packings, self._held = packings, dtype
         self._stored = np.dtype(packings[0].stored or widened_dtype(dtype))
         self._is_small = bool(name_of(dtype))
@@ -61,7 +64,7 @@ class Unpacking:
         self._half = 1 << 8 * self._stored.itemsize - 1 if self._stored.kind == "u" else 0
         self._tables: dict[torch.device, _Tables] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Unpacking, (self._packings, self._held)
 
     def into(self, out: torch.Tensor, raw: torch.Tensor, which: torch.Tensor | None = None) -> None:
@@ -141,9 +144,9 @@ class Change:
         self, dtype: torch.dtype, normalization: Normalization | None = None, unpacking: Unpacking | None = None
     ) -> None:
         self.dtype, self.normalization, self.unpacking = dtype, normalization, unpacking
-        self._constants: dict[tuple[Any, torch.dtype], tuple[Any, Any]] = {}
+        self._constants: dict[tuple[torch.device, torch.dtype], tuple[_Constant, _Constant]] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Change, (self.dtype, self.normalization, self.unpacking)
 
     @property
@@ -191,7 +194,7 @@ class Change:
         if work is not out:
             out.copy_(work)
 
-    def _constants_on(self, work: torch.Tensor, normalization: Normalization) -> tuple[Any, Any]:
+    def _constants_on(self, work: torch.Tensor, normalization: Normalization) -> tuple[_Constant, _Constant]:
         """Return mean and deviation on the device of the numbers; single ones as Python's numbers."""
         key = work.device, work.dtype
         if key not in self._constants:

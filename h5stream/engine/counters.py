@@ -8,14 +8,13 @@ from __future__ import annotations
 import collections
 import time
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.statistics import LoaderStatistics
-from h5stream.storage.source.stores import NOTHING, StoreUsage, store_usage
+from h5stream.engine.statistics import LoaderStatistics, statistics_of
+from h5stream.storage.source.stores import NOTHING, StoreUsage
 
 clock = time.perf_counter_ns
 """Nanoseconds; all moments and durations of this module are of this clock."""
@@ -35,10 +34,6 @@ class Tally:
     # whole numbers, though not all of one moment.
     """
 
-    rows: int = 0
-    batches: int = 0
-    wait_ns: int = 0
-    transform_ns: int = 0
     read_bytes: int = 0
     reads: int = 0
     decoded_bytes: int = 0
@@ -112,6 +107,21 @@ _COUNTED_BY_KERNELS = {
 """The place of each counter in `Tally.native`; see `kernels.COUNTS`."""
 
 
+@dataclass(slots=True)
+class HandedOver:
+    """Counts of the batches that a pass handed over, and of the waits for them."""
+
+    rows: int = 0
+    batches: int = 0
+    asks: int = 0
+    ready: int = 0  # batches that were ready when one was asked for, added up
+    starved: int = 0  # times that none was
+    wait_ns: int = 0
+    longest_ns: int = 0  # the longest wait
+    waits: collections.deque[int] = field(default_factory=lambda: collections.deque(maxlen=NEWEST_WAITS))
+    transform_ns: int = 0
+
+
 class RunCounters:
     """The counters of one pass over an order.
 
@@ -120,99 +130,70 @@ class RunCounters:
     """
 
     def __init__(self, *, threads: int, ready_limit: int, row_nbytes: int, from_stores: bool = False) -> None:
-        self._threads, self._ready_limit, self._row_nbytes = max(1, threads), ready_limit, row_nbytes
-        self._from_stores = from_stores
-        self._created, self.of_stores = clock(), [NOTHING]
-        self._began: int | None = None
-        self._first: int | None = None
-        self._ended: int | None = None
-        self._tallies: list[Tally] = []
-        self._own = self.tally()  # the consumer's
-        self._asks = self._starved = self._ready = self._longest_ns = 0
-        self._waits: collections.deque[int] = collections.deque(maxlen=NEWEST_WAITS)
+        self.threads, self.ready_limit, self.row_nbytes = max(1, threads), ready_limit, row_nbytes
+        self.from_stores = from_stores
+        self.created, self.of_stores = clock(), [NOTHING]
+        self.began: int | None = None
+        self.first: int | None = None
+        self.ended: int | None = None
+        self.tallies: list[Tally] = []
+        self.over = HandedOver()
         self.skipped_rows = 0
-        self._skipped_chunks: dict[str, None] = {}
+        self.skipped_chunks: dict[str, None] = {}
 
     def tally(self) -> Tally:
         """Return counters to one thread."""
-        self._tallies.append(tally := Tally())
+        self.tallies.append(tally := Tally())
         return tally
 
     def skip(self, chunk: str) -> bool:
         """Note a corrupt chunk, in any thread; return whether it is the first."""
-        first = not self._skipped_chunks
-        self._skipped_chunks.setdefault(chunk)
+        first = not self.skipped_chunks
+        self.skipped_chunks.setdefault(chunk)
         return first
 
     def begin(self) -> RunCounters:
         """Note that the iteration begins; the readers may have begun before."""
-        self._began = clock()
+        self.began = clock()
         return self
 
     def end(self) -> None:
         """Note that the iteration is over; only the first call counts."""
-        if self._ended is None:
-            self._ended = clock()
+        if self.ended is None:
+            self.ended = clock()
 
     def asked(self, ready: int) -> int:
         """Note how many batches are ready when one is asked for, and return the moment."""
-        self._asks += 1
-        self._ready += ready
-        self._ready_limit = max(self._ready_limit, ready)  # a window may have more batches
-        self._starved += not ready
+        over = self.over
+        over.asks += 1
+        over.ready += ready
+        over.starved += not ready
+        self.ready_limit = max(self.ready_limit, ready)  # a window may have more batches
         return clock()
 
     def gave(self, rows: int) -> None:
         """Count a batch that is handed over."""
-        self._own.rows += rows
-        self._own.batches += 1
+        over = self.over
+        over.rows += rows
+        over.batches += 1
 
     def waited(self, since: int) -> None:
         """Count the wait for a batch since a moment."""
-        waited = clock() - since
-        self._own.wait_ns += waited
-        self._longest_ns = max(self._longest_ns, waited)
-        self._waits.append(waited)
+        waited, over = clock() - since, self.over
+        over.wait_ns += waited
+        over.longest_ns = max(over.longest_ns, waited)
+        over.waits.append(waited)
 
     def finished(self, since: int) -> None:
         """Count the time since a moment as making a batch out of a filled slot."""
         ended = clock()
-        self._own.transform_ns += ended - since
-        if self._first is None:
-            self._first = ended
+        self.over.transform_ns += ended - since
+        if self.first is None:
+            self.first = ended
 
     def snapshot(self, ahead: StoreUsage = NOTHING) -> LoaderStatistics:
         """Add up the counts so far; `ahead` has the requests to stores for the next epoch."""
-        now = self._ended if self._ended is not None else clock()
-        began = now if self._began is None else self._began
-        # Copying a deque runs no Python code, so that no thread can change it meanwhile.
-        waits = sorted(self._waits.copy())
-        asks, (requests,) = max(1, self._asks), self.of_stores
-        in_all = store_usage() if self._from_stores else NOTHING
-        total = Tally()
-        for tally in self._tallies.copy():
+        now, total = self.ended if self.ended is not None else clock(), Tally()
+        for tally in self.tallies.copy():
             total.add(tally)
-        counted: dict[str, Any] = {name: total.in_all(name) for name in _NAMES}
-        return LoaderStatistics(
-            elapsed_s=(now - began) * 1e-9,
-            first_batch_s=None if self._first is None else (self._first - began) * 1e-9,
-            wait_p95_s=waits[(95 * len(waits) - 1) // 100] * 1e-9 if waits else 0.0,
-            wait_max_s=self._longest_ns * 1e-9,
-            delivered_bytes=total.rows * self._row_nbytes,
-            **{name: count for name, count in counted.items() if not name.endswith("_ns")},
-            **{f"{name[:-3]}_s": count * 1e-9 for name, count in counted.items() if name.endswith("_ns")},
-            requests=requests.requests,
-            requested_bytes=requests.nbytes,
-            ahead_requests=ahead.requests,
-            ahead_bytes=ahead.nbytes,
-            cached_bytes=requests.cached_nbytes,
-            process_requests=in_all.requests,
-            process_bytes=in_all.nbytes,
-            threads=self._threads,
-            running_s=0.0 if self._began is None else (now - self._created) * 1e-9,
-            ready_mean=self._ready / asks,
-            ready_limit=self._ready_limit,
-            starved_share=self._starved / asks,
-            skipped_rows=self.skipped_rows,
-            skipped_chunks=tuple(self._skipped_chunks.copy()),
-        )
+        return statistics_of(self, total, now, ahead)

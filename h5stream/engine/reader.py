@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from queue import LifoQueue, SimpleQueue
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.ma  # `np.unique` would when it is first called: in a thread perhaps, while another one forks
@@ -16,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.base import limits
-from h5stream.base.cancel import cancelled_on_exit, raise_if_stopped
 from h5stream.engine.counters import Tally
 from h5stream.engine.kinds.encoded import EncodedRows, padded_bytes
 from h5stream.engine.kinds.heap import HeapRows
@@ -24,7 +21,7 @@ from h5stream.engine.kinds.ragged import RaggedMemory, lend
 from h5stream.engine.kinds.samples import OtherKinds
 from h5stream.engine.plan.chunks import ChunkFields, plan_chunks
 from h5stream.engine.plan.decoding import plan_through_h5py
-from h5stream.engine.plan.far import FarRows
+from h5stream.engine.plan.far import FarRows, decoding_scratch, land_together
 from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.kept import Kept, keeping_of
 from h5stream.engine.plan.single_rows import SingleRows
@@ -44,7 +41,6 @@ from h5stream.errors import H5StreamError
 from h5stream.order.epoch import RegroupedOrder
 from h5stream.order.places import Places, narrowed
 from h5stream.order.window import Order, Window
-from h5stream.storage.decode.pipeline import DecodeScratch
 from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.source.identity import ByteSource
@@ -60,29 +56,18 @@ def default_threads(layout: SampleLayout) -> int:
     return max(READERS, limits.cpus()) if layout.is_far else limits.cpus()
 
 
-def decoding_scratch() -> LifoQueue[DecodeScratch]:
-    """Return scratch to be shared by decoding threads, most of which wait for a store.
-
-    The last one that came back goes first: few threads fill few of them.
-    """
-    lent: LifoQueue[DecodeScratch] = LifoQueue()
-    for _ in range(limits.cpus()):
-        lent.put(DecodeScratch())
-    return lent
-
-
 def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSource) -> Way:
     """Choose how the rows of a part land, once: after this nothing asks what kind of data they are."""
     number = part.targets[0].field
-    if fields[number].images is not None:
+    if (images := fields[number].images) is not None:
         if part.heap is not None:
-            return EncodedRows(part, fields[number], HeapRows(part, fields).of).plan
+            return EncodedRows(part, fields[number], images, HeapRows(part, part.heap, fields).of).plan
         raw = replace(fields[number], images=None, steps=None, dtype=np.dtype(np.uint8), row_shape=part.shape[1:])
         plain = tuple(raw if k == number else field for k, field in enumerate(fields))
         bytes_of = functools.partial(padded_bytes, part, len(fields), way_of(part, plain, source))
-        return EncodedRows(part, fields[number], bytes_of).plan
+        return EncodedRows(part, fields[number], images, bytes_of).plan
     if part.access != VIA_H5PY and part.heap is not None:
-        return HeapRows(part, fields, has_descriptor=source.has_descriptor).plan
+        return HeapRows(part, part.heap, fields, has_descriptor=source.has_descriptor).plan
     return bringing_of(part, fields, source)
 
 
@@ -122,7 +107,7 @@ class RowReader:
         self._h5py, self.is_far, self.row_nbytes = H5pyReader(layout), layout.is_far, layout.row_nbytes
         self._datasets: list[int] = []  # those that have elements: rows without any need no task
         is_plain = not (layout.space or layout.columns or layout.lookups)
-        is_unfiltered, has_rows, are_simple = is_plain, True, True
+        is_unfiltered, has_rows, are_simple, has_ragged = is_plain, True, True, False
         for number, parts in enumerate(layout.datasets):
             has_elements = False
             for part in parts:
@@ -135,15 +120,16 @@ class RowReader:
         for field in layout.fields:
             is_unfiltered = is_unfiltered and not field.images
             are_simple = are_simple and field.kind == "array" and field.is_as_stored
+            has_ragged = has_ragged or field.kind == "ragged"
         self._unfiltered = is_unfiltered
         self._single = SingleRows(layout, self.sources) if is_unfiltered and are_simple and has_rows else None
-        self.ragged_memory = RaggedMemory()
+        self.ragged_memory = RaggedMemory() if has_ragged else None
         self._kinds = None if is_plain else OtherKinds(layout, self.sources, self._datasets)
         self.acceptance = None if self._kinds is None else self._kinds.acceptance_of(self._carry_out)
         self._decoders = decoding_scratch() if self.is_far else None
         self.own = OwnScratch()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return RowReader, (self.layout, self.kept_rows, self.small)
 
     def close(self) -> None:
@@ -263,7 +249,8 @@ class RowReader:
 
     def trim(self, *, decoded: bool = True) -> None:
         """Release memory for later use, and with `decoded` cached rows; planned tasks keep theirs."""
-        self.ragged_memory.trim()
+        if self.ragged_memory is not None:
+            self.ragged_memory.trim()
         self._decoders = decoding_scratch() if self.is_far else None
         if decoded and self._kept[0] is not None:
             self._kept = None, {}
@@ -302,45 +289,11 @@ class RowReader:
         if self.is_far:
             tasks = [*tasks]
             if len(tasks) > 1:
-                self._land_together(tasks, destination, tally)
+                land_together(tasks, destination, self.tools, tally)
                 return
         tools = self.tools(tally)
         for task in tasks:
             task.land(destination, tools)
-
-    def _land_together(self, tasks: Sequence[Task], destination: Destination, tally: Tally | None) -> None:
-        """Carry tasks out in threads, which all end with the first error."""
-        waiting, ended, failed = iter(tasks), SimpleQueue[Tally | None](), list[BaseException]()
-
-        def land() -> None:
-            tools = self.tools()
-            try:
-                for task in waiting:
-                    raise_if_stopped()
-                    task.land(destination, tools)
-                ended.put(tools.tally)
-            except BaseException as error:
-                failed.append(error)
-                ended.put(None)
-
-        # Not of `concurrent.futures`, whose threads Python's exit waits for before it stops those that read.
-        threads = list[threading.Thread]()
-        try:
-            with cancelled_on_exit():
-                for _ in tasks[:READERS]:
-                    carry = contextvars.copy_context().run
-                    threads.append(threading.Thread(target=carry, args=(land,), name="h5stream-far", daemon=True))
-                    threads[-1].start()
-                for _ in threads:
-                    if (one := ended.get()) is None:
-                        raise failed[0]
-                    if tally is not None:
-                        tally.add(one)
-        finally:
-            for thread in threads:
-                if thread.is_alive():  # not all are, after Ctrl-C
-                    thread.join()
-            failed.clear()  # each knows the frames it came through, and those know all of them
 
     def single(self, first: int, count: int = 0) -> list[torch.Tensor] | None:
         """Read one or `count` rows to a tensor for each field; None if they need more than that, or fail."""

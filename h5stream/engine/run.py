@@ -21,6 +21,7 @@ from h5stream.base.limits import return_freed_memory
 from h5stream.compiled import _native as kernels
 from h5stream.engine.batches import CacheFill, OpenBatches, PlannedWindow, ReadyBatch, Windows
 from h5stream.engine.counters import RunCounters, Tally, clock
+from h5stream.engine.plan.failing import first_failure, nothing_left
 from h5stream.engine.plan.tasks import Destination, Task
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, SlotRing
@@ -73,7 +74,8 @@ class Run:
         self._jobs: collections.deque[tuple[PlannedWindow, Task]] = collections.deque()
         self._running = 0
         self._active: list[PlannedWindow] = []
-        fields, take = reader.layout.fields, reader.ragged_memory.take
+        fields, ragged = reader.layout.fields, reader.ragged_memory
+        take = None if ragged is None else ragged.take
         self._open = OpenBatches(order, first_batch, engine.slots, engine.slot_format, fields, take, max_open_batches)
         self._stopped = stopped = np.zeros(1, dtype=np.int32)  # which kernels look at, too
         # No method: tasks of asyncio keep what they look at, and by it the run.
@@ -148,8 +150,8 @@ class Run:
         if self._stopped[0]:
             raise closed()
         while (batch := self._open.first_full(self.counters)) is not None:
-            if batch.rows == 0 and self._world_size > 1:
-                self._fail(batch.number, batch.nothing_left(self._world_size))
+            if batch.rows == 0 and self._world_size > 1 and batch.corrupt is not None:
+                self._fail(batch.number, nothing_left(batch.number, batch.corrupt, self._world_size))
                 continue  # which is raised now
             self._open.remove(batch)
             if batch.rows > 0:
@@ -375,9 +377,8 @@ class Run:
                 task.land(window.destination, self._reader.tools(tally, self._stopped))
             except H5StreamError as error:
                 # With counters that nothing looks at: the task was counted once.
-                failed = window.first_failure(
-                    task, error, self._reader.tools(), self.counters if self._skip_corrupt else None
-                )
+                skipping = self.counters if self._skip_corrupt else None
+                failed = first_failure(window, task, error, self._reader.tools(), skipping)
         except self._caught as error:
             failed = window.numbers.start + task.placement.first_batch, error
         with self._lock:
@@ -411,8 +412,7 @@ class Run:
     def _bring_rest(self, window: PlannedWindow, part: int, unit: int, tally: Tally) -> None:
         """Bring the rest of a task that the pool could not carry out, or note its error."""
         task = window.native[part]
-        assert task.rest is not None
-        rest = task.rest(unit)
+        rest = task if task.rest is None else task.rest(unit)
         window.in_part.add(part)
         if task.kept is not None:
             task.kept(unit)

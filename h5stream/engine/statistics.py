@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from h5stream.base.texts import ShownAsText, text_of_bytes
+from h5stream.storage.source.stores import NOTHING, StoreUsage, store_usage
+
+if TYPE_CHECKING:
+    from h5stream.engine.counters import RunCounters, Tally
 
 LEAST_TOLD = 0.01
 """Share of the time from which what was spent in transforms is printed."""
@@ -246,6 +250,52 @@ class LoaderStatistics(ShownAsText):
                 *([skipped] if self.skipped_rows else []),
             )
         )
+
+
+def statistics_of(counters: RunCounters, total: Tally, now: int, ahead: StoreUsage) -> LoaderStatistics:
+    """Return the statistics of a pass up to a moment, of what its threads have counted in all."""
+    began = now if counters.began is None else counters.began
+    over, (requests,) = counters.over, counters.of_stores
+    # Copying a deque runs no Python code, so that no thread can change it meanwhile.
+    waits, asks = sorted(over.waits.copy()), max(1, over.asks)
+    in_all = store_usage() if counters.from_stores else NOTHING
+    return LoaderStatistics(
+        rows=over.rows,
+        batches=over.batches,
+        elapsed_s=(now - began) * 1e-9,
+        first_batch_s=None if counters.first is None else (counters.first - began) * 1e-9,
+        wait_s=over.wait_ns * 1e-9,
+        wait_p95_s=waits[(95 * len(waits) - 1) // 100] * 1e-9 if waits else 0.0,
+        wait_max_s=over.longest_ns * 1e-9,
+        transform_s=over.transform_ns * 1e-9,
+        delivered_bytes=over.rows * counters.row_nbytes,
+        read_bytes=total.in_all("read_bytes"),
+        reads=total.in_all("reads"),
+        decoded_bytes=total.in_all("decoded_bytes"),
+        chunks=total.in_all("chunks"),
+        requests=requests.requests,
+        requested_bytes=requests.nbytes,
+        ahead_requests=ahead.requests,
+        ahead_bytes=ahead.nbytes,
+        cached_bytes=requests.cached_nbytes,
+        process_requests=in_all.requests,
+        process_bytes=in_all.nbytes,
+        h5py_bytes=total.h5py_bytes,
+        memory_bytes=total.in_all("memory_bytes"),
+        threads=counters.threads,
+        running_s=0.0 if counters.began is None else (now - counters.created) * 1e-9,
+        read_s=total.in_all("read_ns") * 1e-9,
+        decode_s=total.in_all("decode_ns") * 1e-9,
+        scatter_s=total.in_all("scatter_ns") * 1e-9,
+        copy_s=total.copy_ns * 1e-9,
+        h5py_s=total.h5py_ns * 1e-9,
+        plan_s=total.plan_ns * 1e-9,
+        ready_mean=over.ready / asks,
+        ready_limit=counters.ready_limit,
+        starved_share=over.starved / asks,
+        skipped_rows=counters.skipped_rows,
+        skipped_chunks=tuple(counters.skipped_chunks.copy()),
+    )
 
 
 _HIGHEST = ("wait_p95_s", "wait_max_s", "threads", "ready_limit", "process_requests", "process_bytes")

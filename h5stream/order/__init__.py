@@ -5,7 +5,7 @@ No files, no threads, no tensors; threads, workers and timing never change an or
 """
 
 from h5stream.order.blocks import Blocks
-from h5stream.order.permutation import fractions
+from h5stream.order.draws import fractions
 from h5stream.order.users import Ranks
 from h5stream.order.window import Order, Window
 

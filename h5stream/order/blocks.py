@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -155,7 +154,7 @@ def listed_blocks(rows: Ints, block_rows: int) -> Blocks:
     return Blocks(edges=np.append(np.arange(0, len(rows), block_rows, dtype=np.int64), len(rows)), rows=rows)
 
 
-def select_rows(selection: Any, total: int) -> Ints | None:
+def select_rows(selection: object, total: int) -> Ints | None:
     """Turn indices or a boolean mask into ascending row numbers."""
     if selection is None:
         return None
@@ -171,7 +170,7 @@ def select_rows(selection: Any, total: int) -> Ints | None:
     return rows
 
 
-def numbers(index: Any, count: int, *, axis: int) -> Ints:
+def numbers(index: object, count: int, *, axis: int) -> Ints:
     """Return the indices that a slice, a list, an array or a mask selects on an axis of `count` places, unchecked."""
     check_ordered("an index", index)
     what = "rows are" if axis == 0 else f"places on axis {axis} are"
@@ -192,12 +191,14 @@ def numbers(index: Any, count: int, *, axis: int) -> Ints:
     return chosen.astype(np.int64)
 
 
-def row_numbers(selection: Any, total: int) -> Ints:
+def row_numbers(selection: object, total: int) -> Ints:
     """Turn indices, a slice or a boolean mask into row numbers, keeping their order and repetitions."""
     check_ordered("the selection of rows", selection)
-    chosen: Any = selection if isinstance(selection, slice) else as_array(selection)
-    is_list = not isinstance(selection, slice) and chosen.dtype != bool
-    rows = numbers(chosen.reshape(-1) if is_list else chosen, total, axis=0)
+    chosen = selection
+    if not isinstance(selection, slice):
+        array = as_array(selection)
+        chosen = array if array.dtype == bool else array.reshape(-1)
+    rows = numbers(chosen, total, axis=0)
     if len(rows) == 0:
         raise OptionError("the selection names no rows")
     if rows.min() < -total or rows.max() >= total:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from h5stream.compiled import _native as kernels
 
-Places = NDArray[np.signedinteger[Any]]
+Places = NDArray[np.signedinteger]
 
 _MOST_32 = (1 << 31) - 1
 
@@ -39,7 +38,7 @@ def pieces(count: int) -> Iterator[slice]:
         yield slice(start, min(start + PIECE, count))
 
 
-def new_array(count: int, dtype: DTypeLike) -> NDArray[Any]:
+def new_array(count: int, dtype: DTypeLike) -> np.ndarray:
     """Return an uninitialized array; a large one returns to the system as soon as it is released.
 
     The C library may keep freed memory, separately for each thread: freed plans were still resident while the next was
@@ -76,7 +75,7 @@ def in_ranges(
     return numbers
 
 
-def is_ascending(numbers: NDArray[Any]) -> bool:
+def is_ascending(numbers: NDArray[np.number]) -> bool:
     """Return whether no number is less than the one before it; checks the first few first."""
     for piece in (slice(0, min(64, len(numbers) - 1)), *pieces(len(numbers) - 1)):
         if not (numbers[piece] <= numbers[piece.start + 1 : piece.stop + 1]).all():

@@ -294,7 +294,7 @@ class Sized:
 
 
 def checked_drawn(
-    draw: Any, what: str, kinds: str = "Weighted(...), Balanced(...)"
+    draw: object, what: str, kinds: str = "Weighted(...), Balanced(...)"
 ) -> Weighted | Balanced | int | None:
     """Validate which samples an epoch takes: an integer becomes an int, other types are refused."""
     if draw is None or isinstance(draw, Weighted | Balanced):
@@ -323,10 +323,10 @@ _Listed = tuple[NDArray[np.int64], int]
 class SamplerOrder:
     """The batches that a user's sampler decides."""
 
-    source: Any  # the user's sampler
+    source: object  # the user's sampler
     batched: Any  # yields the indices of each batch: `source` itself, or torch's BatchSampler over it
     is_single: bool  # whether an index may stand for a batch, of a sample without an axis of rows
-    rows: Any = None  # the file's row for each index; None if these are the same
+    rows: NDArray[np.int64] | None = None  # the file's row for each index; None if these are the same
 
     @property
     def batch_rows(self) -> int | None:

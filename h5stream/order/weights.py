@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.permutation import DRAWS, permutation, random_words
+from h5stream.order.draws import random_words
+from h5stream.order.permutation import DRAWS, permutation
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, sought
 from h5stream.samples.segments import Ints
 from h5stream.samples.space import Space
@@ -41,7 +42,7 @@ class EpochDraws:
 
     kind: str  # how they are drawn, for a state
     count: int  # samples of an epoch
-    inputs: Sequence[Any]  # what the draws depend on besides seed and epoch
+    inputs: Sequence[ArrayLike]  # what the draws depend on besides seed and epoch
     drawn: Callable[[int, int], Places]  # the samples that an epoch takes, ascending, by seed and epoch
     at: Places | None = None  # the place of each sample; None if that is its number
 
@@ -118,7 +119,7 @@ def _fractions(count: int, seed: int, epoch: int, size: int) -> NDArray[np.float
     return np.multiply(words, size * 2.0**-53, out=words.view(np.float64), casting="unsafe")
 
 
-def class_draws(classes: NDArray[np.integer[Any]], counts: Sequence[int]) -> EpochDraws:
+def class_draws(classes: NDArray[np.integer], counts: Sequence[int]) -> EpochDraws:
     """Draw a stated number of samples of each class; within a class, counts differ by at most one."""
     wanted, sizes, total = np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=np.int64), len(classes)
     classes = classes.astype(np.uint16, copy=False)  # 16 bits sort in one pass
@@ -312,11 +313,11 @@ class DrawnBlocks:
         """Look up the rows at places of the selection."""
         return self.drawn.rows_at(places)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return replace, (self.drawn,)
 
 
-def interleaved(blocks: NDArray[np.integer[Any]], sizes: Ints, strata: Ints) -> Ints:
+def interleaved(blocks: NDArray[np.integer], sizes: Ints, strata: Ints) -> Ints:
     """Interleave the blocks of several strata: each stratum evenly along the line, in its own order."""
     place = np.empty(len(blocks))
     for stratum in np.unique(strata).tolist():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ class Window:
     drawn: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of_batches(cls, first_batch: int, rows: Sequence[NDArray[np.integer[Any]]]) -> Window:
+    def of_batches(cls, first_batch: int, rows: Sequence[NDArray[np.integer]]) -> Window:
         """Make the window of whole batches that follow one another.
 
         Parameters

@@ -182,7 +182,7 @@ class PackedBatch(NamedTuple):
     loans: list[Loan]  # the buffers
 
 
-def pack(value: Any, memory: SharedMemory) -> PackedBatch:
+def pack(value: object, memory: SharedMemory) -> PackedBatch:
     """Pack a structure for the other side."""
     buffers: list[Memory] = []
     stream = io.BytesIO()
@@ -208,7 +208,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(stream, protocol=5, buffer_callback=functools.partial(_keep, buffers))
         self._memory = memory
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         if type(value) is not torch.Tensor or not is_plain(value):
             return NotImplemented
         tensor = value.detach()
@@ -236,6 +236,8 @@ def _empty(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...])
     return torch.empty_strided(shape, strides, dtype=dtype)
 
 
-def _tensor(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+def _tensor(
+    buffer: bytes | bytearray | Memory, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> torch.Tensor:
     flat = torch.from_numpy(np.frombuffer(buffer, dtype=np.uint8))
     return flat.view(dtype).as_strided(shape, strides)

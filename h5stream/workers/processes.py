@@ -16,12 +16,17 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver
-from typing import Any, ParamSpec, TypeVar
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from h5stream.errors import IsolatedProcessError, OptionError
+
+if TYPE_CHECKING:
+    from h5stream.workers.worker import WorkerConfig
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -49,10 +54,11 @@ def interpreter(program: str, **options: Any) -> subprocess.Popen[bytes]:
 class _Multiprocessed:
     """A process of `multiprocessing` with the interface of `subprocess.Popen`."""
 
-    def __init__(self, process: Any) -> None:
-        self._process, self.returncode = process, None
+    def __init__(self, process: BaseProcess) -> None:
+        self._process = process
+        self.returncode: int | None = None
         process.start()
-        self.pid, self.kill = process.pid, process.kill
+        self.pid, self.kill = process.pid or 0, process.kill  # it has one once it is started
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -69,7 +75,7 @@ class _Multiprocessed:
 Process = subprocess.Popen[bytes] | _Multiprocessed
 
 
-def start(parent_end: socket.socket, child_end: socket.socket, method: str, inherited: Any) -> Process:
+def start(parent_end: socket.socket, child_end: socket.socket, method: str, inherited: WorkerConfig | None) -> Process:
     """Start a worker at the end `theirs` of a socket pair; a fork also gets `inherited`."""
     # Blocked meanwhile: a child inherits the mask, and installs its handlers before it unblocks signals.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
@@ -85,7 +91,9 @@ def start(parent_end: socket.socket, child_end: socket.socket, method: str, inhe
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(child_end: socket.socket, parent: int | None, parent_end: socket.socket | None, inherited: Any) -> None:
+def _serve(
+    child_end: socket.socket, parent: int | None, parent_end: socket.socket | None, inherited: WorkerConfig | None
+) -> None:
     from h5stream.workers.worker import serve
 
     if parent_end is not None:
@@ -113,7 +121,7 @@ def ignore_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
 
 
-def checked_method(context: Any) -> str:
+def checked_method(context: object) -> str:
     """Return the start method of a context, or a method itself; "spawn" by default.
 
     Not "fork" by default: locks that reader threads hold would stay locked in the child.
@@ -127,7 +135,7 @@ def checked_method(context: Any) -> str:
     return str(method)
 
 
-def check_function(name: str, function: Callable[..., Any] | None, where: str) -> bytes:
+def check_function(name: str, function: Callable[..., object] | None, where: str) -> bytes:
     """Raise if a child could not call a function; return it pickled."""
     way_out = ", or pass multiprocessing_context='fork'"
     try:
@@ -138,7 +146,7 @@ def check_function(name: str, function: Callable[..., Any] | None, where: str) -
             f"level of a module, where lambdas and inner functions are not{way_out}"
         ) from error
     main = main_module(data)
-    if main and "init_main_from_name" not in main and not os.path.isfile(main.get("init_main_from_path", "")):
+    if main and "init_main_from_name" not in main and not os.path.isfile(str(main.get("init_main_from_path", ""))):
         raise OptionError(
             f"{name}={function!r} cannot go to {where}, because it was defined in a notebook, at a prompt or in a "
             f"script that was piped in, which another process cannot import; put it into a module that is "
@@ -150,7 +158,7 @@ def check_function(name: str, function: Callable[..., Any] | None, where: str) -
 # --- The script that defines functions is imported in a child as multiprocessing does, with the same guard.
 
 
-def main_module(functions: bytes) -> dict[str, Any] | None:
+def main_module(functions: bytes) -> dict[str, object] | None:
     """Return how to import the parent's script if pickled functions come from it, else None.
 
     Otherwise it is not imported: a script that only reads a file then needs no ``if __name__ == "__main__"``.
@@ -162,7 +170,7 @@ def main_module(functions: bytes) -> dict[str, Any] | None:
     return {name: value for name, value in preparation.items() if name in wanted}
 
 
-def import_main(main: dict[str, Any]) -> None:
+def import_main(main: dict[str, object]) -> None:
     """Import the parent's script, in the child; starting a process meanwhile raises the error of the missing guard."""
     current: Any = multiprocessing.current_process()
     current._inheriting = True
@@ -294,13 +302,19 @@ def in_child(what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P
     return value  # type: ignore[no-any-return]
 
 
-def _answer(link: Any, environment: dict[str, str], function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+def _answer(
+    link: Connection,
+    environment: dict[str, str],
+    function: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the parent decides, and ends this process
     os.dup2(2, 1)  # output of libraries goes to standard error
     os.environ |= environment
     try:
-        reply: tuple[Failure | None, Any] = (None, function(*args, **kwargs))
+        reply: tuple[Failure | None, object] = (None, function(*args, **kwargs))
     except Exception as error:
         reply = (Failure.of(error), None)
     link.send(reply)

@@ -235,7 +235,8 @@ class SampleRun:
         done = future.result()
         if done.failure is not None:
             raise done.failure.to_raise()
-        assert done.packed is not None
+        if done.packed is None:  # cancelled, which only `stop` does
+            raise closed()
         self._engine.has_made = True
         self._due.popleft()
         self._coming = number + 1

@@ -30,7 +30,7 @@ from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import Memory, SlotFormat
 from h5stream.errors import OwnGeneratorWarning
-from h5stream.order.permutation import words_of
+from h5stream.order.draws import words_of
 from h5stream.structure import samples_of
 
 SEED_NBYTES = 16
@@ -161,13 +161,13 @@ class Collator:
         self._come = -1
         self._next = 0
 
-    def keep(self, result: Any) -> Any:
+    def keep(self, result: object) -> object:
         """Return the next sample's result with its large tensors at their places in the batch."""
         self._come += 1
         self._next = 0
         return self._moved(result)
 
-    def _moved(self, value: Any) -> Any:
+    def _moved(self, value: Any) -> object:
         kind = type(value)
         if kind is torch.Tensor:
             return self._placed(value) if value.numel() * value.element_size() >= KEPT_NBYTES else value
@@ -201,12 +201,12 @@ class Collator:
         memory = self._take(self._count * like.numel() * like.element_size())
         return memory.view(like.dtype).view(self._count, *like.shape)
 
-    def __call__(self, samples: list[Any]) -> Any:
+    def __call__(self, samples: list[object]) -> Any:
         """Collate the results of all samples."""
         kinds = torch_collate.default_collate_fn_map | {torch.Tensor: self._stacked}
         return torch_collate.collate(samples, collate_fn_map=kinds)
 
-    def _stacked(self, tensors: Sequence[torch.Tensor], **_: Any) -> torch.Tensor:
+    def _stacked(self, tensors: Sequence[torch.Tensor], **_: object) -> torch.Tensor:
         first = tensors[0]
         for places in self._places:
             rows = places.rows
@@ -220,7 +220,7 @@ class Collator:
         return torch.stack(tuple(tensors), 0, out=self._new(first))
 
 
-def is_plain(tensor: Any) -> bool:
+def is_plain(tensor: object) -> bool:
     """Return whether a tensor is fully described by its memory, dtype, shape and strides."""
     return (
         isinstance(tensor, torch.Tensor)
@@ -249,7 +249,7 @@ _MOST_LOOKED_AT = 1000
 
 
 def warn_of_own_generators(
-    functions: Mapping[str, Callable[..., Any] | None], on_start: Any, option: str, stacklevel: int
+    functions: Mapping[str, Callable[..., object] | None], on_start: object, option: str, stacklevel: int
 ) -> None:
     """Warn if functions reach generators of their own, except for those that a worker's start reaches as well."""
     started = _own(on_start)
@@ -267,7 +267,7 @@ def warn_of_own_generators(
             )
 
 
-def _own(function: Any) -> dict[int, str]:
+def _own(function: object) -> dict[int, str]:
     """Return the generators that a function reaches, from `id` to name; empty if its code seeds some."""
     generators: dict[int, str] = {}
     seen: set[int] = set()
@@ -291,9 +291,9 @@ _TURNED = frozenset({"permute", "transpose", "moveaxis", "movedim", "swapaxes", 
 _TURNING = frozenset({"Lambda", "ToImage", "ToTensor", "PILToTensor", "ToPILImage"})
 
 
-def parts_of_library(function: Any, library: str) -> list[Any]:
+def parts_of_library(function: object, library: str) -> list[object]:
     """Return the objects of a library that a function reaches; none if something before them may move axes."""
-    objects, seen, queue = list[Any](), set[int](), [(function, 0)]
+    objects, seen, queue = list[object](), set[int](), [(function, 0)]
     while queue and len(seen) < _MOST_LOOKED_AT:
         value, depth = queue.pop(0)
         if id(value) in seen:
@@ -313,7 +313,7 @@ def parts_of_library(function: Any, library: str) -> list[Any]:
     return objects
 
 
-def _functions(value: Any, depth: int) -> Iterator[types.FunctionType]:
+def _functions(value: object, depth: int) -> Iterator[types.FunctionType]:
     """Yield a function, or the methods of a callable object."""
     if isinstance(value, types.FunctionType):
         yield value
@@ -329,7 +329,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(one)
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+def _inside(value: object) -> Iterator[tuple[str, object]]:
     """Yield the values that a value refers to, with their names: for a function its globals, defaults and closure."""
     if isinstance(value, functools.partial):
         yield from (("", one) for one in (value.func, *value.args, *value.keywords.values()))

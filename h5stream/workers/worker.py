@@ -83,7 +83,7 @@ class WorkerConfig:
     on_start: Callable[[int], None] | None  # the user's `worker_init_fn`
     cancelled: Loan  # where the parent records passes that are over; see `cancelled_entry`
     option: str  # the argument that requests workers, for errors
-    main: dict[str, Any] | None  # how to import the parent's script, if a function comes from it
+    main: dict[str, object] | None  # how to import the parent's script, if a function comes from it
 
 
 def cancelled_entry(board: NDArray[np.int64], run: int) -> NDArray[np.int64]:
@@ -91,7 +91,7 @@ def cancelled_entry(board: NDArray[np.int64], run: int) -> NDArray[np.int64]:
     return board[1 + run % (len(board) - 1) :][:1]
 
 
-def _send(link: Connection, *message: Any) -> None:
+def _send(link: Connection, *message: object) -> None:
     """Send a message; if the process is gone, its listener notices."""
     with contextlib.suppress(OSError):
         link.send_bytes(pickle.dumps(message, protocol=5))  # Connection.send makes a new pickler for each message

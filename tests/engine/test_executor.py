@@ -12,7 +12,6 @@ from support.making import corrupt_chunk, make_file, numbers, write_datasets
 from support.sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
-from h5stream.engine.batches import PlannedWindow
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.plan.tasks import Placement, Tools
 from h5stream.engine.reader import RowReader
@@ -64,7 +63,7 @@ def test_an_error_of_another_kind_while_chunks_are_read_once_more_has_its_batch_
         raise MemoryError
 
     corrupt_chunk(sample.path, (640, 0))
-    monkeypatch.setattr(PlannedWindow, "first_failure", no_memory)
+    monkeypatch.setattr("h5stream.engine.run.first_failure", no_memory)
     iterator = iter(H5StreamLoader(sample.path, 32, num_workers=2, window=64))
     assert [next(iterator)["y"][0].item() for _ in range(20)] == list(range(0, 640, 32))
     with pytest.raises(MemoryError):

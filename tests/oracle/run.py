@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from h5stream import H5Dataset, errors
-from h5stream.engine.plan import to_keep
+from h5stream.engine import sizing
 from h5stream.storage.file import groups
 from h5stream.storage.open import reading as members
 
@@ -62,7 +62,7 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
         with (
             mock.patch.object(groups, "MANY", case.get("many", groups.MANY)),
             mock.patch.object(members, "MOST_OPENED", min(members.MOST_OPENED, case.get("many", members.MOST_OPENED))),
-            mock.patch.object(to_keep, "KEEP_NBYTES", -1 if case.get("streamed") else to_keep.KEEP_NBYTES),
+            mock.patch.object(sizing, "KEEP_NBYTES", -1 if case.get("streamed") else sizing.KEEP_NBYTES),
         ):
             return [{"form": form["form"], **run_form(reading, form)} for form in case["forms"]]
 

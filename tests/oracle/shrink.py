@@ -102,7 +102,7 @@ def script(case: Case, result: dict[str, Any], right: str) -> str:
         lines += ["from h5stream.storage.file import groups", "from h5stream.storage.open import reading"]
         lines += [f"groups.MANY = reading.MOST_OPENED = {case['many']}"]
     if case["streamed"]:
-        lines += ["from h5stream.engine.plan import to_keep", "to_keep.KEEP_NBYTES = -1"]
+        lines += ["from h5stream.engine import sizing", "sizing.KEEP_NBYTES = -1"]
     source = [f'f"{{folder}}/{name}"' for name in names]
     fields = text(case["fields"])
     if case["style"] != "dict":

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from h5stream import baseline
 from h5stream.advice import diagnose
 from h5stream.base import limits
-from h5stream.engine import footprint
+from h5stream.engine import footprint, sizing
 from h5stream.engine import run as engine_run
-from h5stream.engine.plan import chunks, to_keep
+from h5stream.engine.plan import chunks
 from h5stream.loader import loader, route
 from h5stream.staging import copying
 from h5stream.storage.decode import filters
@@ -94,7 +94,7 @@ def fail_in_call(monkeypatch, owner, name, number, error):
 
 def stream_all(monkeypatch):
     """Keep no dataset in memory: small test files would otherwise never be streamed."""
-    monkeypatch.setattr(to_keep, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(sizing, "KEEP_NBYTES", -1)
 
 
 def default_budget(monkeypatch, nbytes):

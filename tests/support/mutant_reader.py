@@ -30,7 +30,7 @@ from support.forking import Standing, end_now
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.advice.listing import list_file
-from h5stream.engine.plan import to_keep
+from h5stream.engine import sizing
 from h5stream.errors import H5StreamError
 
 MEMORY_NBYTES = 1 << 30
@@ -266,7 +266,7 @@ def answer(line: str) -> str:
 
 
 def main() -> None:
-    to_keep.KEEP_NBYTES = -1  # small files would otherwise be read once and kept
+    sizing.KEEP_NBYTES = -1  # small files would otherwise be read once and kept
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some codecs print to standard output
     gc.collect()

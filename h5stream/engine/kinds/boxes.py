@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,24 @@ from h5stream.engine.assemble import Assembler
 from h5stream.engine.counters import clock
 from h5stream.engine.kinds.ragged import objects_for
 from h5stream.engine.plan.chunks import BoxesInChunks, ChunkFields, ChunkPlan, ChunkTable
-from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools, copying, cut_by
+from h5stream.engine.plan.tasks import (
+    TASK_NBYTES,
+    Destination,
+    Ints,
+    Placement,
+    PlacesOfField,
+    Task,
+    Tools,
+    copying,
+    cut_by,
+)
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.errors import CorruptChunkError, OptionError
-from h5stream.samples.space import number_outside
+from h5stream.samples.space import Accept, Space, number_outside
 from h5stream.storage.decode.columns import ColumnPiece
 from h5stream.storage.decode.small_floats import held_as
 from h5stream.storage.layout.index import MISSING, ChunkIndex
-from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, Entry, FieldLayout, SampleLayout, numbers_of
 from h5stream.structure import sample_of
 
 
@@ -56,7 +66,7 @@ def boxes_of(
     parts: Sequence[DatasetPart], boxes: Callable[[Sequence[DatasetPart]], BoxesOfParts]
 ) -> list[tuple[Ints, BoxesOfParts]]:
     """Return the planner of a dataset's boxes for each group of parts of one form, with their numbers."""
-    numbers_by_form: dict[Any, list[int]] = {}
+    numbers_by_form: dict[Hashable, list[int]] = {}
     for number, part in enumerate(parts):
         targets = tuple((target.leaf, target.fill.tobytes()) for target in part.targets)
         numbers_by_form.setdefault((part.along, part.access, part.stored_element_nbytes, targets), []).append(number)
@@ -79,8 +89,8 @@ class BoxesOfParts:
         for axis, along in enumerate(first.along):
             self._offsets[axis, : len(along.offsets)] = along.offsets
         self._follow = np.array([(np.diff(along.offsets) == 1).all() for along in first.along], dtype=np.int64)
-        self._least = np.array([min(along.offsets, default=0) for along in first.along], dtype=np.int64)
-        self._most = np.array([max(along.offsets, default=0) for along in first.along], dtype=np.int64)
+        least = np.array([min(along.offsets, default=0) for along in first.along], dtype=np.int64)
+        self._reach = least, np.array([max(along.offsets, default=0) for along in first.along], dtype=np.int64)
         own = fields[first.targets[0].field].pad
         pad = pad if own is None else own
         self._mode, self._outside = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN), number_outside(pad)
@@ -95,7 +105,7 @@ class BoxesOfParts:
             owner = [part.file if first.access == DIRECT else k for k, part in enumerate(parts)]
             self._owner = np.array(owner, dtype=np.int64)
 
-    def plan(self, placement: Placement, of: Ints, origins: Ints, task_nbytes: int) -> Iterator[Any]:
+    def plan(self, placement: Placement, of: Ints, origins: Ints, task_nbytes: int) -> Iterator[Task]:
         """Cut boxes into tasks."""
         if not self._sizes.all():  # the columns chosen are none
             return
@@ -105,7 +115,9 @@ class BoxesOfParts:
             (first, last), shapes = self._ends(begins), self._shapes[of]
             out = np.flatnonzero(((first < 0) | (last >= shapes)).any(axis=1))
             if len(out):
-                yield copying(placement[out], functools.partial(self._fill_outside, begins[out], shapes[out]))
+                yield copying(
+                    placement[out], functools.partial(self._fill_outside, self._outside, begins[out], shapes[out])
+                )
         if self._parts[0].access == VIA_H5PY:
             for k, part in enumerate(of.tolist()):
                 bring = functools.partial(self._through_h5py, self._parts[part], begins[k : k + 1])
@@ -113,14 +125,18 @@ class BoxesOfParts:
             return
         yield from self._plan_chunks(placement, begins, of, task_nbytes)
 
-    def place(self, sources: Ints, strides: Ints, regions: Regions, element: int, origins: Ints, *where: Any) -> None:
+    def place(
+        self, sources: Ints, strides: Ints, regions: Regions, element: int, origins: Ints, where: PlacesOfField
+    ) -> None:
         """Copy the overlap of boxes with regions in memory; see `kernels.place_boxes`."""
         boxes = self._offsets, self._sizes, self._follow, self._mode
-        kernels.place_boxes(sources, strides, *regions, *boxes, element, origins, *where)
+        batch, within, slots, offset, nbytes = where
+        kernels.place_boxes(sources, strides, *regions, *boxes, element, origins, batch, within, slots, offset, nbytes)
 
     def _ends(self, origins: Ints) -> tuple[Ints, Ints]:
         """Return the first and the last element of each box along each axis; they may be out of bounds."""
-        return origins + self._least, origins + self._most
+        least, most = self._reach
+        return origins + least, origins + most
 
     def _spans(self, origins: Ints, shape: Ints) -> tuple[Ints, Ints]:
         """Return the first element inside of a volume that each box needs along each axis, and where the last ends."""
@@ -133,14 +149,15 @@ class BoxesOfParts:
             low, high = np.where(far, 0, low), np.where(far, shape - 1, high)
         return np.maximum(low, 0), np.minimum(high, shape - 1) + 1
 
-    def _fill_outside(self, origins: Ints, shapes: Ints, placement: Placement, destination: Destination) -> None:
+    def _fill_outside(
+        self, outside: float, origins: Ints, shapes: Ints, placement: Placement, destination: Destination
+    ) -> None:
         """Write the number that stands outside of volumes wherever boxes lead out of those."""
         for target in self._parts[0].targets:
             layout = self._fields[target.field]
             inner = math.prod(layout.row_shape) // math.prod(self._sizes.tolist())
-            assert self._outside is not None
-            row = np.full(int(self._sizes[-1]) * inner, held_as(self._outside, layout.dtype)).view(np.uint8)
-            _, *where = destination.of(target.field, placement)
+            row = np.full(int(self._sizes[-1]) * inner, held_as(outside, layout.dtype)).view(np.uint8)
+            _, where = destination.of(target.field, placement)
             element = row.nbytes // int(self._sizes[-1])
             kernels.fill_outside(address_of(row), shapes, self._offsets, self._sizes, element, origins, *where)
 
@@ -158,9 +175,9 @@ class BoxesOfParts:
             count = values.shape[: len(part.shape)]  # elements that are arrays have axes of their own behind these
             element = dense.nbytes // max(1, math.prod(count))
             strides, (zero, one) = _strides(np.array([count]), element), np.array([[0], [1]])
-            _, *where = destination.of(target.field, placement)
+            _, where = destination.of(target.field, placement)
             sources = np.array([address_of(dense.reshape(-1).view(np.uint8))])
-            self.place(sources, strides, (low, high, shape, zero, one), element, origins, *where)
+            self.place(sources, strides, (low, high, shape, zero, one), element, origins, where)
         tools.tally.scattered(since)
 
     def _plan_chunks(self, placement: Placement, origins: Ints, of: Ints, task_nbytes: int) -> Iterator[Task]:
@@ -292,10 +309,8 @@ class Acceptance:
     # Guarantees: immutable; any thread may ask. The user's function is called by that thread, and must allow it.
     """
 
-    def __init__(self, layout: SampleLayout, plan: Plan, carry_out: Carry) -> None:
-        assert layout.space is not None
-        assert layout.space.accept is not None
-        self._layout, self._space, self._rule = layout, layout.space, layout.space.accept
+    def __init__(self, layout: SampleLayout, space: Space, rule: Accept, plan: Plan, carry_out: Carry) -> None:
+        self._layout, self._space, self._rule = layout, space, rule
         self._on, wanted = _asked(layout, self._rule.on)
         self._plan, self._carry_out, self._assembler = plan, carry_out, Assembler(layout)
         fields = [{target.field for target in parts[0].targets} for parts in layout.aligned]
@@ -347,12 +362,14 @@ class Acceptance:
         return answers
 
 
-def _asked(layout: SampleLayout, on: str | int | None) -> tuple[Any, set[int]]:
+def _asked(layout: SampleLayout, on: str | int | None) -> tuple[str | int | None, set[int]]:
     """Return where the entry that a function looks at is in a batch, None for all of it, and the fields in there."""
     if on is None:
         return None, set(range(len(layout.fields)))
     keys, is_tuple = list(layout.shape.keys), layout.shape.kind == "tuple"
-    places: dict[Any, int] = {} if layout.shape.kind == "one" else {key: number for number, key in enumerate(keys)}
+    places: dict[str | int, int] = (
+        {} if layout.shape.kind == "one" else {key: number for number, key in enumerate(keys)}
+    )
     places |= {number: number for number in range(len(keys))} if is_tuple else {}
     if on not in places:
         has = f"it has {', '.join(map(repr, places))}" if places else "a sample is one tensor, so leave it out"
@@ -360,7 +377,7 @@ def _asked(layout: SampleLayout, on: str | int | None) -> tuple[Any, set[int]]:
     return places[on] if is_tuple else on, _fields_in(layout.entries[places[on]])
 
 
-def _answer(answer: Any) -> bool:
+def _answer(answer: object) -> bool:
     """Return the answer of a user's function as a bool."""
     try:
         if answer is None:
@@ -370,7 +387,7 @@ def _answer(answer: Any) -> bool:
         raise OptionError(f"Boxes: accept= answers True or False for a box: {error}") from error
 
 
-def _fields_in(entry: Any) -> set[int]:
+def _fields_in(entry: Entry) -> set[int]:
     if isinstance(entry, dict):
         return set().union(*map(_fields_in, entry.values()))
-    return {entry}
+    return set(numbers_of(entry))

@@ -7,13 +7,13 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.plan.tasks import Destination, Placement, Task, copying
-from h5stream.order.permutation import SAMPLES, words_of
+from h5stream.order.draws import words_of
+from h5stream.order.permutation import SAMPLES
 from h5stream.samples.space import number_outside
 from h5stream.storage.decode.small_floats import held_as
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout
@@ -60,7 +60,7 @@ def padding(layout: SampleLayout, placement: Placement, fields: Sequence[int]) -
     return copying(placement, fill)
 
 
-def _padding_value(field: FieldLayout) -> Any:
+def _padding_value(field: FieldLayout) -> bytes | np.ndarray:
     """Return what stands outside of a segment in a row of values of variable length: a value of none, an empty text."""
     empty, shape = b"" if field.items is None else np.empty(0, field.items), field.row_shape[1:]
     if not shape:

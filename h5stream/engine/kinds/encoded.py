@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +17,12 @@ from numpy.typing import NDArray
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.counters import clock
-from h5stream.engine.plan.tasks import Bytes, Destination, Placement, Task, Tools, Way, cut_by, row_by_row
+from h5stream.engine.plan.failing import row_by_row
+from h5stream.engine.plan.tasks import Bytes, Destination, Placement, Task, Tools, Way, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.decode.filters import DecodeError
-from h5stream.storage.decode.images import OtherShapeError, decode_image
+from h5stream.storage.decode.images import Images, OtherShapeError, decode_image
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout
 
 DECODED_NBYTES = 2 * 1024 * 1024
@@ -35,10 +35,9 @@ BytesOfRows = Callable[[Placement, Tools], Iterator[Bytes]]
 class EncodedRows:
     """The images of a dataset part."""
 
-    def __init__(self, part: DatasetPart, layout: FieldLayout, rows: BytesOfRows) -> None:
-        self._part, self._layout, self._rows = part, layout, rows
-        assert layout.images is not None
-        self._image_nbytes = max(1, int(layout.images.mean_nbytes))
+    def __init__(self, part: DatasetPart, layout: FieldLayout, images: Images, rows: BytesOfRows) -> None:
+        self._part, self._layout, self._images, self._rows = part, layout, images, rows
+        self._image_nbytes = max(1, int(images.mean_nbytes))
         self._shape = layout.row_shape if layout.steps is None else layout.row_shape[1:]
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
@@ -83,10 +82,9 @@ class EncodedRows:
             copy_past_cache(at, address_of(memory), nbytes)
         return nbytes
 
-    def _decoded(self, row: int, data: Bytes, out: Any, tools: Tools) -> NDArray[Any]:
-        assert self._layout.images is not None
+    def _decoded(self, row: int, data: Bytes, out: NDArray[np.generic] | None, tools: Tools) -> NDArray[np.generic]:
         try:
-            return decode_image(data, self._layout.images.format, out)
+            return decode_image(data, self._images.format, out)
         except (OtherShapeError, DecodeError) as error:
             raise self._named(error, row, data, tools) from error
 

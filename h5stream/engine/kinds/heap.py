@@ -9,14 +9,15 @@ import ctypes
 import itertools
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.kinds.values import object_value
+from h5stream.engine.plan.failing import row_by_row
 from h5stream.engine.plan.tasks import (
     NONE,
     TASK_NBYTES,
@@ -29,13 +30,13 @@ from h5stream.engine.plan.tasks import (
     Tools,
     cut_by,
     descriptor_of,
-    row_by_row,
 )
 from h5stream.engine.plan.unfiltered import READ_COST_NBYTES
 from h5stream.engine.slots import address_of
 from h5stream.errors import CorruptChunkError
 from h5stream.order.places import is_ascending
 from h5stream.storage.decode.columns import columns_of
+from h5stream.storage.layout.heap import HeapValues
 from h5stream.storage.layout.layout import DatasetPart, FieldLayout
 from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
 
@@ -43,14 +44,15 @@ from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
 class HeapRows:
     """The rows of a dataset part of values of variable length."""
 
-    def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...], *, has_descriptor: bool = False) -> None:
+    def __init__(
+        self, part: DatasetPart, heap: HeapValues, fields: tuple[FieldLayout, ...], *, has_descriptor: bool = False
+    ) -> None:
         self._part, self._layout = part, fields[part.targets[0].field]
-        assert part.heap is not None
-        self._heap, self._values_a_row = part.heap, max(1, part.heap.address.size // max(1, part.rows))
+        self._heap, self._values_a_row = heap, max(1, heap.address.size // max(1, part.rows))
         self._is_packed = self._layout.kind == "ragged" and not self._layout.is_listed
-        # Whether values are read by a native plan.
-        is_as_stored = self._layout.placed_nbytes == self._heap.base.itemsize
-        self._is_native = has_descriptor and self._is_packed and is_as_stored and self._heap.index is not None
+        is_as_stored = self._layout.placed_nbytes == heap.base.itemsize
+        # What a native plan finds values by; None where none reads them.
+        self._index = heap.index if has_descriptor and self._is_packed and is_as_stored else None
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
@@ -60,8 +62,8 @@ class HeapRows:
             work = self._heap.nbytes_of(rows)
         else:
             work = self._heap.nbytes_of_rows(self._part.rows)[rows]
-        if self._is_native:
-            plan = self._plan(placement)
+        if self._index is not None:
+            plan = self._plan(placement, self._index)
             for cut in cut_by(work + READ_COST_NBYTES // 64, task_nbytes):
                 yield self._native(plan, placement, cut.start, cut.stop)
             return
@@ -71,15 +73,14 @@ class HeapRows:
 
     def _in_file_order(self, placement: Placement) -> Placement:
         """Return rows in the order that a plan reads them."""
-        if not self._is_native:
+        if self._index is None:
             return placement
         address = self._heap.address[self._rows_of(placement)]
         return placement if is_ascending(address) else placement[np.argsort(address, kind="stable")]
 
-    def _plan(self, placement: Placement) -> kernels.Plan:
+    def _plan(self, placement: Placement, index: NDArray[np.uint32]) -> kernels.Plan:
         """Return the native plan for rows, in file order."""
         heap, file = self._heap, self._heap.superblock
-        assert heap.index is not None
         crop = self._layout.form.crop
         most = sys.maxsize if crop is None else crop.length * heap.base.itemsize
         return kernels.plan_heap(
@@ -90,7 +91,7 @@ class HeapRows:
             heap.room_nbytes,
             LOCAL_GAP_NBYTES,
             heap.address,
-            heap.index,
+            index,
             heap.length,
             self._part.row_start,
             placement.rows,
@@ -154,22 +155,29 @@ class HeapRows:
         destination.put(field, placement, map(object_value, values))
         tools.tally.scattered(since)
 
-    def _values(self, chosen: Ints, rows: Ints, tools: Tools) -> Any:
+    def _values(self, chosen: Ints, rows: Ints, tools: Tools) -> list[object] | NDArray[np.object_]:
         """Return the values of rows as h5py would."""
         flat, base = chosen.reshape(-1), self._heap.base
         memory, edges, failed = self._read_all(flat, tools)
-        items: Any = memory.tobytes() if self._heap.is_text else memory.view(base)
-        cuts = itertools.pairwise((edges // base.itemsize).tolist())
-        values: Any = [items[low:high] for low, high in cuts]
-        if self._heap.is_text and b"\0" in items:  # where a string ends, to libhdf5
-            values = [each.split(b"\0", 1)[0] for each in values]
+        cuts = [*itertools.pairwise((edges // base.itemsize).tolist())]
+        values: list[object]
+        if self._heap.is_text:
+            text = memory.tobytes()
+            if b"\0" in text:  # where a string ends, to libhdf5
+                values = [text[low:high].split(b"\0", 1)[0] for low, high in cuts]
+            else:
+                values = [text[low:high] for low, high in cuts]
+        else:
+            items = memory.view(base)
+            values = [items[low:high] for low, high in cuts]
+        shaped: list[object] | NDArray[np.object_] = values
         if chosen.ndim > 1:
-            listed, values = values, np.empty(chosen.shape, dtype=object)
-            for k, value in enumerate(listed):
-                values.flat[k] = value
+            shaped = np.empty(chosen.shape, dtype=object)
+            for k, value in enumerate(values):
+                shaped.flat[k] = value
         for row in np.unique(failed // max(1, len(flat) // max(1, len(rows)))).tolist():
-            values[row] = self._ask(int(rows[row]), tools)
-        return values
+            shaped[row] = self._ask(int(rows[row]), tools)
+        return shaped
 
     def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
         """Return the bytes of one value after the other, each good until the next."""
@@ -199,12 +207,12 @@ class HeapRows:
             tools.tally.used(nbytes, ranges)
         return np.flatnonzero(failed)
 
-    def _ask(self, row: int, tools: Tools) -> Any:
+    def _ask(self, row: int, tools: Tools) -> bytes | np.ndarray:
         """Ask h5py for a row."""
         tools.sources[self._part.file].identity.check_unchanged()
         since = clock()
         if self._part.objects:
-            value: Any = tools.h5py.bytes_of(self._part, row)
+            value: bytes | np.ndarray = tools.h5py.bytes_of(self._part, row)
         else:
             value = self._part.targets[0].taken(tools.h5py.rows(self._part, row, 1))[0]
         tools.tally.via_h5py(since, int(self._heap.row_nbytes))

@@ -33,6 +33,9 @@ Ints = NDArray[np.int64]
 Take = Callable[[int], Memory]
 """Gives memory of so many bytes."""
 
+Listed = list[list[object]]
+"""The rows of each sample."""
+
 PADDING_SHARE = 4
 """Samples that are padded are read to where they lie in the end if that takes no more than one part in so many beside
 them: they are not copied then, but take more as long as the batch waits."""
@@ -173,9 +176,11 @@ class RaggedRows:
     field: FieldLayout
     of: RaggedCounts  # how many rows each sample has; fields of which samples have the same rows share it
     take: Take
-    columns: RaggedRows | None = None  # of values of a sparse matrix that come dense, the column of each
+    # of values of a sparse matrix that come dense: the column of each, and the place of each column
+    dense: tuple[RaggedRows, NDArray[np.int32]] | None = None
     shares: tuple[Memory, ...] = ()  # the rows of each share, one sample behind the other
-    memory: Any = None  # the rows, once they are arranged
+    memory: Memory | None = None  # the rows, once they are arranged
+    lists: Listed | None = None  # in place of them, where a batch has lists
 
     @property
     def how(self) -> Ragged:
@@ -195,7 +200,7 @@ class RaggedRows:
     @property
     def copied_nbytes(self) -> int:
         """Bytes that are copied to arrange the rows for the batch; 0 if they are in place."""
-        if self._is_sparse:
+        if self._to_be_dense is not None:
             return self.of.samples * self.how.wanted * self.row_nbytes
         return 0 if self._is_together or self.field.is_listed else self._filled_nbytes
 
@@ -221,13 +226,24 @@ class RaggedRows:
 
     def arrange(self) -> Any:
         """Return the bytes of the rows as the batch has them, or the rows of each sample as lists; done once."""
+        return self.listed() if self.field.is_listed else self.laid()
+
+    def laid(self) -> Memory:
+        """Return the bytes of the rows as the batch has them; done once."""
         if self.memory is None:
-            self.memory = self._lists() if self.field.is_listed else self._laid()
+            self.memory = self._laid()
             self.shares = ()
         return self.memory
 
-    def _lists(self) -> list[Any]:
-        lists: list[Any] = [[] for _ in range(self.of.samples)]
+    def listed(self) -> Listed:
+        """Return the rows of each sample as lists; done once."""
+        if self.lists is None:
+            self.lists = self._lists()
+            self.shares = ()
+        return self.lists
+
+    def _lists(self) -> Listed:
+        lists: Listed = [[] for _ in range(self.of.samples)]
         is_plain, row_shape = self.field.dtype.kind != "O", self.field.row_shape
         for (places, counts), share in zip(self.of.shares, self.shares, strict=True):
             edges = np.append(0, np.cumsum(counts)).tolist()
@@ -240,7 +256,8 @@ class RaggedRows:
         memory = self._together()
         if self.how.width:
             self._check_columns(memory)
-        memory = self._dense(memory) if self._is_sparse else memory
+        if (dense := self._to_be_dense) is not None:
+            memory = self._dense(memory, *dense)
         if self.how.form == "pad" and len(memory):
             filler = np.full(FILLER_ITEMS, held_as(self.how.pad_value, self.field.dtype)).view(np.uint8)
             used, stride = self.of.lengths * self.row_nbytes, len(memory) // self.of.samples
@@ -253,17 +270,15 @@ class RaggedRows:
         return self.shares[0] if self._is_together else self._arranged()
 
     @property
-    def _is_sparse(self) -> bool:
-        """Whether they are values that are to be laid dense; where they came without their columns, that is done."""
-        return self.columns is not None and (bool(self.columns.shares) or not self.shares)
+    def _to_be_dense(self) -> tuple[RaggedRows, NDArray[np.int32]] | None:
+        """The columns of values that are to be laid dense; None where they came without them, since that is done."""
+        return self.dense if self.dense is not None and (self.dense[0].shares or not self.shares) else None
 
-    def _dense(self, together: Memory) -> Memory:
+    def _dense(self, together: Memory, beside: RaggedRows, places: NDArray[np.int32]) -> Memory:
         """Return the rows of a dense matrix."""
-        assert self.how.places is not None
-        assert self.columns is not None
-        values, beside = together.view(self.field.dtype), self.columns
-        beside.memory, beside.shares = beside._together(), ()
-        columns = _column_numbers(beside.memory, beside.field.dtype)
+        values, numbers = together.view(self.field.dtype), beside._together()
+        beside.memory, beside.shares = numbers, ()
+        columns = _column_numbers(numbers, beside.field.dtype)
         memory = self.take(self.of.samples * self.how.wanted * self.row_nbytes)
         out = memory.view(self.field.dtype).reshape(self.of.samples, self.how.wanted)
         is_small = bool(name_of(self.field.dtype))
@@ -272,7 +287,7 @@ class RaggedRows:
             edges, rows = self.of.offsets[low : low + step + 1], out[low : low + step]
             stretch, laid = slice(edges[0], edges[-1]), np.empty(rows.shape, np.float32) if is_small else rows
             added = widened(values[stretch]), columns[stretch], edges - edges[0]
-            wrong = kernels.add_sparse(*added, self.how.places, self.of.longest, laid)
+            wrong = kernels.add_sparse(*added, places, self.of.longest, laid)
             if wrong != kernels.NONE_WRONG:
                 refuse_column(wrong, beside.how.width, repr(beside.field.name))
             if is_small:
@@ -328,11 +343,11 @@ def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = No
 def join_columns(objects: dict[int, Any]) -> None:
     """Let the values of sparse matrices know of their columns, which are the next field."""
     for number, rows in objects.items():
-        if isinstance(rows, RaggedRows) and rows.how.places is not None:
-            rows.columns = objects[number + 1]
+        if isinstance(rows, RaggedRows) and (places := rows.how.places) is not None:
+            rows.dense = objects[number + 1], places
 
 
-def rows_of_values(values: Sequence[NDArray[Any]], field: FieldLayout) -> RaggedRows:
+def rows_of_values(values: Sequence[np.ndarray], field: FieldLayout) -> RaggedRows:
     """Return arrays in memory, one a sample, as the rows of a field in a batch."""
     counts = np.array([len(value) for value in values], dtype=np.int64)
     of, offsets = RaggedCounts(len(values)), np.append(0, np.cumsum(counts))
@@ -343,12 +358,12 @@ def rows_of_values(values: Sequence[NDArray[Any]], field: FieldLayout) -> Ragged
     return RaggedRows(field=ragged, of=of, take=RaggedMemory().take, shares=(memory,))
 
 
-def is_widened(dtype: np.dtype[Any]) -> bool:
+def is_widened(dtype: np.dtype) -> bool:
     """Return whether a kernel takes column numbers of a type as wider ones: its own are signed."""
     return dtype.kind == "u" and dtype.itemsize < 4
 
 
-def _column_numbers(memory: Memory, dtype: np.dtype[Any]) -> Any:
+def _column_numbers(memory: Memory, dtype: np.dtype) -> NDArray[np.integer]:
     return memory.view(dtype).astype(np.int32) if is_widened(dtype) else memory.view(f"i{dtype.itemsize}")
 
 
@@ -427,7 +442,7 @@ class RaggedMemory:
         self._lock = threading.Lock()
         self._lent_nbytes = self._free_nbytes = self._most_nbytes = 0
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return RaggedMemory, ()
 
     def take(self, nbytes: int) -> Memory:

@@ -14,7 +14,8 @@ from h5stream.engine.kinds.columns import padding, plan_columns
 from h5stream.engine.kinds.ragged import Share
 from h5stream.engine.kinds.sparse import dense_rows
 from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Placement, Task
-from h5stream.order.permutation import CROPS, fractions_of
+from h5stream.order.draws import fractions_of
+from h5stream.order.permutation import CROPS
 from h5stream.order.places import Places, narrowed, place_dtype
 from h5stream.samples.space import Space, Steps, neighbours, number_outside
 from h5stream.storage.layout.layout import Lookup, SampleLayout
@@ -136,16 +137,18 @@ class OtherKinds:
 
     def acceptance_of(self, carry_out: Callable[[Iterable[Task], Destination], None]) -> Acceptance | None:
         """Return what asks the user's function about samples; None if there is none."""
-        asks = self._layout.space is not None and self._layout.space.accept is not None
-        return Acceptance(self._layout, self._plan_boxes, carry_out) if asks else None
+        space = self._layout.space
+        if space is None or space.accept is None:
+            return None
+        return Acceptance(self._layout, space, space.accept, functools.partial(self._plan_boxes, space), carry_out)
 
     def plan(self, placement: Placement, task_nbytes: int, plan_rows: PlanRows) -> Iterator[Task]:
         """Plan what brings a window's samples."""
         layout = self._layout
-        if layout.has_boxes:
+        if layout.has_boxes and layout.space is not None:
             aligned = [number for number in self._datasets if number < len(layout.aligned)]
             every = [number for number in aligned if layout.datasets[number][0].along]
-            yield from self._plan_boxes(placement.each_row(), every, task_nbytes)
+            yield from self._plan_boxes(layout.space, placement.each_row(), every, task_nbytes)
         for (steps, at, pad), datasets in self._by_steps.items():
             rows, outside = placement, None
             if layout.space is not None and not layout.has_boxes:
@@ -177,11 +180,9 @@ class OtherKinds:
         yield from plan_columns(layout, placement)
 
     def _plan_boxes(
-        self, placement: Placement, datasets: Sequence[int], task_nbytes: int = TASK_NBYTES
+        self, space: Space, placement: Placement, datasets: Sequence[int], task_nbytes: int = TASK_NBYTES
     ) -> Iterator[Task]:
         """Plan what brings some datasets' boxes."""
-        assert self._layout.space is not None
-        space = self._layout.space
         yield from self._plan_parts(placement, *space.boxes_of(placement.rows), datasets, task_nbytes, space.pad)
 
     def _plan_parts(

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.kinds.ragged import Share, is_widened, refuse_column
@@ -33,11 +33,16 @@ class DenseRows:
     # Guarantees: immutable; any thread may plan.
     """
 
-    def __init__(self, layout: SampleLayout, lookup: Lookup, datasets: tuple[int, int], ways: Sequence[Ways]) -> None:
+    def __init__(
+        self,
+        layout: SampleLayout,
+        lookup: Lookup,
+        datasets: tuple[int, int],
+        places: NDArray[np.int32],
+        ways: Sequence[Ways],
+    ) -> None:
         self.datasets = datasets
         field = layout.datasets[datasets[0]][0].targets[0].field
-        places = layout.fields[field].form.places
-        assert places is not None
         self.field, self.lookup, self.places = field, lookup, places
         self.dtype, self.index = (_native(layout, number) for number in (field, field + 1))
         self.columns_name = layout.fields[field + 1].name
@@ -90,16 +95,15 @@ class DenseRows:
         return Task(
             shared=placement,
             own=(np.array([low]), np.array([high])),
-            bring=functools.partial(self._read, native),
+            bring=functools.partial(self._read, part.file, native),
             apart=lambda _: (self._task(plan, placement, part, k, k + 1) for k in range(low, high)),
             native=native,
             rest=lambda _: self._task(plan, placement, part, low, high),
         )
 
-    def _read(self, native: Native, _: Placement, destination: Destination, tools: Tools) -> None:
+    def _read(self, file: int, native: Native, _: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and lay them in their places."""
-        assert native.file is not None
-        source = tools.sources[native.file]
+        source = tools.sources[file]
 
         def refuse(wrong: int) -> None:
             refuse_column(wrong, len(self.places), f"{source.identity.path!r}, {self.columns_name!r}")
@@ -107,7 +111,7 @@ class DenseRows:
         read_until_sound(native, source, destination, tools, refuse)
 
 
-def _native(layout: SampleLayout, field: int) -> np.dtype[Any]:
+def _native(layout: SampleLayout, field: int) -> np.dtype:
     one = layout.fields[field]
     return one.dtype if one.ragged is not None and one.ragged.form == DENSE else np.dtype(f"i{one.placed_nbytes}")
 
@@ -119,13 +123,14 @@ def dense_rows(layout: SampleLayout, sources: Sequence[ByteSource]) -> list[Dens
     for lookup in layout.lookups:
         field = layout.datasets[lookup.dataset][0].targets[0].field
         ragged = layout.fields[field].ragged
+        places = None if ragged is None else ragged.places  # of its columns among those that are wanted
         if lookup.counts is None or lookup.spare is not None or not _is_few(ragged, layout, lookup, field):
             continue
         datasets = lookup.dataset, number_of[field + 1]
         pairs = zip(*(layout.datasets[number] for number in datasets), strict=True)
         ways = [_ways(values, columns, sources) for values, columns in pairs]
-        if all(ways):
-            matrices.append(DenseRows(layout, lookup, datasets, ways))
+        if all(ways) and places is not None:
+            matrices.append(DenseRows(layout, lookup, datasets, places, ways))
     return matrices
 
 

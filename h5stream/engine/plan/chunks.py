@@ -203,15 +203,14 @@ class ChunkPlan:
             apart=lambda _: (self.task(k, k + 1) for k in range(first, last)),
             native=native,
             rest=lambda k: self.task(k, last),
-            kept=None if self.keep is None else functools.partial(self._note, first, last),
+            kept=None if self.keep is None else functools.partial(self._note, self.keep, first, last),
         )
 
-    def _note(self, first: int, last: int, until: int | None) -> None:
+    def _note(self, keep: Keeping, first: int, last: int, until: int | None) -> None:
         """Say that some chunks are there, where they stay."""
-        assert self.keep is not None
         last = last if until is None else until
         chunks, pieces = self.table.number[first:last] // self.part.chunk_index.columns, self.table.piece[first:last]
-        self.keep.note(chunks, pieces)
+        keep.note(chunks, pieces)
 
     def _land(self, first: int, last: int, _: Placement, destination: Destination, tools: Tools) -> None:
         """Land some chunks: one call, which is begun anew behind each chunk that it cannot bring."""

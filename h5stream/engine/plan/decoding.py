@@ -15,18 +15,9 @@ from numpy.typing import NDArray
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
+from h5stream.engine.plan.failing import chunk_by_chunk
 from h5stream.engine.plan.keeping import Keeping
-from h5stream.engine.plan.tasks import (
-    TASK_NBYTES,
-    Bytes,
-    Destination,
-    Ints,
-    Placement,
-    Task,
-    Tools,
-    chunk_by_chunk,
-    cut_by,
-)
+from h5stream.engine.plan.tasks import TASK_NBYTES, Bytes, Destination, Ints, Placement, Task, Tools, cut_by
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.decode.filters import DecodeError, NotAskedError
 from h5stream.storage.file.h5py_reader import chunk_box

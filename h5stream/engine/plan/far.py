@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import itertools
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from queue import LifoQueue, SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.base.cancel import raise_if_stopped
+from h5stream.base import limits
+from h5stream.base.cancel import cancelled_on_exit, raise_if_stopped
 from h5stream.compiled import _native as kernels
-from h5stream.engine.counters import clock
+from h5stream.engine.counters import Tally, clock
+from h5stream.engine.plan.failing import chunk_by_chunk
 from h5stream.engine.plan.keeping import Keeping
-from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools, chunk_by_chunk, cut_by
+from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools, cut_by
 from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.slots import address_of
+from h5stream.storage.decode.pipeline import DecodeScratch
 from h5stream.storage.layout.index import MISSING
 from h5stream.storage.layout.layout import DatasetPart
 from h5stream.storage.source.identity import ByteSource
+from h5stream.storage.source.remote import READERS
 
 
 class FarRows(UnfilteredRows):
@@ -122,3 +129,54 @@ def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:
 def _gaps(offset: Ints, nbytes: Ints) -> Ints:
     """Return the bytes between each chunk and the next, -1 after one that has none in the file."""
     return np.where(offset[:-1] == MISSING, -1, offset[1:] - (offset[:-1] + nbytes[:-1]))
+
+
+# --- threads that wait for a store ------------------------------------------------------------------------------
+
+
+def decoding_scratch() -> LifoQueue[DecodeScratch]:
+    """Return scratch to be shared by decoding threads, most of which wait for a store.
+
+    The last one that came back goes first: few threads fill few of them.
+    """
+    lent: LifoQueue[DecodeScratch] = LifoQueue()
+    for _ in range(limits.cpus()):
+        lent.put(DecodeScratch())
+    return lent
+
+
+def land_together(
+    tasks: Sequence[Task], destination: Destination, new_tools: Callable[[], Tools], tally: Tally | None
+) -> None:
+    """Carry tasks out in threads, which all end with the first error; each has tools of its own."""
+    waiting, ended, failed = iter(tasks), SimpleQueue[Tally | None](), list[BaseException]()
+
+    def land() -> None:
+        tools = new_tools()
+        try:
+            for task in waiting:
+                raise_if_stopped()
+                task.land(destination, tools)
+            ended.put(tools.tally)
+        except BaseException as error:
+            failed.append(error)
+            ended.put(None)
+
+    # Not of `concurrent.futures`, whose threads Python's exit waits for before it stops those that read.
+    threads = list[threading.Thread]()
+    try:
+        with cancelled_on_exit():
+            for _ in tasks[:READERS]:
+                carry = contextvars.copy_context().run
+                threads.append(threading.Thread(target=carry, args=(land,), name="h5stream-far", daemon=True))
+                threads[-1].start()
+            for _ in threads:
+                if (one := ended.get()) is None:
+                    raise failed[0]
+                if tally is not None:
+                    tally.add(one)
+    finally:
+        for thread in threads:
+            if thread.is_alive():  # not all are, after Ctrl-C
+                thread.join()
+        failed.clear()  # each knows the frames it came through, and those know all of them

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools, chunk_by_chunk
+from h5stream.engine.plan.failing import chunk_by_chunk
+from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools
 from h5stream.storage.layout.layout import DatasetPart
 
 

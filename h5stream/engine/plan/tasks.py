@@ -37,6 +37,10 @@ Ints = NDArray[np.int64]
 Where = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """The address of each batch's slot, where each field begins in a slot, and the bytes of one of its rows."""
 
+PlacesOfField = tuple[Places, Places, NDArray[np.int64], int, int]
+"""As scattering kernels end: the batch of each row and its place there, the address of each batch's slot, where the
+field begins in it, and the bytes of a row."""
+
 NONE = np.zeros(0, dtype=np.int64)
 """In place of numbers that are not needed."""
 
@@ -84,7 +88,7 @@ class Placement:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, chosen: Any) -> Placement:
+    def __getitem__(self, chosen: slice | NDArray[np.integer | np.bool_]) -> Placement:
         counts = None if self.counts is None else self.counts[chosen]
         return replace(
             self, rows=self.rows[chosen], batch=self.batch[chosen], within=self.within[chosen], counts=counts
@@ -234,20 +238,19 @@ class Destination:
             row_nbytes=tuple(map(_PLACED_NBYTES, fields)),
         )
 
-    def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
-        """Return the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
+    def of(self, field: int, placement: Placement) -> tuple[Places, PlacesOfField]:
+        """Return the rows of a field, and where each goes."""
         ragged = self.ragged.get(field)
         slots, offset = (self.slots, self.format.offsets[field]) if ragged is None else (ragged, 0)
-        return placement.rows, placement.batch, placement.within, slots, offset, self.row_nbytes[field]
+        return placement.rows, (placement.batch, placement.within, slots, offset, self.row_nbytes[field])
 
     def scatter(self, field: int, placement: Placement, source: int, stride: int, segments: NDArray[np.int64]) -> None:
         """Copy rows, or spans of them, of a field from memory to their places; see `kernels.scatter`."""
-        if placement.counts is None:
-            kernels.scatter(source, stride, segments, *self.of(field, placement))
-        elif stride == 0:
-            kernels.scatter(source, stride, segments, *self.of(field, placement.each_row()))
+        is_spread = placement.counts is not None and stride == 0
+        rows, to = self.of(field, placement.each_row() if is_spread else placement)
+        if placement.counts is None or is_spread:
+            kernels.scatter(source, stride, segments, rows, *to)
         else:
-            rows, *to = self.of(field, placement)
             kernels.scatter_spans(source, stride, segments, rows, placement.lengths, *to)
 
     def scatter_whole(self, field: int, placement: Placement, source: Bytes, stride: int) -> None:
@@ -256,13 +259,15 @@ class Destination:
         if nbytes:
             self.scatter(field, placement, address_of(source), stride, np.array([[0, 0, nbytes]], dtype=np.int64))
 
-    def put(self, field: int, placement: Placement, values: Iterable[Any]) -> None:
+    def put(self, field: int, placement: Placement, values: Iterable[object]) -> None:
         """Put objects, one a row, to their places in a field's lists."""
         ragged = self.ragged.get(field)
         for value, batch, within in zip(values, placement.batch.tolist(), placement.within.tolist(), strict=True):
             (self.objects[batch][field] if ragged is None else ragged[batch])[within] = value
 
-    def of_each(self, fields: Sequence[int], placement: Placement) -> tuple[Any, ...]:
+    def of_each(
+        self, fields: Sequence[int], placement: Placement
+    ) -> tuple[Places, Places, Places, Places, Ints, Ints, Ints]:
         """Return the same for several fields at once, spans as they are: offsets and row lengths are arrays then."""
         return placement.rows, placement.lengths, placement.batch, placement.within, *self.of_fields(fields)
 
@@ -371,7 +376,7 @@ class Task:
     # Says that what it decodes is in memory, if it stays there: of what is native up to a unit, or all.
     kept: Callable[[int | None], None] | None = None
     native: Native | None = None
-    rest: Callable[[int], Task] | None = None
+    rest: Callable[[int], Task] | None = None  # None: what is left is done as all of it
 
     @property
     def placement(self) -> Placement:
@@ -408,19 +413,6 @@ def descriptor_of(source: ByteSource) -> Descriptor:
     descriptor = source.descriptor()
     assert descriptor is not None
     return descriptor
-
-
-def row_by_row(task: Task) -> Iterator[Task]:
-    """Return one task for each row, or span."""
-    for placement in task.placement.in_steps(1):
-        yield replace(task, shared=placement)
-
-
-def chunk_by_chunk(task: Task, part: DatasetPart) -> Iterator[Task]:
-    """Return one task for each chunk that has some of a part's rows, which are ascending."""
-    _, edges, _ = task.placement.in_chunks(part)
-    for low, high in itertools.pairwise(edges.tolist()):
-        yield replace(task, shared=task.placement[low:high])
 
 
 Way = Callable[[Placement, int], Iterable[Task]]

@@ -21,17 +21,8 @@ from numpy.typing import NDArray
 
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan.tasks import (
-    NONE,
-    Destination,
-    Ints,
-    Native,
-    Placement,
-    Task,
-    Tools,
-    chunk_by_chunk,
-    descriptor_of,
-)
+from h5stream.engine.plan.failing import chunk_by_chunk
+from h5stream.engine.plan.tasks import NONE, Destination, Ints, Native, Placement, Task, Tools, descriptor_of
 from h5stream.engine.slots import address_of
 from h5stream.errors import SourceError
 from h5stream.storage.layout.layout import DatasetPart, Target
