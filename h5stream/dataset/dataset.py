@@ -41,8 +41,9 @@ from h5stream.samples.boxes import ROWS
 from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.storage.file.groups import FILES
+from h5stream.storage.layout.access import DIRECT, HEAP
 from h5stream.storage.layout.fields import Field
-from h5stream.storage.layout.layout import DIRECT, HEAP, FieldLayout, SampleLayout
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.storage.layout.request import Fields, Request, SampleShape, Source, are_local, read_request, sample_shape
 from h5stream.storage.many.whole import hint_of_rows
 from h5stream.storage.open.extents import SampleKind
@@ -529,7 +530,7 @@ class H5Dataset(Dataset[Any]):
         """The category names of each field that has some, as in AnnData, by code; code -1 has no name."""
         shape, fields = self.layout.shape, self.layout.fields
         entries = zip(shape.keys, self.layout.entries, strict=True)
-        numbered = {key: fields[entry].categories for key, entry in entries if isinstance(entry, int)}
+        numbered = {key: fields[entry].labels.categories for key, entry in entries if isinstance(entry, int)}
         return {key: listed for key, listed in numbered.items() if listed is not None}
 
     @property
@@ -700,7 +701,7 @@ def values_of(
         raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
     layout = layout.only([last])
     alone, field = dataset._replace(layout=layout, _numpy=False, _cache=BlockCache()), layout.fields[0]
-    is_stepped = of_first_step and dataset.layout.segments is not None and field.steps is not None
+    is_stepped = of_first_step and dataset.layout.segments is not None and field.take.steps is not None
     step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
 
     def pieces() -> Iterator[tuple[int, Any]]:

@@ -18,7 +18,7 @@ from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement
 from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.slots import address_of
 from h5stream.storage.layout.index import MISSING
-from h5stream.storage.layout.layout import DatasetPart
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.identity import ByteSource
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools, chunk_by_chunk
-from h5stream.storage.layout.layout import DatasetPart
+from h5stream.storage.layout.parts import DatasetPart
 
 
 class Keeping:

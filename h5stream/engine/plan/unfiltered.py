@@ -34,7 +34,7 @@ from h5stream.engine.plan.tasks import (
 )
 from h5stream.engine.slots import address_of
 from h5stream.errors import SourceError
-from h5stream.storage.layout.layout import DatasetPart, Target
+from h5stream.storage.layout.parts import DatasetPart, Target
 from h5stream.storage.source.identity import ByteSource
 from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
 
