@@ -21,10 +21,9 @@ from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.errors import CorruptChunkError, OptionError
 from h5stream.samples.space import number_outside
-from h5stream.storage.decode.columns import ColumnPiece
 from h5stream.storage.decode.small_floats import held_as
 from h5stream.storage.layout.access import DIRECT, VIA_H5PY
-from h5stream.storage.layout.index import MISSING, ChunkIndex
+from h5stream.storage.layout.index import MISSING, ChunkIndex, ColumnPiece
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.storage.layout.parts import DatasetPart
 from h5stream.structure import sample_of

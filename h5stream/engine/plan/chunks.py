@@ -28,9 +28,8 @@ from h5stream.engine.plan.tasks import (
     Tools,
 )
 from h5stream.engine.slots import address_of
-from h5stream.storage.decode.columns import ColumnPiece
 from h5stream.storage.layout.access import DIRECT
-from h5stream.storage.layout.index import MISSING
+from h5stream.storage.layout.index import MISSING, ColumnPiece
 from h5stream.storage.layout.parts import DatasetPart
 
 FUSED_NBYTES = (2, 4, 8)

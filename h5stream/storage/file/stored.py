@@ -26,7 +26,7 @@ from h5stream.errors import (
 )
 from h5stream.samples.space import Along
 from h5stream.storage.decode import elements, filters
-from h5stream.storage.decode.columns import ColumnPiece, Columns, column_pieces
+from h5stream.storage.decode.columns import Columns
 from h5stream.storage.decode.elements import dtype_of
 from h5stream.storage.decode.filters import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.decode.pipeline import Pipeline, pipeline_of
@@ -50,7 +50,9 @@ from h5stream.storage.layout.index import (
     COMPARED_NBYTES,
     INDEX_UNREADABLE,
     ChunkIndex,
+    ColumnPiece,
     build_index,
+    column_pieces,
     cut_extent,
     rows_together,
 )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.base.names import Ints
 from h5stream.samples.space import Along
-from h5stream.storage.decode.columns import ColumnPiece, Columns
+from h5stream.storage.decode.columns import Columns
 from h5stream.storage.decode.elements import Leaf, as_complex
 from h5stream.storage.decode.pipeline import Pipeline
 from h5stream.storage.layout.access import (
@@ -27,7 +27,7 @@ from h5stream.storage.layout.access import (
     Unread,
 )
 from h5stream.storage.layout.heap import HeapValues
-from h5stream.storage.layout.index import ChunkIndex
+from h5stream.storage.layout.index import ChunkIndex, ColumnPiece
 
 BLOCK_NBYTES = 256 * 1024
 """Approximate bytes of a shuffle block of data without chunks: reads of this size are as fast as longer ones."""

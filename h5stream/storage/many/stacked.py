@@ -16,11 +16,10 @@ import numpy as np
 
 from h5stream.base.names import Ints, Names
 from h5stream.samples.packing import MEANINGS
-from h5stream.storage.decode.columns import ColumnPiece, column_pieces
 from h5stream.storage.file.h5py_reader import fill_element
 from h5stream.storage.layout.access import DECODED, DIRECT, Chunks, Heap, ObjectsAsRows, RowsOfObjects
 from h5stream.storage.layout.heap import DOUBTFUL, HeapValues
-from h5stream.storage.layout.index import ChunkIndex, cut_extent
+from h5stream.storage.layout.index import ChunkIndex, ColumnPiece, column_pieces, cut_extent
 from h5stream.storage.layout.parts import BLOCK_NBYTES, DatasetPart, Meaning, Target
 from h5stream.storage.many.members import (
     BytesColumn,

@@ -17,13 +17,13 @@ from h5stream.samples.columns import SampleColumn, look_up_each
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Ragged, changed
 from h5stream.samples.space import Along, Space, joined_space
-from h5stream.storage.decode.columns import column_pieces
 from h5stream.storage.decode.elements import Meanings, batch_dtype, joined_meanings, same_type
 from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.meanings import warn_of_meanings, with_joint_packings, without_packings
 from h5stream.storage.file.stored import part_moved
 from h5stream.storage.layout.access import Chunks, ThroughH5py
 from h5stream.storage.layout.axis_names import moved, unlike_names
+from h5stream.storage.layout.index import column_pieces
 from h5stream.storage.layout.layout import Entry, FieldLayout, SampleLayout, SparseEntry
 from h5stream.storage.layout.lookup import Lookup
 from h5stream.storage.layout.parts import DatasetPart

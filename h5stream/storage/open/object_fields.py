@@ -14,13 +14,13 @@ from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError,
 from h5stream.samples.kinds import Objects
 from h5stream.samples.ragged import changed
 from h5stream.samples.space import steps_of
-from h5stream.storage.decode.columns import ColumnPiece
 from h5stream.storage.file.discovery import FieldSource, is_there, refusal, why_not_opened
 from h5stream.storage.file.groups import ELSEWHERE, RawFile
 from h5stream.storage.file.stored import OpenFile, part_of
 from h5stream.storage.layout.access import Chunks, ObjectsAsRows
 from h5stream.storage.layout.field_options import Take, not_ragged
 from h5stream.storage.layout.fields import Field
+from h5stream.storage.layout.index import ColumnPiece
 from h5stream.storage.layout.layout import Entry, FieldLayout
 from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.many.members import (
