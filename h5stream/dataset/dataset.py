@@ -180,7 +180,8 @@ class H5Dataset(Dataset[Any]):
                 request = read_request(cast(Source, source), fields)
                 request = replace(request, shape=None if request.shape is None else with_torch_dtypes(request.shape))
                 self.layout = open_layout(request, samples=samples, allow_external=allow_external)
-                if samples is None and (text := hint_of_rows(request, self.layout)):
+                may_be_whole = samples is None and request.may_be_whole(self.layout.paths)
+                if may_be_whole and (text := hint_of_rows(request, self.layout)):
                     hint(text, SAMPLES)
             if is_local:
                 return_freed_memory()
@@ -666,8 +667,7 @@ class H5Dataset(Dataset[Any]):
         """Read one row; decoded blocks are cached for neighbouring rows."""
         plain = self.rows is None and 0 <= index < self.layout.samples
         row = index if plain else int(self._row_numbers(np.array([index]))[0])
-        values = self._reader.single(row)
-        if values is not None:
+        if (values := self._reader.single(row)) is not None:
             return self.layout.assemble(values)
         if self.layout.space is not None:
             return sample_of(self._read(np.array([row])), 0)
@@ -755,8 +755,7 @@ def opened(source: Any, fields: Fields = None, **of_files: Any) -> H5Dataset | N
 
 def _opened_dataset(source: Any, fields: Fields) -> H5Dataset | None:
     if isinstance(source, Subset):
-        inner = opened(source.dataset, fields)
-        if inner is None:
+        if (inner := opened(source.dataset, fields)) is None:
             raise OptionError(f"a Subset needs a dataset whose rows it names, not {source.dataset!r}")
         return inner.listed(source.indices)
     if isinstance(source, ConcatDataset):

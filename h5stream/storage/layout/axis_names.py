@@ -7,6 +7,7 @@ if rows of several files are joined, or if a user selects columns by name.
 from __future__ import annotations
 
 import contextlib
+import re
 import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from h5stream.storage.source.remote import ObjectIdentity, opened_with
 
 _NO_NAMES = "This is a netCDF dimension but not a netCDF variable"
 """The beginning of ``NAME`` in a dimension scale that netCDF wrote for a dimension without values."""
+
+MATRIX_PATH = re.compile(r"(^|/)(X|layers/[^/]+)$")
+"""The paths of datasets that are matrices of AnnData, whose columns have names."""
 
 _MOST_NAMES = 1 << 24
 """The most names of an axis that are read; a damaged file may claim more."""
@@ -71,8 +75,7 @@ def axis_names(
     with contextlib.suppress(*DAMAGE):
         node = file[path]
         shape: tuple[int, ...] = (0, width) if width else node.shape or ()
-        *_, above, leaf = ["", *path.strip("/").split("/")]
-        is_matrix = isinstance(node, h5py.Group) or leaf == "X" or above == "layers"
+        is_matrix = isinstance(node, h5py.Group) or MATRIX_PATH.search(path.strip("/"))
         for where, member in _candidates(file, path) if is_matrix and len(shape) == 2 else ():
             if _count(file, where) == shape[1]:
                 return (AxisNames(identity, where, member, 1),)

@@ -251,6 +251,16 @@ class SampleLayout:
         return numbers if self.space is None else self.space.anchors_of(numbers)
 
     @property
+    def is_joined(self) -> bool:
+        """Whether any dataset has rows of several files or objects."""
+        return any(len(parts) > 1 or parts[0].objects is not None for parts in self.datasets)
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the datasets, without repetition."""
+        return [*dict.fromkeys(parts[0].path.strip("/") for parts in self.datasets)]
+
+    @property
     def rows(self) -> int:
         """The number of rows."""
         return self.file_starts[-1]

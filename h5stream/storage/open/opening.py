@@ -90,8 +90,10 @@ def open_layout(
     _check_padding(layout)
     may_lack = isinstance(samples, Objects) and samples.missing == "fill"
     layout = _normalized(_with_image_sizes(layout))
-    layout = with_packings(layout, [file.packed for file in parts], may_lack=may_lack)
-    warn_of_meanings(layout)
+    if any(isinstance(field, Field) and field.missing for field in shape.fields):
+        layout = with_packings(layout, [file.packed for file in parts], may_lack=may_lack)
+    if layout.is_joined:
+        warn_of_meanings(layout)
     return layout
 
 

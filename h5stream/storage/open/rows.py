@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+import h5py
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -30,10 +31,10 @@ from h5stream.storage.file.discovery import FieldSource, refusal
 from h5stream.storage.file.meanings import meaning_of
 from h5stream.storage.file.stored import Location, OpenFile, part_of
 from h5stream.storage.layout.access import VIA_H5PY, ThroughH5py
-from h5stream.storage.layout.axis_names import AxisNames, axis_names
+from h5stream.storage.layout.axis_names import MATRIX_PATH, AxisNames, axis_names
 from h5stream.storage.layout.fields import Field, check_options
 from h5stream.storage.layout.layout import Entry, FieldLayout, Labels, TakenRows
-from h5stream.storage.layout.parts import DatasetPart, Target
+from h5stream.storage.layout.parts import DatasetPart, Meaning, Target
 from h5stream.storage.open.extents import Extents, SampleKind
 from h5stream.storage.open.lookups import Key, LookupBuilder
 
@@ -131,7 +132,7 @@ def row_selection(builder: PartBuilder, node: FieldSource, spec: Field) -> tuple
         raise OptionError(f"Field({spec.name!r}): {why}, such as Sequences(axis=1) and Boxes")
     shape = node.dataset.shape[1:]
     try:
-        row_shape = selected_shape(shape, spec.columns)
+        row_shape = shape if spec.columns is None else selected_shape(shape, spec.columns)
     except OptionError as error:
         inner = inner_dtype(node)
         inside = not shape and (inner.subdtype or inner.fields)
@@ -145,6 +146,10 @@ def named_axes(
 ) -> tuple[AxisNames, ...]:
     """Return the names of the columns that a field takes; empty for objects, and for columns taken by position."""
     if builder.are_objects or spec.columns == (Ellipsis,) or node.member or len(node.dataset.shape) < 2:
+        return ()
+    if not (
+        h5py.h5a.get_num_attrs(node.dataset.id) or MATRIX_PATH.search(node.path)
+    ):  # no scales, and no names beside it
         return ()
     named = axis_names(source.file, node.path, source.identity, first=0 if along else 1)
     if along:
@@ -179,7 +184,9 @@ def describe_field(
         _check_members(builder, spec, whole)
         whole = np.dtype((whole[spec.members[0]], (len(spec.members),)))
 
-    first, meaning = len(builder.fields), meaning_of(node.dataset)
+    first, meaning = len(builder.fields), Meaning()
+    if h5py.h5a.get_num_attrs(node.dataset.id):
+        meaning = meaning_of(node.dataset)
     leaves = [(node.member, whole)] if whole.fields is None else [*members_of(whole, node.member)]
     for number, (member, dtype) in enumerate(leaves, first):
         layout, leaf = _field_layout(builder, spec, node._replace(member=member), dtype, shape, steps)
