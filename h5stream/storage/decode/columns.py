@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 Part = slice | int | list[int] | EllipsisType
 """An index of one axis; an integer removes the axis, and ``...`` stands for all axes without an index."""
@@ -42,7 +44,7 @@ def selected_shape(row_shape: tuple[int, ...], columns: Columns) -> tuple[int, .
     return tuple(len(numbers) for numbers, stays in axes_taken(row_shape, columns) if stays)
 
 
-def columns_of(rows: NDArray[Any], columns: Columns, axes: int | None = None) -> NDArray[Any]:
+def columns_of(rows: NDArray[_Scalar], columns: Columns, axes: int | None = None) -> NDArray[_Scalar]:
     """Select columns of whole rows; `axes` is the number of a row's axes, if its elements have axes of their own."""
     if columns is None:
         return rows

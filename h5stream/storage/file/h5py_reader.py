@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5
@@ -92,7 +92,7 @@ class H5pyReader:
                 self._datasets[key] = self._files[part.file][part.path]
             return self._datasets[key]
 
-    def rows(self, part: DatasetPart, first: int, count: int) -> NDArray[Any]:
+    def rows(self, part: DatasetPart, first: int, count: int) -> np.ndarray:
         """Read `count` rows from row `first` of a dataset part, converted to its dtype, with columns selected."""
         return columns_of(self.box(part, (first,), (count,)), part.columns, len(part.shape) - 1)
 
@@ -106,11 +106,11 @@ class H5pyReader:
 
         return self._read(replace(part, path=part.path_of(row)), (0,), read)
 
-    def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[Any]:
+    def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> np.ndarray:
         """Read a box of a dataset part, converted to its dtype."""
 
-        def read(dataset: h5py.Dataset) -> NDArray[Any]:
-            return cast(NDArray[Any], in_stored_byte_order(values_of(dataset, start, count)))
+        def read(dataset: h5py.Dataset) -> np.ndarray:
+            return cast(np.ndarray, in_stored_byte_order(values_of(dataset, start, count)))
 
         return self._read(part, start, read)
 

@@ -11,7 +11,6 @@ import re
 import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import h5py
 import numpy as np
@@ -49,7 +48,7 @@ class AxisNames:
         """A key; names with equal keys are equal without reading them."""
         return self.identity.path, self.path, self.member, self.axis, self.taken
 
-    def read(self) -> NDArray[Any]:
+    def read(self) -> np.ndarray:
         """Read the names of the selected columns, as an array of texts or numbers."""
         objects = [self.identity] if isinstance(self.identity, ObjectIdentity) else []
         context = opened_with(None, identities=objects) if objects else contextlib.nullcontext()
@@ -58,7 +57,7 @@ class AxisNames:
         return names if self.taken is None else names[list(self.taken)]
 
 
-def _names_in(dataset: h5py.Dataset, member: str) -> NDArray[Any]:
+def _names_in(dataset: h5py.Dataset, member: str) -> np.ndarray:
     """Return the names in a dataset; strings are decoded."""
     with safe_to_read(dataset) as opened:
         values = np.asarray(opened[member] if member else opened[()])
@@ -147,7 +146,7 @@ def unlike_names(first: Sequence[AxisNames], other: Sequence[AxisNames], field: 
     return ""
 
 
-def _first_difference(a: NDArray[Any], b: NDArray[Any]) -> int | None:
+def _first_difference(a: np.ndarray, b: np.ndarray) -> int | None:
     """Return the first index at which names differ; numbers may differ by rounding."""
     if "O" in (a.dtype.kind, b.dtype.kind):
         unlike = np.array([str(x) != str(y) for x, y in zip(a.tolist(), b.tolist(), strict=True)], dtype=bool)
@@ -179,7 +178,7 @@ def chosen_by_name(wanted: ColumnNames, names: Sequence[str], first: Sequence[st
     return [place_of[name] for name in sought]
 
 
-def moved(places: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.int64] | None:
+def moved(places: np.ndarray, reference: np.ndarray) -> NDArray[np.int64] | None:
     """Map the columns of a matrix to the columns of a reference matrix; None if the numbers agree.
 
     Both arguments are the position of each column in a row of a batch, -1 for none; the reference's last has none.
