@@ -67,7 +67,7 @@ class ObjectsAsRows:
     """Objects that are one row each."""
 
     paths: Sequence[str]  # the dataset has the same path below each as below the first
-    asked: int = 0  # objects that libhdf5 opened, because their headers were not understood
+    queried: int = 0  # objects that libhdf5 opened, because their headers were not understood
 
 
 @dataclass(frozen=True, slots=True)

@@ -351,7 +351,7 @@ class SampleLayout:
     @property
     def asked(self) -> int:
         """The number of objects that libhdf5 opened, because their headers were not understood."""
-        return max((sum(part.asked for part in parts) for parts in self.datasets), default=0)
+        return max((sum(part.queried for part in parts) for parts in self.datasets), default=0)
 
     @property
     def leaves(self) -> list[tuple[str, int | SparseEntry]]:

@@ -115,9 +115,9 @@ class DatasetPart:
         return self.via.behind if isinstance(self.via, ThroughH5py) else ()
 
     @property
-    def asked(self) -> int:
+    def queried(self) -> int:
         """The number of objects that libhdf5 opened, because their headers were not understood."""
-        return self.objects.asked if isinstance(self.objects, ObjectsAsRows) else 0
+        return self.objects.queried if isinstance(self.objects, ObjectsAsRows) else 0
 
     @property
     def leads_on(self) -> bool:

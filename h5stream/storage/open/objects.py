@@ -89,7 +89,7 @@ def load_or_find(
         restore(lookups, before)
     part = find_all()
     if part.rows >= groups.MANY:
-        catalogue.save(part.rows, max(one.asked for one in part.parts))
+        catalogue.save(part.rows, max(one.queried for one in part.parts))
     return part
 
 
