@@ -23,13 +23,13 @@ from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.changes import tensor_of
 from h5stream.loader.loader import H5StreamLoader
 from h5stream.repacking.survey import row_sums as raw_sums
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.ragged import STACKED
 from h5stream.storage.decode.columns import columns_of
 from h5stream.storage.decode.images import decode_image
 from h5stream.storage.decode.small_floats import held_as, widened, widened_dtype
 from h5stream.storage.decode.values import values_of
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout, SparseEntry, numbers_of
-from h5stream.storage.layout.lookup import Lookup
 from h5stream.storage.layout.parts import DatasetPart, Target
 from h5stream.storage.source.handles import open_file
 from h5stream.structure import RAGGED, SparseRows, leaves, rows_of, tensors_of

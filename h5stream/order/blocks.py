@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from h5stream.base.texts import check_ordered
 from h5stream.errors import OptionError
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Grid, Space, scaled
 from h5stream.storage.layout.access import DECODED, DIRECT, HEAP, RowsOfObjects
 from h5stream.storage.layout.layout import SampleLayout
-from h5stream.storage.layout.lookup import Lookup
 from h5stream.storage.layout.parts import BLOCK_NBYTES, DatasetPart
 
 _MAX_BLOCKS = 1 << 26

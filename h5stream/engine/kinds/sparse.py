@@ -18,11 +18,11 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.kinds.ragged import Share, is_widened, refuse_column
 from h5stream.engine.plan.tasks import Destination, Native, Placement, Task, Tools
 from h5stream.engine.plan.unfiltered import EXTENT_NBYTES, RowTable, read_until_sound
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.ragged import DENSE, Ragged
 from h5stream.storage.decode.small_floats import name_of
 from h5stream.storage.layout.access import DIRECT
 from h5stream.storage.layout.layout import SampleLayout
-from h5stream.storage.layout.lookup import Lookup
 from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.identity import ByteSource
 

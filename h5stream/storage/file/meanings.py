@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import MeaningWarning, OptionError
 from h5stream.samples.columns import SampleColumn
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, all_missing, as_stored, packing
 from h5stream.samples.table import ROW
 from h5stream.storage.decode.elements import dtype_of, has_small_sequences, type_if_any
@@ -24,7 +25,6 @@ from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.layout.access import ObjectsAsRows, RowsOfObjects
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout, leaves_of, numbers_of
-from h5stream.storage.layout.lookup import Lookup
 from h5stream.storage.layout.parts import DatasetPart, Meaning, Target
 from h5stream.storage.source.handles import DAMAGE
 from h5stream.storage.source.local import FilesIdentity

@@ -41,7 +41,7 @@ from h5stream.storage.layout.access import (
     IN_EXTERNAL_FILES,
     IS_VIRTUAL,
     VARIABLE_LENGTH,
-    Chunks,
+    Chunked,
     Heap,
     ThroughH5py,
 )
@@ -247,7 +247,7 @@ def part_moved(part: DatasetPart, moved: NDArray[np.int64] | None) -> DatasetPar
     if moved is None:
         return part
     targets = (replace(one, moved=moved if one.moved is None else moved[one.moved]) for one in part.targets)
-    via = Chunks(index=part.via.index, access=DECODED) if isinstance(part.via, Chunks) else part.via
+    via = Chunked(index=part.via.index, access=DECODED) if isinstance(part.via, Chunked) else part.via
     return replace(part, via=via, targets=tuple(targets))
 
 
@@ -296,7 +296,7 @@ def _with_index(part: DatasetPart, index: ChunkIndex, targets: Sequence[Target])
         is_scattered |= len(part.shape) > 1 and target.leaf is not None and len(target.leaf.offsets) > 1
     return replace(
         part,
-        via=Chunks(index=index, access=DECODED if part.pipeline.filters or is_scattered else DIRECT),
+        via=Chunked(index=index, access=DECODED if part.pipeline.filters or is_scattered else DIRECT),
         chunk_rows=max(1, index.chunk_shape[0]),
         pieces=column_pieces(part.shape[1:], index.chunk_shape[1:], part.columns),
         targets=tuple(targets),

@@ -29,7 +29,7 @@ VARIABLE_LENGTH = "variable length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunks:
+class Chunked:
     """The chunks of a dataset, or the stretches that contiguous data are cut into; the engine reads their bytes."""
 
     index: ChunkIndex

@@ -15,6 +15,7 @@ import numpy as np
 
 from h5stream.samples.columns import SampleColumn
 from h5stream.samples.kinds import Draws
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import Normalization, Ragged
 from h5stream.samples.space import Space
@@ -22,7 +23,6 @@ from h5stream.storage.decode.elements import Meanings
 from h5stream.storage.decode.images import Images
 from h5stream.storage.layout.axis_names import AxisNames
 from h5stream.storage.layout.fields import Field
-from h5stream.storage.layout.lookup import Lookup
 from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.layout.request import SampleShape
 from h5stream.storage.source.identity import SourceIdentity

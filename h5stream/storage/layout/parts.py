@@ -19,7 +19,7 @@ from h5stream.storage.layout.access import (
     IN_EXTERNAL_FILES,
     IS_VIRTUAL,
     VARIABLE_LENGTH,
-    Chunks,
+    Chunked,
     Heap,
     ObjectsAsRows,
     RowsOfObjects,
@@ -71,7 +71,7 @@ class DatasetPart:
     path: str  # path inside the file
     rows: int  # rows, row_start: its number of rows, and the number of the first one among all rows
     row_start: int
-    via: Chunks | Heap | ThroughH5py | Unread  # how its values are reached
+    via: Chunked | Heap | ThroughH5py | Unread  # how its values are reached
     chunk_rows: int  # rows that are read together
     pipeline: Pipeline = field(default_factory=Pipeline)  # its filters
     columns: Columns = None  # the user's selection
@@ -102,7 +102,7 @@ class DatasetPart:
     @property
     def index(self) -> ChunkIndex | None:
         """The index of its chunks; None if h5py reads, and for values of variable length."""
-        return self.via.index if isinstance(self.via, Chunks) else None
+        return self.via.index if isinstance(self.via, Chunked) else None
 
     @property
     def heap(self) -> HeapValues | None:
@@ -127,14 +127,14 @@ class DatasetPart:
     @property
     def chunk_index(self) -> ChunkIndex:
         """The index of a part that is not read through h5py."""
-        if not isinstance(self.via, Chunks):
+        if not isinstance(self.via, Chunked):
             raise TypeError(f"{self.path!r} has no chunk index")
         return self.via.index
 
     @property
     def chunk_nbytes(self) -> int:
         """Bytes of a decoded chunk, or of the rows that h5py reads together."""
-        if isinstance(self.via, Chunks):
+        if isinstance(self.via, Chunked):
             return math.prod(self.via.index.chunk_shape) * self.stored_element_nbytes
         return self.chunk_rows * self.stored_row_nbytes
 
@@ -188,13 +188,13 @@ class DatasetPart:
             own = replace(index, shape=(int(objects.rows[k]), *self.shape[1:]), has_gaps=False)
         else:
             k, own = row, replace(index, shape=self.shape[1:], chunk_shape=index.chunk_shape[1:])
-        via = Chunks(index=own, access=self.access)
+        via = Chunked(index=own, access=self.access)
         return replace(self, path=self.path_of(k), objects=None, shape=own.shape, via=via), inner
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
         """Elements along each axis of a chunk, or of the rows that h5py reads together."""
-        return self.via.index.chunk_shape if isinstance(self.via, Chunks) else (self.chunk_rows, *self.shape[1:])
+        return self.via.index.chunk_shape if isinstance(self.via, Chunked) else (self.chunk_rows, *self.shape[1:])
 
     @property
     def stored_row_nbytes(self) -> int:

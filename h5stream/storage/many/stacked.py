@@ -17,7 +17,7 @@ import numpy as np
 from h5stream.base.names import Ints, Names
 from h5stream.samples.packing import MEANINGS
 from h5stream.storage.file.h5py_reader import fill_element
-from h5stream.storage.layout.access import DECODED, DIRECT, Chunks, Heap, ObjectsAsRows, RowsOfObjects
+from h5stream.storage.layout.access import DECODED, DIRECT, Chunked, Heap, ObjectsAsRows, RowsOfObjects
 from h5stream.storage.layout.heap import DOUBTFUL, HeapValues
 from h5stream.storage.layout.index import ChunkIndex, ColumnPiece, column_pieces, cut_extent
 from h5stream.storage.layout.parts import BLOCK_NBYTES, DatasetPart, Meaning, Target
@@ -63,7 +63,7 @@ def stacked_rows(members: Members, which: Ints, column: DatasetColumn, part: Dat
     return replace(
         part,
         rows=len(which),
-        via=Chunks(index=stacked, access=DECODED if is_scattered else part.access),
+        via=Chunked(index=stacked, access=DECODED if is_scattered else part.access),
         chunk_rows=1,
         columns=columns,
         pieces=column_pieces(part.shape, index.chunk_shape, columns),
@@ -132,7 +132,7 @@ def concatenated_rows(
     for kind in np.unique(column.kind[column.kind >= 0]).tolist():
         same_kind = np.flatnonzero(column.kind == kind)
         template = describe(int(which[same_kind[0]]))
-        cuts = [*_by_chunk_shape(template, column, same_kind)] if isinstance(template.via, Chunks) else []
+        cuts = [*_by_chunk_shape(template, column, same_kind)] if isinstance(template.via, Chunked) else []
         lacking = (
             k
             for chunk_shape, indices in cuts
@@ -141,12 +141,12 @@ def concatenated_rows(
         if (incomplete := next(lacking, None)) is not None:
             # Only the description of an incomplete member has the fill value.
             template = describe(int(which[incomplete]))
-            if isinstance(template.via, Chunks):
+            if isinstance(template.via, Chunked):
                 numbers = column.chunks_of(np.array([incomplete]))[1]
                 template = replace(
                     template, targets=targets_with_fill(members, int(which[incomplete]), numbers, column.path, template)
                 )
-        if not isinstance(template.via, Chunks):  # a part for each, read through libhdf5
+        if not isinstance(template.via, Chunked):  # a part for each, read through libhdf5
             if members.file is not None:
                 raise MixedStorageError(column.path)
             for k in same_kind.tolist():
@@ -228,7 +228,7 @@ def _with_index(template: DatasetPart, index: ChunkIndex) -> DatasetPart:
     pieces = template.pieces
     if index.chunk_shape[1:] != template.grid_shape[1:]:
         pieces = column_pieces(template.shape[1:], index.chunk_shape[1:], template.columns)
-    via = Chunks(index=index, access=template.access)
+    via = Chunked(index=index, access=template.access)
     return replace(template, via=via, chunk_rows=index.chunk_shape[0], pieces=pieces, shape=index.shape)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import SampleColumn, look_up_each
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Ragged, changed
 from h5stream.samples.space import Along, Space, joined_space
@@ -21,11 +22,10 @@ from h5stream.storage.decode.elements import Meanings, batch_dtype, joined_meani
 from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.meanings import warn_of_meanings, with_joint_packings, without_packings
 from h5stream.storage.file.stored import part_moved
-from h5stream.storage.layout.access import Chunks, ThroughH5py
+from h5stream.storage.layout.access import Chunked, ThroughH5py
 from h5stream.storage.layout.axis_names import moved, unlike_names
 from h5stream.storage.layout.index import column_pieces
 from h5stream.storage.layout.layout import Entry, FieldLayout, SampleLayout, SparseEntry
-from h5stream.storage.layout.lookup import Lookup
 from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.open.extents import Extents
 from h5stream.storage.open.lookups import LookupBuilder, enum_mismatch, length_mismatch, share_arrays, width_mismatch
@@ -254,7 +254,7 @@ def with_uniform_strings(files: list[FileParts]) -> list[FileParts]:
     for k, file in enumerate(files if differing else ()):
         cut, parts = {n for n in differing if file.fields[n].cut_at_nul}, list(file.parts)
         for place, part in enumerate(parts):
-            if isinstance(part.via, Chunks) and any(target.field in cut for target in part.targets):
+            if isinstance(part.via, Chunked) and any(target.field in cut for target in part.targets):
                 row_shape, targets = part.shape[1:], tuple(replace(target, leaf=None) for target in part.targets)
                 pieces = column_pieces(row_shape, row_shape, part.columns)
                 parts[place] = replace(part, via=ThroughH5py(reason=why), pieces=pieces, targets=targets)

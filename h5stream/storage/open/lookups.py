@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import DrawnRows, LookupFunction
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.ragged import STACKED, Crop
 from h5stream.samples.segments import Bounds, RowLists, Stretches, samples_bounded, stretches_of
 from h5stream.samples.space import Space
@@ -20,7 +21,6 @@ from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.discovery import refusal
 from h5stream.storage.layout.axis_names import unlike_names
 from h5stream.storage.layout.layout import Entry, FieldLayout
-from h5stream.storage.layout.lookup import Lookup
 from h5stream.storage.layout.parts import DatasetPart
 
 APART = 4

@@ -17,7 +17,7 @@ from h5stream.samples.space import steps_of
 from h5stream.storage.file.discovery import FieldSource, is_there, refusal, why_not_opened
 from h5stream.storage.file.groups import ELSEWHERE, RawFile
 from h5stream.storage.file.stored import OpenFile, part_of
-from h5stream.storage.layout.access import Chunks, ObjectsAsRows
+from h5stream.storage.layout.access import Chunked, ObjectsAsRows
 from h5stream.storage.layout.field_options import Take, not_ragged
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.index import ColumnPiece
@@ -116,7 +116,7 @@ def _objects_as_rows(
         if spec.decode:
             return _image_rows(builder, spec, members, source, start)
         entry, part = describe(first)
-        if not isinstance(part.via, Chunks):
+        if not isinstance(part.via, Chunked):
             why = f", {part.reason}: rows that are objects are of numbers that h5stream reads without libhdf5"
             raise read_error(source, spec, why, part)
         try:

@@ -25,7 +25,7 @@ from h5stream.storage.file.discovery import is_there
 from h5stream.storage.file.external import Guard
 from h5stream.storage.file.groups import RawFile
 from h5stream.storage.file.stored import Files, OpenFile, open_hdf5
-from h5stream.storage.layout.access import Chunks, ObjectsAsRows
+from h5stream.storage.layout.access import Chunked, ObjectsAsRows
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.index import fill_of
 from h5stream.storage.layout.layout import Entry
@@ -284,7 +284,7 @@ def _columns(
             path = _path_inside(name, part, shape)
             if part.heap is not None and part.objects is not None:
                 columns["part", number] = BytesColumn(path, count, guard)
-            elif isinstance(part.via, Chunks):
+            elif isinstance(part.via, Chunked):
                 columns["part", number] = DatasetColumn(path, count, storage_of(file, part.path))
             else:
                 raise MixedStorageError(part.path)
@@ -328,7 +328,7 @@ def similar_group_parts(
     members, columns, is_similar = ObjectMembers(raw, names), list[DatasetColumn](), np.zeros(len(names), dtype=bool)
     members.first, values_of_groups = number, list[tuple[int, object, ValueColumn | None]]()
     simple = (
-        isinstance(part.via, Chunks)
+        isinstance(part.via, Chunked)
         and part.file == opened.number
         and part.objects is None
         and all(target.lengths is None for target in part.targets)

@@ -20,6 +20,7 @@ from h5stream.errors import (
 from h5stream.samples.boxes import FieldSteps, axis_space
 from h5stream.samples.columns import Padding, SampleColumn, SampleNumber, SourceNumber, Values
 from h5stream.samples.kinds import Objects, Sequences
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.ragged import DENSE
 from h5stream.samples.segments import Segmentation, edges_over, in_memory
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
@@ -34,7 +35,6 @@ from h5stream.storage.file.meanings import warn_of_meanings, with_packings
 from h5stream.storage.file.stored import Files
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
-from h5stream.storage.layout.lookup import Lookup
 from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.layout.request import Fields, Request, SampleShape, Source, read_request
 from h5stream.storage.open.extents import SampleKind
