@@ -28,7 +28,7 @@ from bench import cases
 from bench.test_samples import Reader
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Sequences
 from h5stream.compiled import _native as native
-from h5stream.storage.layout.layout import DIRECT
+from h5stream.storage.layout.access import DIRECT
 
 FULL = os.environ.get("H5STREAM_BENCH_OBJECTS") == "full"
 SMALL, TRACES, FILES = (1_000_000, 50_000, 20_000) if FULL else (20_000, 1_000, 200)

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from bench import cases
 from h5stream import Boxes, Field, H5StreamLoader, Sequences
-from h5stream.storage.layout.layout import DIRECT
+from h5stream.storage.layout.access import DIRECT
 from h5stream.storage.open.opening import open_layout
 from h5stream.storage.source.one_file import FileBytes
 

@@ -42,7 +42,7 @@ import h5stream
 from h5stream import Field, H5Dataset, Objects
 from h5stream.errors import H5StreamError
 from h5stream.storage.headers.templates import checksums
-from h5stream.storage.layout.layout import HEAP
+from h5stream.storage.layout.access import HEAP
 from h5stream.storage.open.opening import open_layout
 
 SIGNATURES = (

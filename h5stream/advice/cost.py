@@ -34,7 +34,9 @@ from h5stream.samples.ragged import DENSE, STACKED
 from h5stream.storage.decode.filters import DecodeError
 from h5stream.storage.decode.pipeline import DecodeScratch
 from h5stream.storage.decode.small_floats import shown
-from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.layout.access import DECODED, DIRECT, VIA_H5PY
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.event_loop import CONCURRENCY
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES

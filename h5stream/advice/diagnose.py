@@ -23,7 +23,7 @@ from h5stream.errors import OptionError
 from h5stream.loader.loader import H5StreamLoader
 from h5stream.monitor import SystemSummary
 from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
-from h5stream.storage.layout.layout import DECODED, VIA_H5PY
+from h5stream.storage.layout.access import DECODED, VIA_H5PY
 from h5stream.structure import first_rows, rows_of
 
 Step = Callable[[Any], object]

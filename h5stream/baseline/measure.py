@@ -23,20 +23,14 @@ from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.changes import tensor_of
 from h5stream.loader.loader import H5StreamLoader
 from h5stream.repacking.survey import row_sums as raw_sums
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.ragged import STACKED
 from h5stream.storage.decode.columns import columns_of
 from h5stream.storage.decode.images import decode_image
 from h5stream.storage.decode.small_floats import held_as, widened, widened_dtype
 from h5stream.storage.decode.values import values_of
-from h5stream.storage.layout.layout import (
-    DatasetPart,
-    FieldLayout,
-    Lookup,
-    SampleLayout,
-    SparseEntry,
-    Target,
-    numbers_of,
-)
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout, SparseEntry, numbers_of
+from h5stream.storage.layout.parts import DatasetPart, Target
 from h5stream.storage.source.handles import open_file
 from h5stream.structure import RAGGED, SparseRows, leaves, rows_of, tensors_of
 
@@ -155,11 +149,11 @@ def not_checked(layout: SampleLayout) -> dict[int, str]:
         elif field.normalize is not None or field.packings:
             how = "normalized" if field.normalize is not None else "of floats with NaN for what is missing"
             reasons[place] = f"is {how}, h5py has its numbers as they are stored"
-        elif any(len(part.objects) or part.along for part in layout.datasets[dataset]):
+        elif any(part.objects is not None or part.along for part in layout.datasets[dataset]):
             reasons[place] = "is made of many objects, of which each is a row or several"
         elif lookup is not None and (lookup.draw is not None or lookup.spare is not None):
             reasons[place] = "takes other rows in each epoch"
-        elif field.steps is not None:
+        elif field.take.steps is not None:
             reasons[place] = "takes several rows for each sample"
     return reasons
 
@@ -223,10 +217,11 @@ def _taken(target: Target, values: Any) -> Any:
 def _read(file: Any, part: DatasetPart, first: int, stop: int) -> NDArray[Any]:
     """Read rows through h5py, without the padding of rows that are padded to one length."""
     read = columns_of(values_of(file[part.path], (first,), (stop - first,)), part.columns, len(part.shape) - 1)
-    if part.lengths is None:
+    lengths = next((target.lengths for target in part.targets), None)
+    if lengths is None:
         return read
     unpadded = np.empty(len(read), dtype=object)
-    for k, length in enumerate(part.lengths[first:stop].tolist()):
+    for k, length in enumerate(lengths[first:stop].tolist()):
         unpadded[k] = np.ascontiguousarray(read[k : k + 1]).reshape(-1).view(np.uint8)[:length]
     return unpadded
 

@@ -21,7 +21,7 @@ from h5stream.cli.showing import labelled, named_lines, table, whole
 from h5stream.monitor.progress import printable
 from h5stream.storage.file.catalogue import CatalogueEntry
 from h5stream.storage.file.meanings import packed_text
-from h5stream.storage.layout.layout import DECODED, DIRECT, HEAP, VIA_H5PY
+from h5stream.storage.layout.access import DECODED, DIRECT, HEAP, VIA_H5PY
 
 _LISTED, _LISTED_GROUPS = 12, 5  # unless --all is given: datasets of one length, members of a compound; and lengths
 _WIDE = 110  # from this width on there is room for shapes of chunks beside their sizes

@@ -41,8 +41,9 @@ from h5stream.samples.boxes import ROWS
 from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.storage.file.groups import FILES
+from h5stream.storage.layout.access import DIRECT, HEAP
 from h5stream.storage.layout.fields import Field
-from h5stream.storage.layout.layout import DIRECT, HEAP, FieldLayout, SampleLayout
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.storage.layout.request import Fields, Request, SampleShape, Source, are_local, read_request, sample_shape
 from h5stream.storage.many.whole import hint_of_rows
 from h5stream.storage.open.extents import SampleKind
@@ -179,7 +180,8 @@ class H5Dataset(Dataset[Any]):
                 request = read_request(cast(Source, source), fields)
                 request = replace(request, shape=None if request.shape is None else with_torch_dtypes(request.shape))
                 self.layout = open_layout(request, samples=samples, allow_external=allow_external)
-                if samples is None and (text := hint_of_rows(request, self.layout)):
+                may_be_whole = samples is None and request.may_be_whole(self.layout.paths)
+                if may_be_whole and (text := hint_of_rows(request, self.layout)):
                     hint(text, SAMPLES)
             if is_local:
                 return_freed_memory()
@@ -529,7 +531,7 @@ class H5Dataset(Dataset[Any]):
         """The category names of each field that has some, as in AnnData, by code; code -1 has no name."""
         shape, fields = self.layout.shape, self.layout.fields
         entries = zip(shape.keys, self.layout.entries, strict=True)
-        numbered = {key: fields[entry].categories for key, entry in entries if isinstance(entry, int)}
+        numbered = {key: fields[entry].labels.categories for key, entry in entries if isinstance(entry, int)}
         return {key: listed for key, listed in numbered.items() if listed is not None}
 
     @property
@@ -665,8 +667,7 @@ class H5Dataset(Dataset[Any]):
         """Read one row; decoded blocks are cached for neighbouring rows."""
         plain = self.rows is None and 0 <= index < self.layout.samples
         row = index if plain else int(self._row_numbers(np.array([index]))[0])
-        values = self._reader.single(row)
-        if values is not None:
+        if (values := self._reader.single(row)) is not None:
             return self.layout.assemble(values)
         if self.layout.space is not None:
             return sample_of(self._read(np.array([row])), 0)
@@ -700,7 +701,7 @@ def values_of(
         raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
     layout = layout.only([last])
     alone, field = dataset._replace(layout=layout, _numpy=False, _cache=BlockCache()), layout.fields[0]
-    is_stepped = of_first_step and dataset.layout.segments is not None and field.steps is not None
+    is_stepped = of_first_step and dataset.layout.segments is not None and field.take.steps is not None
     step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
 
     def pieces() -> Iterator[tuple[int, Any]]:
@@ -754,8 +755,7 @@ def opened(source: Any, fields: Fields = None, **of_files: Any) -> H5Dataset | N
 
 def _opened_dataset(source: Any, fields: Fields) -> H5Dataset | None:
     if isinstance(source, Subset):
-        inner = opened(source.dataset, fields)
-        if inner is None:
+        if (inner := opened(source.dataset, fields)) is None:
             raise OptionError(f"a Subset needs a dataset whose rows it names, not {source.dataset!r}")
         return inner.listed(source.indices)
     if isinstance(source, ConcatDataset):

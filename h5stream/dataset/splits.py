@@ -208,7 +208,7 @@ def _share_rows(layout: SampleLayout, rows: Ints | None) -> bool:
         spans = {a.origin: a.span / a.scale for a in layout.leading[0].along if a.origin is not None}
         several = space.starts.counts.max(axis=0) > 1
         return any(several[axis] and span > space.starts.stride[axis] for axis, span in spans.items())
-    steps = [step for field in layout.fields for step in field.steps or (0,)]
+    steps = [step for field in layout.fields for step in field.take.steps or (0,)]
     if rows is None and isinstance(space.starts, Grid):
         return (gap := space.starts.least_gap) is not None and gap <= max(steps) - min(steps)
     anchors = np.sort(space.rows[0] if rows is None else space.anchors_of(rows))

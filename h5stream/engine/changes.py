@@ -20,6 +20,8 @@ _SMALL = {str(one).removeprefix("torch."): one for one in vars(torch).values() i
 
 def tensor_of(values: NDArray[np.generic]) -> torch.Tensor:
     """Return a tensor over an array; if it holds the bits of small floats, of these."""
+    if values.dtype.metadata is None:
+        return torch.from_numpy(values)
     tensor, name = torch.from_numpy(values), name_of(values.dtype)
     return tensor.view(_SMALL[name]) if name else tensor
 

@@ -42,7 +42,9 @@ from h5stream.order.epoch import RegroupedOrder
 from h5stream.order.places import Places, narrowed
 from h5stream.order.window import Order, Window
 from h5stream.storage.file.h5py_reader import H5pyReader
-from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.layout.access import DIRECT, VIA_H5PY
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout, TakenRows
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.identity import ByteSource
 from h5stream.storage.source.remote import READERS
 
@@ -62,7 +64,7 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     if (images := fields[number].images) is not None:
         if part.heap is not None:
             return EncodedRows(part, fields[number], images, HeapRows(part, part.heap, fields).of).plan
-        raw = replace(fields[number], images=None, steps=None, dtype=np.dtype(np.uint8), row_shape=part.shape[1:])
+        raw = replace(fields[number], images=None, take=TakenRows(), dtype=np.dtype(np.uint8), row_shape=part.shape[1:])
         plain = tuple(raw if k == number else field for k, field in enumerate(fields))
         bytes_of = functools.partial(padded_bytes, part, len(fields), way_of(part, plain, source))
         return EncodedRows(part, fields[number], images, bytes_of).plan

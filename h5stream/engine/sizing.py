@@ -39,7 +39,9 @@ from h5stream.order.shares import POOL_BATCHES
 from h5stream.order.weights import PlannedDraws
 from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import neighbours
-from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.layout.access import DECODED, DIRECT, VIA_H5PY
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.local import FilesIdentity
 from h5stream.storage.source.remote import REQUEST_NBYTES
 
@@ -225,10 +227,10 @@ def _span_nbytes(layout: SampleLayout, planned: Iterable[_Parts]) -> float:
         nbytes = 2.0 * SPAN_PLAN_NBYTES * sum(spans)
     if layout.segments is None:
         return nbytes
-    for steps in {field.steps for field in layout.fields if field.steps is not None}:
+    for steps in {field.take.steps for field in layout.fields if field.take.steps is not None}:
         nbytes += len(neighbours(steps)[0]) * SPAN_PLAN_NBYTES
     for parts in planned:
-        steps = layout.fields[parts[0].targets[0].field].steps or (0,)
+        steps = layout.fields[parts[0].targets[0].field].take.steps or (0,)
         cuts = len(neighbours(steps)[0]) + len(steps) / min(part.chunk_rows for part in parts)
         nbytes += cuts * SPAN_PLAN_NBYTES
     return nbytes
@@ -255,8 +257,8 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
                 nbytes += index.numbers.nbytes + index.offset.nbytes + index.nbytes.nbytes + index.filter_mask.nbytes
             if part.heap is not None:
                 nbytes += part.heap.nbytes
-            if isinstance(part.objects, Names):
-                names.add(part.objects)
+            if part.objects is not None and isinstance(part.objects.paths, Names):
+                names.add(part.objects.paths)
     for lookup in layout.lookups:
         nbytes += lookup.nbytes
     for text in names:

@@ -154,7 +154,8 @@ def hints_of_types(fields: Iterable[FieldLayout]) -> list[str]:
     """Return a hint at each field of many numbers whose type differs from that of a model's layers."""
     hints = []
     for field in fields:
-        is_plain = field.kind == "array" and field.is_as_stored and field.images is None and field.categories is None
+        is_plain = field.kind == "array" and field.is_as_stored and field.images is None
+        is_plain = is_plain and field.labels.categories is None
         if is_plain and math.prod(field.row_shape) > 1 and field.dtype.name in ("float64", "int16", "uint16"):
             hints.append(
                 f"field {field.name!r} is {field.dtype.name}, as it is stored, and layers of models take float32: "

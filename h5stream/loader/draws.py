@@ -37,8 +37,9 @@ from h5stream.order.weights import (
     weighted_draws,
 )
 from h5stream.samples.segments import Ints, as_array
+from h5stream.storage.layout.access import DECODED
 from h5stream.storage.layout.fields import Field
-from h5stream.storage.layout.layout import DECODED, FieldLayout, SampleLayout, numbers_of
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout, numbers_of
 
 _READ_ROWS = 1 << 20
 _MOST_CLASSES = 1 << 16
@@ -201,7 +202,7 @@ def _balanced(draw: Balanced, dataset: H5Dataset) -> PlannedDraws:
     shares = np.ones(len(classes))
     if draw.shares is not None:
         field = _field_and_values(dataset, "Balanced", draw.by)[0] if isinstance(draw.by, str) else None
-        names = () if field is None else field.categories or ()
+        names = () if field is None else field.labels.categories or ()
         codes = {text: code for code, text in enumerate(names)}
         ratio = {codes.get(one, one): share for one, share in draw.shares.items()}
         shares = _shares(ratio, classes, sizes, name, names)

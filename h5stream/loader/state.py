@@ -148,11 +148,11 @@ def _fields_text(layout: SampleLayout) -> str:
 def _samples_text(layout: SampleLayout, space: Space) -> str:
     origins = f", from {digest(space.starts.fingerprint)}" if space.starts.fingerprint else ""
     if space.edges is None:
-        pads = [field.pad for field in layout.fields]
+        pads = [field.take.pad for field in layout.fields]
         along = repr(([parts[0].along for parts in layout.datasets], space.draws, pads)).encode()
         hashed = digest(along, space.volumes.tobytes(), *(array.tobytes() for array in space.starts.arrays))
         return f"{space.samples} boxes, pad={space.pad}, {hashed}{origins}"
-    steps = [(field.steps, field.at, field.pad) for field in layout.fields]
+    steps = [(field.take.steps, field.take.at, field.take.pad) for field in layout.fields]
     listed = [] if space.columns == ("",) else [rows.tobytes() for rows in space.rows]
     hashed = digest(repr((steps, space.draws)).encode(), space.edges.tobytes(), *listed)
     return f"{space.samples} sequences, pad={space.pad}, {hashed}{origins}"

@@ -11,9 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from h5stream.base.texts import check_ordered
 from h5stream.errors import OptionError
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Grid, Space, scaled
-from h5stream.storage.layout.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Lookup, SampleLayout
+from h5stream.storage.layout.access import DECODED, DIRECT, HEAP, RowsOfObjects
+from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.layout.parts import BLOCK_NBYTES, DatasetPart
 
 _MAX_BLOCKS = 1 << 26
 
@@ -284,7 +287,7 @@ def block_rows(layout: SampleLayout) -> tuple[int, ...]:
         return (1,) * len(layout.leading)
     sizes = []
     for number, lead in enumerate(layout.leading):
-        if lead.objects:
+        if lead.objects is not None:
             sizes.append(max(1, min(lead.rows, BLOCK_NBYTES // max(1, lead.stored_row_nbytes))))
             continue
         is_whole = False
@@ -325,7 +328,7 @@ def _chunks_of_sequences(layout: SampleLayout, lead: DatasetPart) -> int:
     Enough for the rows that a sequence spans, so that a chunk is decoded twice an epoch and not once per chunk of the
     sequence; fewer if sequences are large, since a window holds many blocks.
     """
-    steps = layout.fields[lead.targets[0].field].steps if lead.targets else None
+    steps = layout.fields[lead.targets[0].field].take.steps if lead.targets else None
     if steps is None or lead.access == DIRECT:
         return 1
     wanted = -(-(max(steps) - min(steps) + 1) // lead.chunk_rows)
@@ -359,7 +362,7 @@ def looked_up_chunks(layout: SampleLayout) -> Ints | None:
         sizes = [max(1, part.chunk_nbytes) for part in parts]
         chunk_rows *= np.array([max(1, BLOCK_NBYTES // n, min(4, 4 * WHOLE_NBYTES // n)) for n in sizes])
     starts = (*(part.row_start for part in parts), parts[-1].row_start + parts[-1].rows)
-    if any(one.object_edges is not None for one in parts):
+    if any(isinstance(one.objects, RowsOfObjects) for one in parts):
         part = np.searchsorted(starts[:-1], rows, side="right") - 1  # an empty object may begin where the last ends
         return _blocks_of_objects(parts, part, rows - np.array(starts)[part])
     return block_numbers(starts, chunk_rows, rows)

@@ -53,7 +53,8 @@ from h5stream.storage.file.external import Guard, needed_elsewhere
 from h5stream.storage.file.h5py_reader import chunk_box, fill_element, read_raw_box
 from h5stream.storage.file.stored import Files, OpenFile, open_hdf5, stored_elements
 from h5stream.storage.layout.index import build_index
-from h5stream.storage.layout.layout import DatasetPart, FieldLayout, SampleLayout, Target
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout
+from h5stream.storage.layout.parts import DatasetPart, Target
 from h5stream.storage.layout.request import sample_shape
 from h5stream.storage.open.field_reader import read_fields
 from h5stream.storage.source.handles import DAMAGE, open_file

@@ -19,7 +19,6 @@ KEPT = {
     "advice/tune.py": {"left"},
     "storage/file/catalogue.py": {"asked"},
     "storage/headers/headers.py": {"said"},
-    "storage/layout/layout.py": {"asked"},
 }
 """Names that files and output hold, by module."""
 

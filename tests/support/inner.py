@@ -18,7 +18,7 @@ from h5stream.loader import loader, route
 from h5stream.staging import copying
 from h5stream.storage.decode import filters
 from h5stream.storage.decode.pipeline import Pipeline
-from h5stream.storage.layout.layout import DIRECT
+from h5stream.storage.layout.access import DIRECT
 from h5stream.storage.source.one_file import FileBytes
 
 # --- what is looked at ----------------------------------------------------------------------------------------

@@ -31,10 +31,11 @@ from h5stream.engine.plan.tasks import (
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.errors import CorruptChunkError, OptionError
 from h5stream.samples.space import Accept, Space, number_outside
-from h5stream.storage.decode.columns import ColumnPiece
 from h5stream.storage.decode.small_floats import held_as
-from h5stream.storage.layout.index import MISSING, ChunkIndex
-from h5stream.storage.layout.layout import DIRECT, VIA_H5PY, DatasetPart, Entry, FieldLayout, SampleLayout, numbers_of
+from h5stream.storage.layout.access import DIRECT, VIA_H5PY
+from h5stream.storage.layout.index import MISSING, ChunkIndex, ColumnPiece
+from h5stream.storage.layout.layout import Entry, FieldLayout, SampleLayout, numbers_of
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.structure import sample_of
 
 
@@ -91,7 +92,7 @@ class BoxesOfParts:
         self._follow = np.array([(np.diff(along.offsets) == 1).all() for along in first.along], dtype=np.int64)
         least = np.array([min(along.offsets, default=0) for along in first.along], dtype=np.int64)
         self._reach = least, np.array([max(along.offsets, default=0) for along in first.along], dtype=np.int64)
-        own = fields[first.targets[0].field].pad
+        own = fields[first.targets[0].field].take.pad
         pad = pad if own is None else own
         self._mode, self._outside = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN), number_outside(pad)
         self._shapes = np.array([part.shape for part in parts], dtype=np.int64)

@@ -77,7 +77,7 @@ def _padding_row(layout: SampleLayout, number: int) -> NDArray[np.uint8]:
     value = number_outside(layout.pad_of(field))
     if value is None:
         return np.zeros(0, dtype=np.uint8)
-    count = math.prod(field.row_shape) // len(field.steps or (0,))
+    count = math.prod(field.row_shape) // field.places
     if field.kind != "array":
         return np.zeros(count * field.dtype.itemsize, dtype=np.uint8)
     return np.full(count, held_as(value, field.dtype)).view(np.uint8)

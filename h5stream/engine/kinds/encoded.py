@@ -23,7 +23,8 @@ from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.decode.filters import DecodeError
 from h5stream.storage.decode.images import Images, OtherShapeError, decode_image
-from h5stream.storage.layout.layout import DatasetPart, FieldLayout
+from h5stream.storage.layout.layout import FieldLayout
+from h5stream.storage.layout.parts import DatasetPart
 
 DECODED_NBYTES = 2 * 1024 * 1024
 """Bytes of images that a task decodes, about: some milliseconds, so that no thread waits for another's last one."""
@@ -38,7 +39,7 @@ class EncodedRows:
     def __init__(self, part: DatasetPart, layout: FieldLayout, images: Images, rows: BytesOfRows) -> None:
         self._part, self._layout, self._images, self._rows = part, layout, images, rows
         self._image_nbytes = max(1, int(images.mean_nbytes))
-        self._shape = layout.row_shape if layout.steps is None else layout.row_shape[1:]
+        self._shape = layout.row_shape if layout.take.steps is None else layout.row_shape[1:]
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many decoded bytes, of whole chunks if decoded."""
@@ -92,7 +93,7 @@ class EncodedRows:
         """Say which image cannot be had, and why."""
         identity = tools.sources[self._part.file].identity
         number = row - self._part.row_start
-        path = self._part.objects[number] if self._part.objects else self._part.path
+        path = self._part.path_of(number)
         named = f"{identity.path!r}, dataset {path!r}: the image of row {number:,}"
         named += f" (row {row:,} of all files)" if self._part.row_start else ""
         if isinstance(error, OtherShapeError):
@@ -126,6 +127,6 @@ def padded_bytes(part: DatasetPart, fields: int, way: Way, placement: Placement,
     for task in way(replace(placement, batch=np.zeros_like(within), within=within), max(1, memory.nbytes)):
         task.land(destination, tools)
     rows = placement.rows.astype(np.int64) - part.row_start
-    used = np.full(count, nbytes) if part.lengths is None else part.lengths[rows]
+    used = np.full(count, nbytes) if (lengths := part.targets[0].lengths) is None else lengths[rows]
     for k, most in enumerate(used.tolist()):
         yield memory[k * nbytes : k * nbytes + most]

@@ -37,7 +37,8 @@ from h5stream.errors import CorruptChunkError
 from h5stream.order.places import is_ascending
 from h5stream.storage.decode.columns import columns_of
 from h5stream.storage.layout.heap import HeapValues
-from h5stream.storage.layout.layout import DatasetPart, FieldLayout
+from h5stream.storage.layout.layout import FieldLayout
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
 
 
@@ -211,7 +212,7 @@ class HeapRows:
         """Ask h5py for a row."""
         tools.sources[self._part.file].identity.check_unchanged()
         since = clock()
-        if self._part.objects:
+        if self._part.objects is not None:
             value: bytes | np.ndarray = tools.h5py.bytes_of(self._part, row)
         else:
             value = self._part.targets[0].taken(tools.h5py.rows(self._part, row, 1))[0]

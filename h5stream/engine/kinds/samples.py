@@ -17,8 +17,9 @@ from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Placement, Task
 from h5stream.order.draws import fractions_of
 from h5stream.order.permutation import CROPS
 from h5stream.order.places import Places, narrowed, place_dtype
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.space import Space, Steps, neighbours, number_outside
-from h5stream.storage.layout.layout import Lookup, SampleLayout
+from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.source.identity import ByteSource
 
 

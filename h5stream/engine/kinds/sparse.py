@@ -18,9 +18,12 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.kinds.ragged import Share, is_widened, refuse_column
 from h5stream.engine.plan.tasks import Destination, Native, Placement, Task, Tools
 from h5stream.engine.plan.unfiltered import EXTENT_NBYTES, RowTable, read_until_sound
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.ragged import DENSE, Ragged
 from h5stream.storage.decode.small_floats import name_of
-from h5stream.storage.layout.layout import DIRECT, DatasetPart, Lookup, SampleLayout
+from h5stream.storage.layout.access import DIRECT
+from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.identity import ByteSource
 
 Ways = tuple[RowTable, ...]
@@ -150,7 +153,7 @@ def _ways(values: DatasetPart, columns: DatasetPart, sources: Sequence[ByteSourc
     are_alike = (values.file, values.row_start) == (columns.file, columns.row_start)
     if not are_alike or not sources[values.file].has_descriptor:
         return ()
-    if any(part.access != DIRECT or part.heap is not None or not part.rows for part in (values, columns)):
+    if any(part.access != DIRECT or not part.rows for part in (values, columns)):
         return ()
     ways = RowTable.of(values), RowTable.of(columns)
     are_whole = all(way.whole_rows and not len(way.numbers) and len(way.offsets) for way in ways)

@@ -47,7 +47,7 @@ def objects_of(values: list[Any], f: FieldLayout, change: Change | None = None) 
         empty: list[object] = np.empty((len(values) // f.places, *f.row_shape), dtype=object).tolist()
         return empty
     converted = [object_value(value) for value in values]
-    if f.steps is not None:
+    if f.take.steps is not None:
         return [converted[first : first + f.places] for first in range(0, len(converted), f.places)]
     return converted if change is None else [change.on_host(value) for value in converted]
 

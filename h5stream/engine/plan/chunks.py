@@ -28,9 +28,9 @@ from h5stream.engine.plan.tasks import (
     Tools,
 )
 from h5stream.engine.slots import address_of
-from h5stream.storage.decode.columns import ColumnPiece
-from h5stream.storage.layout.index import MISSING
-from h5stream.storage.layout.layout import DIRECT, DatasetPart
+from h5stream.storage.layout.access import DIRECT
+from h5stream.storage.layout.index import MISSING, ColumnPiece
+from h5stream.storage.layout.parts import DatasetPart
 
 FUSED_NBYTES = (2, 4, 8)
 """Bytes of the elements whose shuffle is undone while their rows are copied."""
@@ -52,7 +52,7 @@ class ChunkFields:
         pieces = part.pieces if pieces is None else pieces
         # For each filter mask that is undone in C what does so; their addresses are used as long as this lives.
         self._pipelines: dict[int, kernels.Pipeline] = {}
-        index, moved = part.chunk_index, part.moved
+        index, moved = part.chunk_index, part.targets[0].moved
         self.has_masks = bool(index.filter_mask.any())  # whether any chunk was left out by some filter
         masks = np.unique(index.filter_mask)[:MOST_MASKS].tolist() if self.has_masks else [0]
         for mask in masks if part.access != DIRECT else ():

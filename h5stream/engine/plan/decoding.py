@@ -21,7 +21,8 @@ from h5stream.engine.plan.tasks import TASK_NBYTES, Bytes, Destination, Ints, Pl
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.decode.filters import DecodeError, NotAskedError
 from h5stream.storage.file.h5py_reader import chunk_box
-from h5stream.storage.layout.layout import DatasetPart, FieldLayout
+from h5stream.storage.layout.layout import FieldLayout
+from h5stream.storage.layout.parts import DatasetPart
 
 
 def decoded(part: DatasetPart, number: int, entry: int, stored: Bytes, tools: Tools) -> tuple[Bytes, int]:
@@ -44,7 +45,7 @@ def decoded(part: DatasetPart, number: int, entry: int, stored: Bytes, tools: To
 
 def _nbytes_inside(part: DatasetPart, number: int) -> int:
     """Return the bytes that a chunk has of the dataset's elements."""
-    if part.objects:
+    if part.objects is not None:
         part, number = part.in_object(number)
     index = part.chunk_index
     count = chunk_box(index.shape, index.chunk_shape, index.coordinates(number))
@@ -60,7 +61,7 @@ def _of_h5py(part: DatasetPart, number: int, entry: int, error: DecodeError, too
         with contextlib.suppress(CorruptChunkError):
             return tools.h5py.chunk(part, number)
     nbytes = int(index.nbytes[entry])
-    if part.objects:
+    if part.objects is not None:
         part, number = part.in_object(number)
         index = part.chunk_index
     chunk = index.coordinates(number)
@@ -114,7 +115,7 @@ def plan_through_h5py(
                     destination.put(target.field, wanted, (values[row - first] for row in wanted.rows.tolist()))
                     continue
                 dense = np.ascontiguousarray(values, dtype=layout.dtype).reshape(-1).view(np.uint8)
-                dense = renumbered(dense, layout.dtype, part.moved)
+                dense = renumbered(dense, layout.dtype, target.moved)
                 inside = replace(wanted, rows=wanted.rows - first)
                 destination.scatter_whole(target.field, inside, dense, layout.placed_nbytes)
             tools.tally.scattered(since)

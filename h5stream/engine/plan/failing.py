@@ -16,7 +16,7 @@ from h5stream.engine.kinds.ragged import RaggedRows, join_columns
 from h5stream.engine.plan.tasks import Task, Tools
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
-from h5stream.storage.layout.layout import DatasetPart
+from h5stream.storage.layout.parts import DatasetPart
 
 if TYPE_CHECKING:
     from h5stream.engine.batches import PlannedWindow, ReadyBatch

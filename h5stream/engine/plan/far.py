@@ -24,7 +24,7 @@ from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.slots import address_of
 from h5stream.storage.decode.pipeline import DecodeScratch
 from h5stream.storage.layout.index import MISSING
-from h5stream.storage.layout.layout import DatasetPart
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.identity import ByteSource
 from h5stream.storage.source.remote import READERS
 

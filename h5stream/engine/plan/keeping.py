@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine.plan.failing import chunk_by_chunk
 from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools
-from h5stream.storage.layout.layout import DatasetPart
+from h5stream.storage.layout.parts import DatasetPart
 
 
 class Keeping:

@@ -24,7 +24,9 @@ from h5stream.engine.plan.tasks import NONE, Bringing, Destination, Native, Plac
 from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
 from h5stream.order.places import Places, is_ascending, pieces
 from h5stream.storage.decode.small_floats import shown
-from h5stream.storage.layout.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.layout.access import DECODED, DIRECT, VIA_H5PY
+from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.remote import GAP_NBYTES
 
 LEAST_TASK_NBYTES = 2 * 1024 * 1024
@@ -39,7 +41,7 @@ random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."
 
 def is_decoded(part: DatasetPart) -> bool:
     """Return whether rows of a part have to be decoded."""
-    return part.access in (DECODED, VIA_H5PY) and part.heap is None and part.chunk_rows > 0 and part.rows > 0
+    return part.access in (DECODED, VIA_H5PY) and part.chunk_rows > 0 and part.rows > 0
 
 
 def is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
@@ -47,7 +49,7 @@ def is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
 
     Those of a large chunk come without the rows beside them, and all of it may be much more than is wanted.
     """
-    if part.access != DIRECT or part.heap is not None or not (part.chunk_rows > 0 and part.rows > 0):
+    if part.access != DIRECT or not (part.chunk_rows > 0 and part.rows > 0):
         return False
     return layout.is_far and (part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES)
 
@@ -210,7 +212,7 @@ _SHARED: Living[Kept] = Living()
 def _named(layout: SampleLayout) -> Hashable:
     """Return a key for datasets and fields, equal if their rows are equal; None for objects."""
     parts = [part for every in layout.datasets for part in every]
-    if any(len(part.objects) or part.object_edges is not None for part in parts):
+    if any(part.objects is not None for part in parts):
         return None
     dtypes = [shown(field.dtype) for field in layout.fields]
     return layout.files, tuple(

@@ -17,7 +17,8 @@ from h5stream.engine.plan.tasks import GOING_ON, NONE, OwnScratch, Placement, de
 from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.slots import address_of
 from h5stream.storage.decode.pipeline import DecodeScratch
-from h5stream.storage.layout.layout import DatasetPart, SampleLayout
+from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.identity import ByteSource, SourceIdentity
 
 

@@ -26,7 +26,8 @@ from h5stream.order.places import Places, is_ascending, less, narrowed, new_arra
 from h5stream.order.window import Window
 from h5stream.storage.decode.pipeline import DecodeScratch
 from h5stream.storage.file.h5py_reader import H5pyReader
-from h5stream.storage.layout.layout import DatasetPart, FieldLayout
+from h5stream.storage.layout.layout import FieldLayout
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.identity import ByteSource, Descriptor
 from h5stream.storage.source.local import FilesBytes
 

@@ -25,7 +25,7 @@ from h5stream.engine.plan.failing import chunk_by_chunk
 from h5stream.engine.plan.tasks import NONE, Destination, Ints, Native, Placement, Task, Tools, descriptor_of
 from h5stream.engine.slots import address_of
 from h5stream.errors import SourceError
-from h5stream.storage.layout.layout import DatasetPart, Target
+from h5stream.storage.layout.parts import DatasetPart, Target
 from h5stream.storage.source.identity import ByteSource
 from h5stream.storage.source.one_file import LOCAL_GAP_NBYTES
 

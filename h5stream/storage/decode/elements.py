@@ -150,7 +150,7 @@ def has_imaginary_first(dtype: np.dtype) -> bool:
     return dtype.names == ("i", "r") and dtype["i"] == dtype["r"] and dtype["i"].kind == "f"
 
 
-def as_complex(values: Any) -> Any:
+def as_complex(values: np.ndarray) -> np.ndarray:
     """Convert parts of complex numbers to complex numbers; return other values unchanged. See `dtype_of`."""
     if values.dtype.names is None or not has_imaginary_first(values.dtype):
         return values
@@ -287,7 +287,7 @@ def as_torch_bits(dtype: np.dtype, torch_dtype: object) -> np.dtype:
     return np.dtype({"names": dtype.names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
 
 
-def value_as_torch_bits(value: Any, torch_dtype: object) -> Any:
+def value_as_torch_bits(value: object, torch_dtype: object) -> object:
     """Return a value or an array with opaque bytes as the bits of `torch_dtype`."""
     if torch_dtype is None or not isinstance(value, (np.ndarray, np.void)):
         return value
@@ -615,7 +615,7 @@ def holds_reference(stored: h5py.h5t.TypeID) -> bool:
     return any(one.get_class() == h5py.h5t.REFERENCE for one in _types_in(stored))
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: Any) -> bool:
     """Return whether two values are equal, nested variable-length values included."""
     if isinstance(a, h5py.Empty):
         return bool(a == b)
@@ -630,7 +630,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def compound_of(value: Any) -> np.dtype | None:
+def compound_of(value: object) -> np.dtype | None:
     """Return the dtype of a compound, or of an array of compounds; None for anything else."""
     dtype = plain_dtype(value.dtype) if isinstance(value, (np.ndarray, np.void)) else None
     return None if dtype is None or dtype.fields is None else dtype
@@ -643,14 +643,14 @@ def member_type(dtype: np.dtype, member: Sequence[str]) -> np.dtype:
     return dtype
 
 
-def member_of(value: Any, member: Sequence[str]) -> Any:
+def member_of(value: Any, member: Sequence[str]) -> object:
     """Return a member of compounds, by its path."""
     for step in member:
         value = value[step]
     return value
 
 
-def sample_value(value: Any) -> Any:
+def sample_value(value: object) -> object:
     """Return a value of a file, a group or an object as samples hold it: an array of numbers, or Python objects."""
     if isinstance(value, (str, bytes)):  # NumPy would take zeros from its end
         return bytes(value) if isinstance(value, bytes) else str(value)

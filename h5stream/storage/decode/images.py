@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import imagecodecs
 import numpy as np
@@ -26,7 +26,10 @@ MOST_NBYTES = 1 << 30
 LOOKED_AT = 32
 """Images, spread over the data, that are decoded on opening to check that their sizes are equal."""
 
-_DECODERS: dict[str, Callable[..., NDArray[Any]]] = {
+Pixels = NDArray[np.unsignedinteger]
+"""A decoded image."""
+
+_DECODERS: dict[str, Callable[..., Pixels]] = {
     "jpeg": imagecodecs.jpeg8_decode,
     "png": imagecodecs.png_decode,
     "webp": imagecodecs.webp_decode,
@@ -52,7 +55,7 @@ class OtherShapeError(Exception):
     """An image has another size than the first ones."""
 
 
-def decode_image(data: Bytes, wanted: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+def decode_image(data: Bytes, wanted: str, out: Pixels | None = None) -> Pixels:
     """Decode an image, into `out` if given, which must fit."""
     head = bytes(data[:16])
     actual, kind = format_of(head), wanted.removesuffix(COLOURS)
@@ -71,7 +74,7 @@ def decode_image(data: Bytes, wanted: str, out: NDArray[Any] | None = None) -> N
             raise DecodeError(f"it claims {height:,} x {width:,} pixels, more than are decoded")
     depth, in_colours = palette_bits(data), wanted.endswith(COLOURS)
     try:
-        image: NDArray[Any] = _DECODERS[actual](_plain_png(data, in_colours=in_colours) if depth else data, out=out)
+        image: Pixels = _DECODERS[actual](_plain_png(data, in_colours=in_colours) if depth else data, out=out)
         if depth in _EXPANDED and not in_colours:
             np.floor_divide(image, _EXPANDED[depth], out=image)
     except ValueError:

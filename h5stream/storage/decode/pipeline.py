@@ -29,13 +29,13 @@ from h5stream.storage.decode.filters import (
     TAKES_MORE,
     UNDO,
     DecodeError,
+    Decoder,
     Filter,
     decoding_error,
     element_nbytes_of,
     function_of,
     most_nbytes,
 )
-from h5stream.storage.decode.libraries import Decoder
 from h5stream.storage.decode.plugins import Bytes
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 
 class _Bits(NamedTuple):
@@ -149,17 +149,17 @@ def _edges(name: str) -> NDArray[np.float64]:
     return edges
 
 
-def held_as(numbers: Any, dtype: np.dtype) -> NDArray[Any]:
+def held_as(numbers: ArrayLike, dtype: np.dtype) -> np.ndarray:
     """Convert numbers to a dtype; to the bits of the nearest values if it is that of a small float."""
-    array: NDArray[Any] = np.asarray(numbers)
+    array = np.asarray(numbers)
     if not (name := name_of(dtype)):
         return array.astype(dtype)
-    numbers, edges = array.astype(np.float64), _edges(name)
+    floats, edges = array.astype(np.float64), _edges(name)
     half, has_zeros = 1 << 8 * dtype.itemsize - 1, FLOATS[name].specials != "fnuz"  # of both signs
-    size, is_nan = np.abs(numbers), np.isnan(numbers)
+    size, is_nan = np.abs(floats), np.isnan(floats)
     bits = np.searchsorted(edges, size)
     bits += (bits % 2 == 1) & (size == edges[np.minimum(bits, len(edges) - 1)])  # halfway, the even one is taken
     bits = np.where(is_nan, half - has_zeros, bits)
-    is_negative = np.signbit(numbers) & ~is_nan & (has_zeros | ((bits > 0) & (bits < half)))
-    encoded: NDArray[Any] = np.asarray(bits + half * is_negative).astype(dtype)
+    is_negative = np.signbit(floats) & ~is_nan & (has_zeros | ((bits > 0) & (bits < half)))
+    encoded: np.ndarray = np.asarray(bits + half * is_negative).astype(dtype)
     return encoded

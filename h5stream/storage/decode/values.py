@@ -11,7 +11,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.storage.decode.elements import (
     has_small_floats,
@@ -71,7 +70,7 @@ def _values_of(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int, 
     return _read(dataset.id, count, dtype, functools.partial(dataset.id.read, memory, space), space)
 
 
-def attribute_of(attributes: h5py.AttributeManager, name: str) -> Any:
+def attribute_of(attributes: h5py.AttributeManager, name: str) -> object:
     """Read an attribute as h5py does, small floats as bits."""
     opened = attributes.get_id(name)
     stored = opened.get_type()
@@ -84,9 +83,9 @@ def _read(
     opened: h5py.h5d.DatasetID | h5py.h5a.AttrID,
     shape: tuple[int, ...],
     dtype: np.dtype,
-    read: Callable[[NDArray[Any], h5py.h5t.TypeID], None],
+    read: Callable[[np.ndarray, h5py.h5t.TypeID], None],
     space: h5py.h5s.SpaceID | None = None,
-) -> NDArray[Any]:
+) -> np.ndarray:
     """Read elements of a dataset or an attribute; small floats of variable length, which h5py converts, as bits.
 
     `read` is h5py's function that reads elements into an array, with their type in memory.
@@ -114,7 +113,7 @@ def _without_sequences(dtype: np.dtype) -> np.dtype | None:
     return np.dtype(members) if members else None
 
 
-def _copy_members(source: NDArray[Any], target: NDArray[Any]) -> None:
+def _copy_members(source: np.ndarray, target: np.ndarray) -> None:
     """Copy the members of one array to another that has more of them."""
     for name in source.dtype.names or ():
         if source.dtype[name].names is None:
@@ -123,7 +122,7 @@ def _copy_members(source: NDArray[Any], target: NDArray[Any]) -> None:
             _copy_members(source[name], target[name])
 
 
-def _copy_sequences(raw: NDArray[Any], stored: h5py.h5t.TypeID, values: NDArray[Any]) -> None:
+def _copy_sequences(raw: np.ndarray, stored: h5py.h5t.TypeID, values: np.ndarray) -> None:
     """Copy the variable-length values of small floats from raw elements, as libhdf5 has them in memory."""
     if values.dtype.names is None:
         values[...] = sequences_in(raw, values.dtype).reshape(values.shape)
@@ -137,7 +136,7 @@ def _copy_sequences(raw: NDArray[Any], stored: h5py.h5t.TypeID, values: NDArray[
             _copy_sequences(part, inner, values[name])
 
 
-def fill_value_of(dataset: h5py.Dataset) -> Any:
+def fill_value_of(dataset: h5py.Dataset) -> object:
     """Return the fill value of a dataset as h5py does, small floats as bits."""
     stored = dataset.id.get_type()
     if not is_readable(stored) or not has_small_floats(dtype := type_of(stored)):
@@ -147,7 +146,7 @@ def fill_value_of(dataset: h5py.Dataset) -> Any:
     return value
 
 
-def _empty(shape: tuple[int, ...], dtype: np.dtype) -> NDArray[Any]:
+def _empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return an empty array to read elements into; the axes of array elements become its last axes."""
     return np.empty((*shape, *dtype.shape), dtype.base)
 

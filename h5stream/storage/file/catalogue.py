@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.base.names import Names, is_address
 from h5stream.storage.decode.small_floats import name_of
@@ -37,8 +36,6 @@ _VERSION = 8
 
 In 8 a name in the file takes precedence over a pattern."""
 _HEADER = "header.json"
-_ENTRY_TYPES: dict[str, Any] = {"of": str, "fields": str, "objects": int, "asked": int, "made": float}
-"""Values of the header that are shown to users, with their types."""
 _SETTLED_NS = 2_000_000_000
 """A file that changed more recently may change again within one tick of its file system's clock."""
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError)
@@ -64,16 +61,16 @@ class Catalogue:
     def __init__(
         self, identity: SourceIdentity | None = None, of: str = "", fields: str = "", missing: str = ""
     ) -> None:
-        self.arrays: dict[str, NDArray[Any]] = {}  # of one axis each
+        self.arrays: dict[str, np.ndarray] = {}  # of one axis each
         self.is_kept = False  # whether they were loaded from the folder
         self._path: Path | None = None
-        self._about: dict[str, Any] = {}
+        self._about: dict[str, object] = {}
         self._changed_ns = 0
         folder = catalogue_folder()
         if folder is None or identity is None or not identity.is_watched:
             return
         self._about = {"version": _VERSION, "of": of, "fields": fields, "missing": missing, **_about(identity)}
-        self._changed_ns = self._about.get("mtime_ns", 0)
+        self._changed_ns = getattr(identity.at(0)[0], "mtime_ns", 0)
         if isinstance(identity, FilesIdentity):
             self._about["files"], self._changed_ns = identity.digest, int(identity.mtimes.max())
         far = identity.far.values() if isinstance(identity, FilesIdentity) else [identity]
@@ -180,9 +177,19 @@ def kept_of(path: str) -> list[CatalogueEntry]:
         with contextlib.suppress(*_DAMAGE):
             with zipfile.ZipFile(one) as archive:
                 about = json.loads(archive.read(_HEADER))
-            values = {key: kind(about[key]) for key, kind in _ENTRY_TYPES.items()}
             is_current = about["version"] == _VERSION and {key: about.get(key) for key in now} == now
-            entries.append(CatalogueEntry(path=str(one), nbytes=one.stat().st_size, is_current=is_current, **values))
+            entries.append(
+                CatalogueEntry(
+                    path=str(one),
+                    of=str(about["of"]),
+                    fields=str(about["fields"]),
+                    objects=int(about["objects"]),
+                    asked=int(about["asked"]),
+                    nbytes=one.stat().st_size,
+                    made=float(about["made"]),
+                    is_current=is_current,
+                )
+            )
     return entries
 
 
@@ -201,9 +208,9 @@ def _archives_of(path: str) -> list[Path]:
     return [] if folder is None else sorted(folder.glob(f"{_digest(real_path(path))}-*.zip"))
 
 
-def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, object]]:
     """Read an archive, without allocating more than its size."""
-    arrays, size = dict[str, NDArray[Any]](), path.stat().st_size
+    arrays, size = dict[str, np.ndarray](), path.stat().st_size
     with zipfile.ZipFile(path) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size > size for entry in archive.infolist()):
             raise zipfile.BadZipFile(path)
@@ -228,7 +235,7 @@ def real_path(path: str) -> str:
     return path if is_address(path) else os.path.realpath(path)
 
 
-def _about(identity: SourceIdentity) -> dict[str, Any]:
+def _about(identity: SourceIdentity) -> dict[str, object]:
     """Return the facts that identify the version of a file, or of the first of several."""
     first = identity.at(0)[0]
     return {name: getattr(first, name) for name in ("size", "mtime_ns", "inode", "etag") if hasattr(first, name)}

@@ -200,9 +200,9 @@ def _group_options(group: h5py.Group) -> str:
     return f"; samples=Rows(of={pattern!r}) takes the rows of groups that are alike" * bool(pattern)
 
 
-def _datasets_in(group: h5py.Group, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
+def _datasets_in(group: h5py.Group, path: str, guard: Guard) -> tuple[dict[str, h5py.Dataset], list[ExternalDataError]]:
     """Return the datasets of a group by name, in its order, and the errors of links that were refused."""
-    names, datasets, seen = list(group), dict[Any, Any](), set[Any]()
+    names, datasets, seen = list(group), dict[str, h5py.Dataset](), set[object]()
     hard, refused = {name for name in names if is_hard_link(group, name)}, list[ExternalDataError]()
     for name in sorted((name for name in names if name in hard or isinstance(name, str)), key=lambda n: n not in hard):
         try:
@@ -313,12 +313,12 @@ def find_dataset(file: h5py.File, name: str, path: str, guard: Guard) -> FieldSo
             lacking = lacking or reading
     if lacking is None:
         raise _not_found(file, name, path)
-    current: Any = _type_of(file[lacking.path], name, path)
+    current = _type_of(file[lacking.path], name, path)
     for part in lacking.rest:
         names = current.names or ()
         if part not in names:
             break
-        current = current.fields[part][0]
+        current = current[part]
     hint = did_you_mean(name, _with_members(datasets_of(file)))
     what = f"Its members are: {', '.join(names)}." if names else f"It is not a compound but {current}."
     raise refusal(path, name, f": field {name!r} has no member {part!r}.{hint} {what}", FieldNotFoundError)
@@ -476,7 +476,7 @@ def once_of(file: h5py.File, name: str, path: str, guard: Guard) -> Any:
     return values
 
 
-def _attribute_of(file: h5py.File, name: str, meaning: Reading | None, path: str) -> Any:
+def _attribute_of(file: h5py.File, name: str, meaning: Reading | None, path: str) -> object:
     """Read an attribute; raise if there is none with the name."""
     if meaning is not None:
         owner, attribute = file[meaning.path or "/"], meaning.rest[0]

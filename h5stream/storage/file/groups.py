@@ -11,7 +11,7 @@ import logging
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import h5py
 import numpy as np
@@ -220,7 +220,7 @@ def _unescaped(names: Names, raw: RawFile, path: str) -> Names:
     return names
 
 
-def _checked_name(name: Any, option: str) -> str:
+def _checked_name(name: object, option: str) -> str:
     """Return a name as a relative path; "/" and "." are the group itself."""
     text = as_text(name)
     if not isinstance(text, str) or not text:

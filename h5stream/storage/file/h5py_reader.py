@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5
@@ -27,8 +27,10 @@ from h5stream.storage.decode.filters import DecodeError, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
 from h5stream.storage.decode.pipeline import DecodeScratch
 from h5stream.storage.decode.values import in_stored_byte_order, safe_to_read, values_of
+from h5stream.storage.layout.access import DIRECT
 from h5stream.storage.layout.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
-from h5stream.storage.layout.layout import DIRECT, DatasetPart, SampleLayout
+from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.handles import open_file, watch
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import FilesIdentity, bytes_at
@@ -90,7 +92,7 @@ class H5pyReader:
                 self._datasets[key] = self._files[part.file][part.path]
             return self._datasets[key]
 
-    def rows(self, part: DatasetPart, first: int, count: int) -> NDArray[Any]:
+    def rows(self, part: DatasetPart, first: int, count: int) -> np.ndarray:
         """Read `count` rows from row `first` of a dataset part, converted to its dtype, with columns selected."""
         return columns_of(self.box(part, (first,), (count,)), part.columns, len(part.shape) - 1)
 
@@ -102,20 +104,20 @@ class H5pyReader:
                 raise ValueError(f"it claims {dataset.nbytes:,} bytes")
             return np.frombuffer(dataset[()].tobytes(), dtype=np.uint8)
 
-        return self._read(replace(part, path=part.objects[row]), (0,), read)
+        return self._read(replace(part, path=part.path_of(row)), (0,), read)
 
-    def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[Any]:
+    def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> np.ndarray:
         """Read a box of a dataset part, converted to its dtype."""
 
-        def read(dataset: h5py.Dataset) -> NDArray[Any]:
-            return cast(NDArray[Any], in_stored_byte_order(values_of(dataset, start, count)))
+        def read(dataset: h5py.Dataset) -> np.ndarray:
+            return cast(np.ndarray, in_stored_byte_order(values_of(dataset, start, count)))
 
         return self._read(part, start, read)
 
     def chunk(self, part: DatasetPart, number: int) -> NDArray[np.uint8]:
         """Read one chunk as its raw stored elements, padded with zeros beyond the data."""
         index, files = part.chunk_index, self._layout.files[part.file]
-        if part.objects:
+        if part.objects is not None:
             own, inner = part.in_object(number)
             if not isinstance(files, FilesIdentity):
                 return self.chunk(own, inner)

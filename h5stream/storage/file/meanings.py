@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import MeaningWarning, OptionError
 from h5stream.samples.columns import SampleColumn
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.packing import FILL, MEANINGS, NETCDF, PACKED, Number, Packing, all_missing, as_stored, packing
 from h5stream.samples.table import ROW
 from h5stream.storage.decode.elements import dtype_of, has_small_sequences, type_if_any
@@ -21,17 +22,10 @@ from h5stream.storage.decode.small_floats import held_as, name_of, shown, widene
 from h5stream.storage.decode.values import attribute_of, fill_value_of
 from h5stream.storage.file.discovery import Node, object_at
 from h5stream.storage.file.stored import open_hdf5
+from h5stream.storage.layout.access import ObjectsAsRows, RowsOfObjects
 from h5stream.storage.layout.fields import Field
-from h5stream.storage.layout.layout import (
-    DatasetPart,
-    FieldLayout,
-    Lookup,
-    Meaning,
-    SampleLayout,
-    Target,
-    leaves_of,
-    numbers_of,
-)
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout, leaves_of, numbers_of
+from h5stream.storage.layout.parts import DatasetPart, Meaning, Target
 from h5stream.storage.source.handles import DAMAGE
 from h5stream.storage.source.local import FilesIdentity
 
@@ -242,7 +236,7 @@ class _DatasetOpener:
             if part is not self._part:
                 self._part, self._numbers = part, _file_of_each(part, identity)
             within = identity.paths[int(self._numbers[k])]
-        elif len(part.objects):
+        elif part.objects is not None:
             path = part.path_of(k)
         if within != self._path:
             self._opened.close()
@@ -252,15 +246,16 @@ class _DatasetOpener:
 
 def _file_of_each(part: DatasetPart, identity: FilesIdentity) -> NDArray[np.int64]:
     """Return the number of each object's file, by the addresses of its bytes."""
-    numbers = np.full(len(part.objects), -1, dtype=np.int64)
+    objects = part.objects
+    numbers = np.full(0 if objects is None else len(objects.paths), -1, dtype=np.int64)
     if part.index is not None and len(part.index.numbers):
         owner = part.index.numbers // part.index.columns
-        if part.object_edges is not None:
-            owner = np.searchsorted(part.object_edges, owner * part.chunk_rows, side="right") - 1
+        if isinstance(objects, RowsOfObjects):
+            owner = np.searchsorted(objects.edges, owner * part.chunk_rows, side="right") - 1
         numbers[owner] = np.searchsorted(identity.starts, part.index.offset, side="right") - 1
     lacking, in_turn = numbers < 0, np.arange(len(numbers))
-    if part.object_rows is not None:
-        numbers[lacking & (part.object_rows == 0)] = 0  # it has no data to read
+    if isinstance(objects, RowsOfObjects):
+        numbers[lacking & (objects.rows == 0)] = 0  # it has no data to read
         lacking = numbers < 0
     if lacking.any():
         if len(numbers) < len(identity.paths) or (numbers[~lacking] != in_turn[~lacking]).any():
@@ -283,7 +278,7 @@ def _part_packings(
 ) -> NDArray[np.object_]:
     """Return the packings of a part: one for all, or one for each of its objects."""
     follows, plain = any(isinstance(one, str) for one in missing), _packing(missing, field.dtype, {})
-    packings = np.full(max(1, len(part.objects)), None if follows else plain, dtype=object)
+    packings = np.full(1 if part.objects is None else len(part.objects.paths), None if follows else plain, dtype=object)
     lacking = np.zeros(len(packings), dtype=bool)
     for k in range(len(packings)) if follows else _unwritten(part).tolist() if may_lack else ():
         dataset, path = files.dataset(part, k)
@@ -298,9 +293,9 @@ def _part_packings(
 
 def _unwritten(part: DatasetPart) -> NDArray[np.int64]:
     """Return the indices of objects without stored data, if each object is a row."""
-    if part.index is None or not len(part.objects) or part.object_edges is not None:
+    if part.index is None or not isinstance(part.objects, ObjectsAsRows):
         return np.zeros(0, dtype=np.int64)
-    return np.setdiff1d(np.arange(len(part.objects)), part.index.numbers // part.index.columns)
+    return np.setdiff1d(np.arange(len(part.objects.paths)), part.index.numbers // part.index.columns)
 
 
 def _with_field_packings(
@@ -317,7 +312,7 @@ def _with_field_packings(
         fields[number] = replace(field, packings=packings)
         return replace(layout, fields=tuple(fields))
     numbers = [np.array([index_of[one] for one in part.tolist()], dtype=np.int32) for part in of]
-    is_of_parts = all(len(part) == 1 for part in numbers) and not field.at
+    is_of_parts = all(len(part) == 1 for part in numbers) and not field.take.at
     if dataset is None or (is_of_parts and dataset < len(layout.aligned)):
         column = SampleColumn(np.concatenate(numbers), layout.file_starts, by_rows=True)
     else:
@@ -344,14 +339,15 @@ def _sample_packings(
     for part, packing_numbers in zip(layout.datasets[dataset], numbers, strict=True):
         begins = np.zeros(1, dtype=np.int64)
         if len(packing_numbers) > 1:
-            begins = np.arange(len(packing_numbers)) if part.object_edges is None else part.object_edges[:-1]
+            objects = part.objects
+            begins = objects.edges[:-1] if isinstance(objects, RowsOfObjects) else np.arange(len(packing_numbers))
         firsts.append(begins + part.row_start)
     starts, of = np.concatenate(firsts), np.concatenate(numbers)
     lookup = next((one for one in layout.lookups if one.dataset == dataset), None)
     if lookup is not None:
         return of[_packing_rows(lookup, field, starts)]
     every = np.arange(layout.samples)
-    rows = layout.anchors_of(every) if layout.space is None else layout.space.anchors_of(every, field.at or ROW)
+    rows = layout.anchors_of(every) if layout.space is None else layout.space.anchors_of(every, field.take.at or ROW)
     return of[np.searchsorted(starts, rows, side="right") - 1]
 
 

@@ -26,7 +26,7 @@ from h5stream.errors import (
 )
 from h5stream.samples.space import Along
 from h5stream.storage.decode import elements, filters
-from h5stream.storage.decode.columns import ColumnPiece, Columns, column_pieces
+from h5stream.storage.decode.columns import Columns
 from h5stream.storage.decode.elements import dtype_of
 from h5stream.storage.decode.filters import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.decode.pipeline import Pipeline, pipeline_of
@@ -35,25 +35,28 @@ from h5stream.storage.file.discovery import FieldSource, find_dataset, is_attrib
 from h5stream.storage.file.external import Guard, files_behind, without_soft_links
 from h5stream.storage.file.h5py_reader import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.headers.headers import superblock_of
+from h5stream.storage.layout.access import (
+    DECODED,
+    DIRECT,
+    IN_EXTERNAL_FILES,
+    IS_VIRTUAL,
+    VARIABLE_LENGTH,
+    Chunked,
+    Heap,
+    ThroughH5py,
+)
 from h5stream.storage.layout.heap import MOST_VALUES, base_of, values_of
 from h5stream.storage.layout.index import (
     COMPARED_NBYTES,
     INDEX_UNREADABLE,
     ChunkIndex,
+    ColumnPiece,
     build_index,
+    column_pieces,
     cut_extent,
     rows_together,
 )
-from h5stream.storage.layout.layout import (
-    DECODED,
-    DIRECT,
-    HEAP,
-    IN_EXTERNAL_FILES,
-    IS_VIRTUAL,
-    VIA_H5PY,
-    DatasetPart,
-    Target,
-)
+from h5stream.storage.layout.parts import DatasetPart, Target
 from h5stream.storage.source.handles import open_file
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import absolute, identities_of, identity_of
@@ -62,9 +65,6 @@ from h5stream.storage.source.remote import check_reads, failures
 
 WATCHED_FILES = 100
 """The most files behind a virtual dataset that are checked for changes, in 1 to 2 us each at every read."""
-
-VARIABLE_LENGTH = "variable length"
-"""A reason for reading through h5py, unless the values can be read from the heap."""
 
 
 @contextlib.contextmanager
@@ -218,8 +218,7 @@ def part_of(
         path=place.path,
         rows=dataset.shape[0],
         row_start=row_start,
-        access=VIA_H5PY,
-        reason=_h5py_reason(place, pipeline, targets, stored),
+        via=ThroughH5py(reason=_h5py_reason(place, pipeline, targets, stored)),
         chunk_rows=max(1, int(dataset.chunks[0]) if dataset.chunks else rows_together(row_nbytes, dataset.shape[0])),
         pipeline=pipeline,
         columns=None if along else columns,
@@ -234,7 +233,8 @@ def part_of(
         part = replace(part, pieces=column_pieces(part.shape[1:], part.shape[1:], part.columns))
     if part.leads_on:
         paths = files_behind(dataset, place.identity.path)
-        part = replace(part, behind=tuple(opened.files.number_of(path) for path in paths[:WATCHED_FILES]))
+        behind = tuple(opened.files.number_of(path) for path in paths[:WATCHED_FILES])
+        part = replace(part, via=ThroughH5py(reason=part.reason, behind=behind))
     if along:
         count = int(np.prod(part.shape[1:], dtype=object))
         whole = ColumnPiece(number=0, row_elements=count, segments=np.array([[0, 0, count]]))
@@ -246,9 +246,9 @@ def part_moved(part: DatasetPart, moved: NDArray[np.int64] | None) -> DatasetPar
     """Return the part of a sparse matrix's columns with new numbers, which are applied after reading."""
     if moved is None:
         return part
-    if part.moved is not None:
-        moved = moved[part.moved]
-    return replace(part, moved=moved, access=DECODED if part.access == DIRECT else part.access)
+    targets = (replace(one, moved=moved if one.moved is None else moved[one.moved]) for one in part.targets)
+    via = Chunked(index=part.via.index, access=DECODED) if isinstance(part.via, Chunked) else part.via
+    return replace(part, via=via, targets=tuple(targets))
 
 
 def _h5py_reason(place: Location, pipeline: Pipeline, targets: Sequence[Target], stored: elements.StoredElement) -> str:
@@ -277,29 +277,27 @@ def _chunked_part(part: DatasetPart, place: Location, name: str, targets: Sequen
     """Return the part with its chunk index, or for h5py if the chunks are not reliable."""
     index, why = _read_index(part, place, name)
     if index is None or part.reason:
-        return replace(part, reason=part.reason or why)
+        return replace(part, via=ThroughH5py(reason=part.reason or why))
     try:
         element = fill_element(place.dataset, index)
     except (OSError, RuntimeError) as error:  # nothing was written, and the fill value is undefined
-        return replace(part, reason=f"what its missing chunks hold cannot be read: {error}")
+        return replace(part, via=ThroughH5py(reason=f"what its missing chunks hold cannot be read: {error}"))
     if element is not None:
         targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
     decoded = _with_index(part, index, targets)
     why = why_not_decoded_here(place.dataset, decoded, place.identity)
-    return replace(part, reason=why) if why else decoded
+    return replace(part, via=ThroughH5py(reason=why)) if why else decoded
 
 
 def _with_index(part: DatasetPart, index: ChunkIndex, targets: Sequence[Target]) -> DatasetPart:
     """Return the part with a chunk index and targets."""
-    is_filtered, is_scattered = bool(part.pipeline.filters), False
+    is_scattered = False
     for target in targets:  # gathering members element by element needs memory, like a filter
         is_scattered |= len(part.shape) > 1 and target.leaf is not None and len(target.leaf.offsets) > 1
     return replace(
         part,
-        access=DECODED if is_filtered or is_scattered else DIRECT,
-        reason=part.pipeline.describe() if is_filtered else "no filter",
+        via=Chunked(index=index, access=DECODED if part.pipeline.filters or is_scattered else DIRECT),
         chunk_rows=max(1, index.chunk_shape[0]),
-        index=index,
         pieces=column_pieces(part.shape[1:], index.chunk_shape[1:], part.columns),
         targets=tuple(targets),
     )
@@ -356,7 +354,7 @@ def _heap_part(part: DatasetPart, place: Location, name: str, targets: Sequence[
     element_nbytes = whole.nbytes if member else reference_nbytes
     index, why = _read_index(part, place, name, element_nbytes)
     if index is None:
-        return replace(part, reason=f"{VARIABLE_LENGTH}; {why}")
+        return replace(part, via=ThroughH5py(reason=f"{VARIABLE_LENGTH}; {why}"))
     stored = _with_index(replace(part, columns=None, stored_element_nbytes=element_nbytes), index, ())
     if stored.chunk_nbytes > COMPARED_NBYTES:
         return part
@@ -365,12 +363,12 @@ def _heap_part(part: DatasetPart, place: Location, name: str, targets: Sequence[
     except (H5StreamError, DecodeError) as error:
         reason = f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}"
         damaged = error.chunk if isinstance(error, CorruptChunkError) else None
-        return replace(part, reason=reason, damaged=damaged)
+        return replace(part, via=ThroughH5py(reason=reason, damaged=damaged))
     if raw is None:
-        return replace(part, reason=f"{VARIABLE_LENGTH}; with a fill value of its own")
-    heap = values_of(raw, superblock, base, rows, is_text=is_text)
-    together = min(part.chunk_rows, rows) if dataset.chunks else rows_together(int(heap.row_nbytes), rows)
-    return replace(part, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(targets))
+        return replace(part, via=ThroughH5py(reason=f"{VARIABLE_LENGTH}; with a fill value of its own"))
+    references = values_of(raw, superblock, base, rows, is_text=is_text)
+    together = min(part.chunk_rows, rows) if dataset.chunks else rows_together(int(references.row_nbytes), rows)
+    return replace(part, via=Heap(references), chunk_rows=max(1, together), targets=tuple(targets))
 
 
 def _read_all_elements(place: Location, stored: DatasetPart, taken: slice) -> NDArray[np.uint8] | None:

@@ -7,10 +7,10 @@ if rows of several files are joined, or if a user selects columns by name.
 from __future__ import annotations
 
 import contextlib
+import re
 import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import h5py
 import numpy as np
@@ -25,6 +25,9 @@ from h5stream.storage.source.remote import ObjectIdentity, opened_with
 
 _NO_NAMES = "This is a netCDF dimension but not a netCDF variable"
 """The beginning of ``NAME`` in a dimension scale that netCDF wrote for a dimension without values."""
+
+MATRIX_PATH = re.compile(r"(^|/)(X|layers/[^/]+)$")
+"""The paths of datasets that are matrices of AnnData, whose columns have names."""
 
 _MOST_NAMES = 1 << 24
 """The most names of an axis that are read; a damaged file may claim more."""
@@ -45,7 +48,7 @@ class AxisNames:
         """A key; names with equal keys are equal without reading them."""
         return self.identity.path, self.path, self.member, self.axis, self.taken
 
-    def read(self) -> NDArray[Any]:
+    def read(self) -> np.ndarray:
         """Read the names of the selected columns, as an array of texts or numbers."""
         objects = [self.identity] if isinstance(self.identity, ObjectIdentity) else []
         context = opened_with(None, identities=objects) if objects else contextlib.nullcontext()
@@ -54,7 +57,7 @@ class AxisNames:
         return names if self.taken is None else names[list(self.taken)]
 
 
-def _names_in(dataset: h5py.Dataset, member: str) -> NDArray[Any]:
+def _names_in(dataset: h5py.Dataset, member: str) -> np.ndarray:
     """Return the names in a dataset; strings are decoded."""
     with safe_to_read(dataset) as opened:
         values = np.asarray(opened[member] if member else opened[()])
@@ -71,8 +74,7 @@ def axis_names(
     with contextlib.suppress(*DAMAGE):
         node = file[path]
         shape: tuple[int, ...] = (0, width) if width else node.shape or ()
-        *_, above, leaf = ["", *path.strip("/").split("/")]
-        is_matrix = isinstance(node, h5py.Group) or leaf == "X" or above == "layers"
+        is_matrix = isinstance(node, h5py.Group) or MATRIX_PATH.search(path.strip("/"))
         for where, member in _candidates(file, path) if is_matrix and len(shape) == 2 else ():
             if _count(file, where) == shape[1]:
                 return (AxisNames(identity, where, member, 1),)
@@ -144,7 +146,7 @@ def unlike_names(first: Sequence[AxisNames], other: Sequence[AxisNames], field: 
     return ""
 
 
-def _first_difference(a: NDArray[Any], b: NDArray[Any]) -> int | None:
+def _first_difference(a: np.ndarray, b: np.ndarray) -> int | None:
     """Return the first index at which names differ; numbers may differ by rounding."""
     if "O" in (a.dtype.kind, b.dtype.kind):
         unlike = np.array([str(x) != str(y) for x, y in zip(a.tolist(), b.tolist(), strict=True)], dtype=bool)
@@ -176,7 +178,7 @@ def chosen_by_name(wanted: ColumnNames, names: Sequence[str], first: Sequence[st
     return [place_of[name] for name in sought]
 
 
-def moved(places: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.int64] | None:
+def moved(places: np.ndarray, reference: np.ndarray) -> NDArray[np.int64] | None:
     """Map the columns of a matrix to the columns of a reference matrix; None if the numbers agree.
 
     Both arguments are the position of each column in a row of a batch, -1 for none; the reference's last has none.

@@ -1,4 +1,9 @@
-"""The byte address, stored size and filter mask of every chunk of a dataset, as NumPy arrays."""
+"""The chunks of a dataset: byte address, stored size and filter mask of each, and the elements of rows that they hold.
+
+A chunk may hold only some of a row's columns, reach beyond the data, or hold columns that were not selected. For each
+position of a chunk across the row there are *segments*: runs of elements that are neighbours both in the chunk and in
+the row of the batch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import SourceError, TruncatedFileError
+from h5stream.errors import OptionError, SourceError, TruncatedFileError
+from h5stream.storage.decode.columns import Columns, axes_taken
 from h5stream.storage.decode.elements import is_readable, type_of
 from h5stream.storage.decode.values import fill_value_of
 
@@ -312,3 +318,71 @@ def refuse_beyond(file: str, name: str, offset: int, nbytes: int, file_size: int
     """Raise `TruncatedFileError` for data at an offset beyond the end of the file."""
     why = f"{file!r}, dataset {name!r}: its data are said to lie at bytes {offset} to {offset + nbytes}, but the file "
     raise TruncatedFileError(f"{why}has {file_size} bytes{note}. Copy it again from its source.", file=file)
+
+
+# --- chunks across a row
+
+_MAX_ROW_ELEMENTS = 1 << 31
+
+_MAX_PIECES = 1 << 16
+_MAX_CUT_ELEMENTS = 1 << 28
+"""Limits of a row that is cut along its chunks: each piece is an object, each element an entry of a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnPiece:
+    """The contribution of the chunks at one position across the row."""
+
+    number: int  # the chunk's number within its row of chunks
+    row_elements: int  # elements that one row takes inside the chunk
+    # (n, 3), for each run: first element within the chunk's row, first element within the batch's row, elements
+    segments: NDArray[np.int64]
+
+
+def column_pieces(
+    row_shape: tuple[int, ...], chunk_row_shape: tuple[int, ...], columns: Columns = None
+) -> tuple[ColumnPiece, ...]:
+    """Divide a row among the chunks that cross it."""
+    elements = math.prod(row_shape)
+    if elements > _MAX_ROW_ELEMENTS:
+        raise OptionError(f"a row of {elements} elements is more than a batch can hold; take some of its columns=")
+    if elements == 0:
+        return ()
+    if columns is None and row_shape == chunk_row_shape:
+        return (ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]])),)
+    pieces = math.prod(-(-n // c) for n, c in zip(row_shape, chunk_row_shape, strict=True))
+    if pieces > _MAX_PIECES or elements > _MAX_CUT_ELEMENTS:
+        most = f"more than the {_MAX_PIECES:,} chunks and {_MAX_CUT_ELEMENTS:,} elements that are followed"
+        problem = f"a row of {elements:,} elements lies in {pieces:,} chunks, {most}"
+        raise OptionError(f"{problem}; store the data in chunks that reach further across rows")
+    if columns is None:
+        return _divide(chunk_row_shape, np.arange(elements, dtype=np.int64).reshape(row_shape))
+    taken = [numbers for numbers, _ in axes_taken(row_shape, columns)]
+    lengths = [len(numbers) for numbers in taken]
+    places = np.full(row_shape, -1, dtype=np.int64)  # of each element in the batch's row; -1 if not selected
+    places[np.ix_(*taken)] = np.arange(math.prod(lengths)).reshape(lengths)
+    return _divide(chunk_row_shape, places)
+
+
+def _divide(chunk_row_shape: tuple[int, ...], places: NDArray[np.int64]) -> tuple[ColumnPiece, ...]:
+    """Divide the places of a row's elements among its chunks, leaving out chunks without a selected element."""
+    pieces, grid = [], (-(-n // c) for n, c in zip(places.shape, chunk_row_shape, strict=True))
+    for number, where in enumerate(np.ndindex(*grid)):
+        box = places[tuple(slice(i * c, (i + 1) * c) for i, c in zip(where, chunk_row_shape, strict=True))]
+        if not (box >= 0).any():
+            continue
+        whole = box
+        if box.shape != chunk_row_shape:  # an edge chunk is stored whole; elements beyond the data are not selected
+            whole = np.full(chunk_row_shape, -1, dtype=np.int64)
+            whole[tuple(slice(0, n) for n in box.shape)] = box
+        pieces.append(ColumnPiece(number=number, row_elements=whole.size, segments=_runs(whole.reshape(-1))))
+    return tuple(pieces)
+
+
+def _runs(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the runs of elements that are consecutive both in the chunk and in the row."""
+    wanted = np.flatnonzero(places >= 0)
+    target = places[wanted]
+    first = np.append(0, np.flatnonzero((np.diff(wanted) != 1) | (np.diff(target) != 1)) + 1)
+    lengths = np.diff(first, append=len(wanted))
+    return np.stack([wanted[first], target[first], lengths], axis=1).astype(np.int64)

@@ -7,47 +7,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from h5stream.samples.columns import DrawnRows, SampleColumn
+from h5stream.samples.columns import SampleColumn
 from h5stream.samples.kinds import Draws
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import Normalization, Ragged
-from h5stream.samples.space import Along, Space
-from h5stream.storage.decode.columns import ColumnPiece, Columns
-from h5stream.storage.decode.elements import Leaf, Meanings, as_complex
+from h5stream.samples.space import Space
+from h5stream.storage.decode.elements import Meanings
 from h5stream.storage.decode.images import Images
-from h5stream.storage.decode.pipeline import Pipeline
 from h5stream.storage.layout.axis_names import AxisNames
 from h5stream.storage.layout.fields import Field
-from h5stream.storage.layout.heap import HeapValues
-from h5stream.storage.layout.index import ChunkIndex
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.layout.request import SampleShape
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.structure import SparseRows, renumbered
-
-DIRECT = "direct"
-"""Stored without filters: bytes are read from the file straight into the batch."""
-DECODED = "decoded"
-"""Filters are undone by h5stream, outside HDF5's lock."""
-VIA_H5PY = "h5py"
-"""Rows are read through h5py, under its lock."""
-
-HEAP = "heap"
-"""Values of variable length, read from the file's global heap by h5stream, outside HDF5's lock."""
-
-IS_VIRTUAL = "a virtual dataset: libhdf5 puts it together"
-IN_EXTERNAL_FILES = "its bytes lie in external files"
-"""Reasons for reading through h5py under which files that are not in the layout are read."""
-
-
-BLOCK_NBYTES = 256 * 1024
-"""Approximate bytes of a shuffle block of data without chunks: reads of this size are as fast as longer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +46,25 @@ Entry: TypeAlias = "int | SparseEntry | dict[str, Entry]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakenRows:
+    """The rows that a sample takes of a field."""
+
+    steps: tuple[int, ...] | None = None  # relative to the row that they count from; None for that row alone
+    at: str = ""  # the column of a `Table` with the row that steps count from; empty for the row at which samples begin
+    pad: str | float | None = None  # fills steps outside of the data; None for the default of all fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """The meaning of a field's numbers and columns."""
+
+    categories: tuple[str, ...] | None = None  # if its numbers are codes, their labels
+    meanings: Meanings = ()  # labels of an enum, from all files
+    unit: str = ""  # NumPy's type of dates and times, which a batch holds as int64
+    axes: tuple[AxisNames, ...] = dataclasses.field(default=(), compare=False)  # the names of its columns, if any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLayout:
     """One entry of a batch: a tensor, a list of bytes, or a list of objects."""
 
@@ -79,15 +77,9 @@ class FieldLayout:
     row_shape: tuple[int, ...]
     cast: Any = None  # the type that the user wants the batch cast to
     cut_at_nul: bool = False  # for bytes: whether a string ends at its first NUL
-    # the rows that a sample takes, relative to its anchor; None if it takes only its own row
-    steps: tuple[int, ...] | None = None
-    at: str = ""  # the column of a `Table` with the row that steps count from; empty for the row at which samples begin
-    pad: str | float | None = None  # fills steps outside of the data; None for the default of all fields
+    take: TakenRows = TakenRows()
     ragged: Ragged | None = None  # the form of a ragged field in a batch
-    categories: tuple[str, ...] | None = None  # if its numbers are codes, their labels
-    axes: tuple[AxisNames, ...] = dataclasses.field(default=(), compare=False)  # the names of its columns, if any
-    meanings: Meanings = ()  # labels of an enum, from all files
-    unit: str = ""  # NumPy's type of dates and times, which a batch holds as int64
+    labels: Labels = Labels()
     images: Images | None = None  # if its bytes are encoded images, their format
     normalize: Normalization | None = None  # the normalization of its numbers in a batch
     # if samples differ in shape, the number of the field with their shapes; `row_shape` is then that of any of them
@@ -96,14 +88,17 @@ class FieldLayout:
     # field with the index of each sample's packing
     packings: tuple[Packing, ...] = ()
     packed_by: int | None = None
-
     # the type of the items of variable-length values; None for strings
     items: np.dtype | None = dataclasses.field(default=None, compare=False)
+
+    def with_axes(self, axes: tuple[AxisNames, ...]) -> FieldLayout:
+        """Return the field with the names of its columns."""
+        return replace(self, labels=replace(self.labels, axes=axes))
 
     @property
     def places(self) -> int:
         """Entries of a sample in a batch's list of a field: one, or one for each step."""
-        return 1 if self.steps is None else len(self.steps)
+        return 1 if self.take.steps is None else len(self.take.steps)
 
     @property
     def form(self) -> Ragged:
@@ -142,203 +137,7 @@ class FieldLayout:
         """Bytes of one stored row in a batch: a sample's bytes, divided by its number of steps."""
         if self.kind == "ragged":
             return math.prod(self.row_shape) * self.dtype.itemsize
-        return self.row_nbytes if self.steps is None else self.row_nbytes // len(self.steps)
-
-
-Meaning = tuple[tuple[str, str], ...]
-"""The attributes of a dataset that define the meaning of its numbers, as pairs of name and text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A field that is read from a dataset."""
-
-    field: int  # its index in `SampleLayout.fields`
-    member: tuple[str, ...]  # the member path in the dataset's elements
-    leaf: Leaf | None  # its bytes in a stored element; None if h5py converts them
-    fill: NDArray[np.uint8]  # one element of the fill value, as the batch holds it
-    # the inner members that form one row of numbers; empty if it is not stacked
-    stacked: tuple[str, ...] = ()
-    meaning: Meaning = ()
-    # for joined objects: the places of those whose attributes differ from the first one's, with their attributes
-    others: tuple[tuple[str, Meaning], ...] = ()
-
-    def taken(self, elements: np.ndarray) -> np.ndarray:
-        """Return the field's values from stored elements."""
-        for name in self.member:
-            elements = elements[name]
-        parts = [as_complex(elements[name]) for name in self.stacked]
-        whole = np.stack(parts, axis=-1) if parts else as_complex(elements)
-        is_opaque = whole.dtype.kind == "V" and whole.dtype.names is None  # bits of a type that the user names
-        return whole.view(f"u{whole.dtype.itemsize}") if is_opaque else whole
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetPart:
-    """One dataset of one file, with the fields that are read from it."""
-
-    file: int  # the index of its file in `SampleLayout.files`
-    path: str  # path inside the file
-    rows: int  # rows, row_start: its number of rows, and the number of the first one among all rows
-    row_start: int
-    access: str  # `DIRECT`, `DECODED`, `HEAP` or `VIA_H5PY`
-    reason: str  # the reason for `access`
-    chunk_rows: int  # rows that are read together
-    index: ChunkIndex | None = None  # None if h5py reads, and for values of variable length
-    pipeline: Pipeline = dataclasses.field(default_factory=Pipeline)  # its filters
-    columns: Columns = None  # the user's selection
-    pieces: tuple[ColumnPiece, ...] = ()  # the chunks across a row that contain selected columns
-    targets: tuple[Target, ...] = ()  # the fields
-    stored_element_nbytes: int = 0
-    dtype_text: str = ""
-    shape: tuple[int, ...] = ()  # of the whole dataset
-    along: tuple[Along, ...] = ()  # a sample's extent along each axis, if it is a part of a volume
-    # if its rows are objects: their paths; the dataset has the same path below each as below the first. If they are
-    # rows of objects: the paths of these datasets
-    objects: Sequence[str] = ()
-    asked: int = 0  # objects that libhdf5 opened, because their headers were not understood
-    # object_edges, object_rows: for rows of objects, the first row of each and last their end, and the rows of each.
-    # Between an object's last row and the next one's first there may be rows that no sample has
-    object_edges: NDArray[np.int64] | None = None
-    object_rows: NDArray[np.int64] | None = None
-    behind: tuple[int, ...] = ()  # other files that libhdf5 reads it from, if they are watched for changes
-    heap: HeapValues | None = None  # references to its values, if they are of variable length
-    moved: NDArray[np.int64] | None = None  # new numbers of a sparse matrix's columns
-    lengths: NDArray[np.int64] | None = None  # bytes of the image in each row, if rows are images padded to one length
-    # the first element of a damaged chunk that contains references to values of variable length
-    damaged: tuple[int, ...] | None = None
-
-    @property
-    def leads_on(self) -> bool:
-        """Whether its data may be stored in files outside the layout."""
-        return self.reason in (IS_VIRTUAL, IN_EXTERNAL_FILES)
-
-    @property
-    def chunk_index(self) -> ChunkIndex:
-        """The index of a part that is not read through h5py."""
-        if self.index is None:
-            raise TypeError(f"{self.path!r} has no chunk index")
-        return self.index
-
-    @property
-    def chunk_nbytes(self) -> int:
-        """Bytes of a decoded chunk, or of the rows that h5py reads together."""
-        if self.index is not None:
-            return math.prod(self.index.chunk_shape) * self.stored_element_nbytes
-        return self.chunk_rows * self.stored_row_nbytes
-
-    @property
-    def spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first row of each object, relative to the part, and its number of rows; all rows without objects."""
-        if self.object_edges is None or self.object_rows is None:
-            return np.zeros(1, dtype=np.int64), np.array([self.rows], dtype=np.int64)
-        return self.object_edges[:-1], self.object_rows
-
-    def rows_of_chunks(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of rows in each chunk; the last chunk of an object may have fewer than the others."""
-        (begins, counts), first = self.spans, chunks * self.chunk_rows
-        k = np.searchsorted(begins, first, side="right") - 1
-        remaining: NDArray[np.int64] = begins[k] + counts[k] - first
-        return np.minimum(remaining, self.chunk_rows)
-
-    def may_be_unfiltered(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return a mask of the stored chunks that may be unfiltered because they reach beyond the data.
-
-        ``H5Pset_chunk_opts`` allows that, and the index does not record it: such a chunk has an empty filter mask, but
-        exactly the size of a raw one.
-        """
-        index = self.chunk_index
-        if self.access != DECODED:
-            return np.zeros(len(places), dtype=bool)
-        raw: NDArray[np.bool_] = (index.nbytes[places] == self.chunk_nbytes) & (index.filter_mask[places] == 0)
-        if raw.any():
-            raw &= index.is_edge(index.numbers[places])
-        return raw
-
-    def with_fields(self, place: Mapping[int | None, int]) -> DatasetPart:
-        """Return the part with the fields in `place` only, which maps their old numbers to new ones."""
-        targets = (replace(target, field=place[target.field]) for target in self.targets if target.field in place)
-        return replace(self, targets=tuple(targets))
-
-    def path_of(self, k: int) -> str:
-        """Return the path of the dataset in object `k`."""
-        return self.objects[k] + (self.path[len(self.objects[0]) :] if self.object_edges is None else "")
-
-    def in_object(self, number: int) -> tuple[DatasetPart, int]:
-        """Return the part of the object that contains a chunk, and the chunk's number in it."""
-        index = self.chunk_index
-        row, inner = divmod(number, index.columns)
-        if self.object_edges is None or self.object_rows is None:
-            own = replace(index, shape=self.shape[1:], chunk_shape=index.chunk_shape[1:])
-            return replace(self, path=self.path_of(row), objects=(), shape=own.shape, index=own), inner
-        k = int(np.searchsorted(self.object_edges, row * self.chunk_rows, side="right")) - 1
-        first, shape = int(self.object_edges[k]) // self.chunk_rows, (int(self.object_rows[k]), *self.shape[1:])
-        own = replace(index, shape=shape, has_gaps=False)
-        part = replace(
-            self, path=self.path_of(k), objects=(), object_edges=None, object_rows=None, shape=shape, index=own
-        )
-        return part, number - first * index.columns
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """Elements along each axis of a chunk, or of the rows that h5py reads together."""
-        return (self.chunk_rows, *self.shape[1:]) if self.index is None else self.index.chunk_shape
-
-    @property
-    def stored_row_nbytes(self) -> int:
-        """Bytes of a decoded row, before any selection of columns; the mean for values in a heap."""
-        if self.heap is not None:
-            return math.ceil(self.heap.row_nbytes)
-        return sum(piece.row_elements for piece in self.pieces) * self.stored_element_nbytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lookup:
-    """The rows that samples take from a dataset whose rows are not those of the samples."""
-
-    dataset: int  # its number
-    rows: NDArray[np.int64]  # the row of each sample, or its first; empty if only `draw` defines it
-    counts: NDArray[np.int64] | None = None  # the number of consecutive rows of each sample; None for one row each
-    # rows of the dataset in any order, into which `rows` and `counts` point, if samples list their rows
-    listed: NDArray[np.int64] | None = None
-    # the range of a random crop's first row, in rows of the leading crop; None if a crop takes all rows, or always the
-    # same
-    spare: NDArray[np.int64] | None = None
-    # the length of the leading crop of each sample, if that is another field's
-    paces: NDArray[np.int64] | None = None
-    length: int = 0  # the length of its own crop
-    # draws the row of each sample anew in each epoch; with `counts`, its index in `counts` and `rows`
-    draw: DrawnRows | None = None
-
-    def stretches(self, samples: np.ndarray, drawn: tuple[int, int]) -> tuple[np.ndarray, NDArray[np.int64]]:
-        """Return the first row and the number of rows of each sample; `drawn` are seed and epoch."""
-        of = samples if self.draw is None else self.draw.of(samples, *drawn)
-        return self.rows[of], self.lengths[of]
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """The number of consecutive rows of each sample; raises TypeError if each has one row."""
-        if self.counts is None:
-            raise TypeError("each sample has one row")
-        return self.counts
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its arrays."""
-        arrays = self.rows, self.counts, self.listed, self.spare, self.paces
-        return sum(array.nbytes for array in arrays if array is not None)
-
-    @property
-    def first_rows(self) -> NDArray[np.int64]:
-        """The first row of each sample in the dataset; for an empty list any row, or 0 if all lists are empty."""
-        if self.listed is None:
-            return self.rows
-        return self.listed[np.minimum(self.rows, len(self.listed) - 1)] if len(self.listed) else self.rows * 0
-
-    @property
-    def mean_rows(self) -> float:
-        """Rows of a sample, on average."""
-        return 1.0 if self.counts is None else float(self.counts.mean())
+        return self.row_nbytes // self.places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -452,6 +251,16 @@ class SampleLayout:
         return numbers if self.space is None else self.space.anchors_of(numbers)
 
     @property
+    def is_joined(self) -> bool:
+        """Whether any dataset has rows of several files or objects."""
+        return any(len(parts) > 1 or parts[0].objects is not None for parts in self.datasets)
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the datasets, without repetition."""
+        return [*dict.fromkeys(parts[0].path.strip("/") for parts in self.datasets)]
+
+    @property
     def rows(self) -> int:
         """The number of rows."""
         return self.file_starts[-1]
@@ -481,11 +290,11 @@ class SampleLayout:
     def steps_of(self, dataset: int) -> tuple[tuple[int, ...] | None, str, str | float | None]:
         """Return the steps of a dataset's fields, the column they count from, and their padding."""
         field = self.fields[self.datasets[dataset][0].targets[0].field]
-        return field.steps, field.at, self.pad_of(field)
+        return field.take.steps, field.take.at, self.pad_of(field)
 
     def pad_of(self, field: FieldLayout) -> str | float | None:
         """Return the padding of a field outside of segments and volumes."""
-        return self.space.pad if self.space is not None and field.pad is None else field.pad
+        return self.space.pad if self.space is not None and field.take.pad is None else field.take.pad
 
     @property
     def row_nbytes(self) -> int:
@@ -513,7 +322,7 @@ class SampleLayout:
         for k in self.shape.by_name:
             entry = self.entries[k]
             number = entry.values if isinstance(entry, SparseEntry) else entry
-            for one in self.fields[number].axes if isinstance(number, int) else ():
+            for one in self.fields[number].labels.axes if isinstance(number, int) else ():
                 named |= {k: tuple(map(str, one.read().tolist()))} if one.axis == 1 else {}
         return named
 
@@ -542,7 +351,7 @@ class SampleLayout:
     @property
     def asked(self) -> int:
         """The number of objects that libhdf5 opened, because their headers were not understood."""
-        return max((sum(part.asked for part in parts) for parts in self.datasets), default=0)
+        return max((sum(part.queried for part in parts) for parts in self.datasets), default=0)
 
     @property
     def leaves(self) -> list[tuple[str, int | SparseEntry]]:

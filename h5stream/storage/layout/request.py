@@ -91,6 +91,12 @@ class Request:
     shape: SampleShape | None  # the structure of the fields; None for the default fields
     of_pattern: tuple[bool, ...] = ()  # for each file, whether it matched a pattern
 
+    def may_be_whole(self, datasets: Sequence[str]) -> bool:
+        """Return whether files or groups may be samples: not if `datasets` are named ones at the root of one file."""
+        if not datasets:
+            return False
+        return len(self.paths) > 1 or self.shape is None or "/" in datasets[0]
+
 
 def are_local(source: object, fields: object) -> bool:
     """Return whether a source is one path that is no address, and fields are names, so that no store is read."""

@@ -11,7 +11,7 @@ from h5stream.storage.file.meanings import meaning_of, text_of_value
 from h5stream.storage.headers.headers import HeaderBatch, Superblock
 from h5stream.storage.headers.templates import Bytes, Raw
 from h5stream.storage.layout.heap import DOUBTFUL, values_of
-from h5stream.storage.layout.layout import Meaning
+from h5stream.storage.layout.parts import Meaning
 
 _MOST_TEXT = 64
 """Bytes of a text that are compared."""

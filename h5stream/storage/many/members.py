@@ -53,7 +53,7 @@ from h5stream.storage.layout.index import (
     offset_of,
     refuse_beyond,
 )
-from h5stream.storage.layout.layout import Meaning
+from h5stream.storage.layout.parts import Meaning
 from h5stream.storage.many.meanings import distinct_meanings
 from h5stream.storage.source.handles import DAMAGE
 from h5stream.storage.source.local import FilesIdentity, identity_of

@@ -16,11 +16,11 @@ import numpy as np
 
 from h5stream.base.names import Ints, Names
 from h5stream.samples.packing import MEANINGS
-from h5stream.storage.decode.columns import ColumnPiece, column_pieces
 from h5stream.storage.file.h5py_reader import fill_element
+from h5stream.storage.layout.access import DECODED, DIRECT, Chunked, Heap, ObjectsAsRows, RowsOfObjects
 from h5stream.storage.layout.heap import DOUBTFUL, HeapValues
-from h5stream.storage.layout.index import ChunkIndex, cut_extent
-from h5stream.storage.layout.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Meaning, Target
+from h5stream.storage.layout.index import ChunkIndex, ColumnPiece, column_pieces, cut_extent
+from h5stream.storage.layout.parts import BLOCK_NBYTES, DatasetPart, Meaning, Target
 from h5stream.storage.many.members import (
     BytesColumn,
     DatasetColumn,
@@ -62,10 +62,9 @@ def stacked_rows(members: Members, which: Ints, column: DatasetColumn, part: Dat
     is_scattered = any(target.leaf is not None and len(target.leaf.offsets) > 1 for target in part.targets)
     return replace(
         part,
-        access=DECODED if is_scattered else part.access,
         rows=len(which),
+        via=Chunked(index=stacked, access=DECODED if is_scattered else part.access),
         chunk_rows=1,
-        index=stacked,
         columns=columns,
         pieces=column_pieces(part.shape, index.chunk_shape, columns),
         shape=stacked.shape,
@@ -133,7 +132,7 @@ def concatenated_rows(
     for kind in np.unique(column.kind[column.kind >= 0]).tolist():
         same_kind = np.flatnonzero(column.kind == kind)
         template = describe(int(which[same_kind[0]]))
-        cuts = [*_by_chunk_shape(template, column, same_kind)] if template.access in (DIRECT, DECODED) else []
+        cuts = [*_by_chunk_shape(template, column, same_kind)] if isinstance(template.via, Chunked) else []
         lacking = (
             k
             for chunk_shape, indices in cuts
@@ -142,12 +141,12 @@ def concatenated_rows(
         if (incomplete := next(lacking, None)) is not None:
             # Only the description of an incomplete member has the fill value.
             template = describe(int(which[incomplete]))
-            if template.access in (DIRECT, DECODED):
+            if isinstance(template.via, Chunked):
                 numbers = column.chunks_of(np.array([incomplete]))[1]
                 template = replace(
                     template, targets=targets_with_fill(members, int(which[incomplete]), numbers, column.path, template)
                 )
-        if template.access not in (DIRECT, DECODED):  # a part for each, read through libhdf5
+        if not isinstance(template.via, Chunked):  # a part for each, read through libhdf5
             if members.file is not None:
                 raise MixedStorageError(column.path)
             for k in same_kind.tolist():
@@ -219,9 +218,7 @@ def _concatenated(
     part = replace(
         _with_index(template, joined),
         rows=shape[0],
-        objects=names.taken(by_offset) if len(names) else names,
-        object_edges=edges * chunk_shape[0],
-        object_rows=rows[by_offset],
+        objects=RowsOfObjects(names.taken(by_offset), edges * chunk_shape[0], rows[by_offset]),
     )
     return with_meanings(part, members, which, column, indices[by_offset]), edges[:-1][rank] * chunk_shape[0]
 
@@ -231,7 +228,8 @@ def _with_index(template: DatasetPart, index: ChunkIndex) -> DatasetPart:
     pieces = template.pieces
     if index.chunk_shape[1:] != template.grid_shape[1:]:
         pieces = column_pieces(template.shape[1:], index.chunk_shape[1:], template.columns)
-    return replace(template, chunk_rows=index.chunk_shape[0], index=index, pieces=pieces, shape=index.shape)
+    via = Chunked(index=index, access=template.access)
+    return replace(template, via=via, chunk_rows=index.chunk_shape[0], pieces=pieces, shape=index.shape)
 
 
 def part_of_member(
@@ -265,27 +263,26 @@ def stacked_bytes(
     address, nbytes = np.where(doubtful, DOUBTFUL, address), np.where(doubtful, 1, nbytes)
     names = Names.of(member_path(members.names[k], column.path) for k in which.tolist())
     row_nbytes = float(nbytes.mean())
+    references = HeapValues(
+        superblock=superblock,
+        base=np.dtype(np.uint8),
+        is_text=False,
+        address=address,
+        index=None,
+        length=nbytes.astype(np.uint32),
+        row_nbytes=row_nbytes,
+    )
     return DatasetPart(
         file=file,
         path=names[0],
         rows=len(names),
         row_start=row_start,
-        access=HEAP,
-        reason="",
+        via=Heap(references),
         chunk_rows=max(1, min(len(names), BLOCK_NBYTES // max(1, int(row_nbytes)))),
         pieces=(ColumnPiece(number=0, row_elements=1, segments=np.array([[0, 0, 1]])),),
         targets=tuple(targets),
         stored_element_nbytes=1,
         dtype_text="bytes",
         shape=(len(names),),
-        objects=names,
-        heap=HeapValues(
-            superblock=superblock,
-            base=np.dtype(np.uint8),
-            is_text=False,
-            address=address,
-            index=None,
-            length=nbytes.astype(np.uint32),
-            row_nbytes=row_nbytes,
-        ),
+        objects=ObjectsAsRows(names),
     )

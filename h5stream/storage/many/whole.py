@@ -56,14 +56,13 @@ class _Contents(NamedTuple):
 
 def hint_of_rows(request: Request, layout: SampleLayout) -> str:
     """Return a hint on what to write if the requested rows do not seem to be the samples; else empty."""
-    names = [*dict.fromkeys(parts[0].path.strip("/") for parts in layout.datasets)]
-    first, *others = request.paths
-    if not names or layout.lookups or layout.space is not None:
+    names, (first, *others) = layout.paths, request.paths
+    if not request.may_be_whole(names) or layout.lookups or layout.space is not None:
         return ""
     with contextlib.suppress(*DAMAGE, H5StreamError):
         if others:
             return _hint_of_files(request, layout, names)
-        if (request.shape is None or "/" in names[0]) and not is_address(first):
+        if not is_address(first):
             with open_hdf5(first) as file:
                 return _hint_inside(file, request, names)
     return ""

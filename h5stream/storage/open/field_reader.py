@@ -29,13 +29,10 @@ from h5stream.storage.file.discovery import (
 )
 from h5stream.storage.file.meanings import check_is_number, packing_of
 from h5stream.storage.file.stored import OpenFile, part_of
+from h5stream.storage.layout.access import DIRECT, HEAP, Heap, Unread
 from h5stream.storage.layout.fields import Field, check_options
-from h5stream.storage.layout.layout import (
-    DIRECT,
-    DatasetPart,
-    Entry,
-    FieldLayout,
-)
+from h5stream.storage.layout.layout import Entry, FieldLayout, Labels
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.layout.request import SampleShape
 from h5stream.storage.open.extents import Extents, SampleKind
 from h5stream.storage.open.joining import FileParts
@@ -151,12 +148,13 @@ def _placeholder_parts(builder: PartBuilder, rows: int) -> Iterator[DatasetPart]
         node = source.find(name)
         placeholder = part_of(source, source.place(node), node.path)
     elif placeholder is None and builder.are_objects:  # single values alone
-        why, number = "nothing is read of it", builder.opened.number
+        number = builder.opened.number
         placeholder = DatasetPart(
-            file=number, path="", rows=1, row_start=0, access=DIRECT, reason=why, chunk_rows=1, shape=(1,)
+            file=number, path="", rows=1, row_start=0, via=Unread(DIRECT), chunk_rows=1, shape=(1,)
         )
     if placeholder is not None:
-        yield replace(placeholder, row_start=builder.row_start, rows=rows, pieces=(), targets=(), heap=None, along=())
+        via = Unread(HEAP) if isinstance(placeholder.via, Heap) else placeholder.via
+        yield replace(placeholder, row_start=builder.row_start, rows=rows, via=via, pieces=(), targets=(), along=())
 
 
 # --- entries: one for each field that the user asked for, by its kind
@@ -176,7 +174,9 @@ def _add_entry(builder: PartBuilder, key: Key, spec: Field | VirtualField) -> En
     if isinstance(obj, h5py.Group) and (categories := categories_of(obj)) is not None:
         entry = _add_entry(builder, key, changed(spec, name=Within(f"{path}/codes", "")))
         if isinstance(entry, int):
-            builder.fields[entry] = replace(builder.fields[entry], name=spec.name, categories=categories)
+            field = builder.fields[entry]
+            labels = replace(field.labels, categories=categories)
+            builder.fields[entry] = replace(field, name=spec.name, labels=labels)
         return entry
     if spec.lookup is not None:
         return (add_named_objects if spec.names_objects else add_lookup)(builder, key, spec)
@@ -253,7 +253,7 @@ def _add_constant(builder: PartBuilder, spec: Field) -> Entry:
     """Add a field that has one value for the whole part: an attribute, or a dataset without an axis of rows."""
     check_options("once" if spec.ragged is None else "attributes", spec, builder.samples, builder.path)
     if spec.ragged is not None:  # type and shape follow once all values are read
-        number = builder.add(field_of(spec.name, object, cast=spec.dtype, ragged=spec.ragged))
+        number = builder.add(replace(field_of(spec.name, object), cast=spec.dtype, ragged=spec.ragged))
         builder.constants.append(
             (number, sample_value(elements.value_as_torch_bits(builder.opened.once(spec.name), spec.dtype)))
         )
@@ -274,7 +274,8 @@ def _add_constant(builder: PartBuilder, spec: Field) -> Entry:
         if isinstance(one, np.ndarray) and one.dtype.kind in "iu":
             stored = builder.opened.once_type(spec.name) if stored is None else stored
             meanings = elements.meanings_of(elements.member_type(stored, member))
-            builder.fields[number] = replace(builder.fields[number], meanings=meanings)
+            field = builder.fields[number]
+            builder.fields[number] = replace(field, labels=replace(field.labels, meanings=meanings))
         if node is not None:
             check_is_number(builder.fields[number])
             named = (*node.member, *member), builder.fields[number].dtype
@@ -285,7 +286,7 @@ def _add_constant(builder: PartBuilder, spec: Field) -> Entry:
 def _add_value(builder: PartBuilder, name: str, values: object, cast: object, *, is_single: bool = True) -> int:
     """Add a field of values in memory: a single one for all samples, or one for each."""
     if not isinstance(values, np.ndarray):
-        return builder.add(field_of(name, object, cast=cast))
+        return builder.add(replace(field_of(name, object), cast=cast))
     shape, dtype = values.shape if is_single else values.shape[1:], elements.batch_dtype(values.dtype)
     unit = str(values.dtype.newbyteorder("=")) if values.dtype.kind in "mM" else ""
-    return builder.add(field_of(name, dtype, shape, cast=cast, unit=unit))
+    return builder.add(replace(field_of(name, dtype, shape), cast=cast, labels=Labels(unit=unit)))

@@ -14,16 +14,19 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import SampleColumn, look_up_each
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.packing import Packing
 from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Ragged, changed
 from h5stream.samples.space import Along, Space, joined_space
-from h5stream.storage.decode.columns import column_pieces
 from h5stream.storage.decode.elements import Meanings, batch_dtype, joined_meanings, same_type
 from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.meanings import warn_of_meanings, with_joint_packings, without_packings
 from h5stream.storage.file.stored import part_moved
+from h5stream.storage.layout.access import Chunked, ThroughH5py
 from h5stream.storage.layout.axis_names import moved, unlike_names
-from h5stream.storage.layout.layout import VIA_H5PY, DatasetPart, Entry, FieldLayout, Lookup, SampleLayout, SparseEntry
+from h5stream.storage.layout.index import column_pieces
+from h5stream.storage.layout.layout import Entry, FieldLayout, SampleLayout, SparseEntry
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.open.extents import Extents
 from h5stream.storage.open.lookups import LookupBuilder, enum_mismatch, length_mismatch, share_arrays, width_mismatch
 from h5stream.storage.source.identity import SourceIdentity
@@ -65,7 +68,7 @@ def check_consistent(files: Sequence[FileParts], paths: Sequence[str], labels: S
             if a is b:
                 continue
             wrong = _difference(a, b, labels[0], where, is_constant=number in constants)
-            wrong = wrong or unlike_names(a.axes, b.axes, b.name, (labels[0], label))
+            wrong = wrong or unlike_names(a.labels.axes, b.labels.axes, b.name, (labels[0], label))
             if wrong:
                 raise FieldLengthError(f"{path!r}: {wrong}", field=b.name, file=path)
         if len(other.fields) != len(first.fields) or other.entries != first.entries:
@@ -79,12 +82,12 @@ def with_joined_meanings(files: Sequence[FileParts], paths: Sequence[str], label
     for number, field in enumerate(fields):
         places = dict[Meanings, int]()
         for k in (0, *differing):
-            places.setdefault(files[k].fields[number].meanings, k)
+            places.setdefault(files[k].fields[number].labels.meanings, k)
         meanings, why = joined_meanings((enum, labels[k]) for enum, k in places.items())
         if why:
             path = paths[max(places.values())]
             raise FieldLengthError(f"{path!r}: {enum_mismatch(field.name, why)}", field=field.name, file=path)
-        fields[number] = replace(field, meanings=meanings)
+        fields[number] = replace(field, labels=replace(field.labels, meanings=meanings))
     return [replace(first, fields=tuple(fields)), *files[1:]]
 
 
@@ -92,11 +95,11 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_co
     """Describe how a field differs from that of the first file; empty if it does not."""
     if why := width_mismatch(a, b, where, f" in {first}"):
         return why
-    is_like = (a.kind, a.unit, a.row_shape, a.cast) == (b.kind, b.unit, b.row_shape, b.cast)
+    is_like = (a.kind, a.labels.unit, a.row_shape, a.cast) == (b.kind, b.labels.unit, b.row_shape, b.cast)
     if not (is_like and same_type(a.dtype, b.dtype)):
         casts = ("" if one.cast is None else f" cast to {one.cast}" for one in (b, a))
         type_text, other = (
-            f"{o.unit or shown(o.dtype)} {o.row_shape}{cast}" for o, cast in zip((b, a), casts, strict=True)
+            f"{o.labels.unit or shown(o.dtype)} {o.row_shape}{cast}" for o, cast in zip((b, a), casts, strict=True)
         )
         way_out = ". What is there once is of one shape in all; Field(..., ragged='pad') takes attributes of any length"
         way_out += " (also 'list', 'packed', 'nested'; 'arrays' any shape). Else take it from memory, Values(...)"
@@ -104,13 +107,13 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_co
             f"field {b.name!r} has rows of {type_text}{where}, but {a.name!r} in {first} has rows of {other}; what is "
             f"read as one must agree{way_out if is_constant else _hint(a, b)}"
         )
-    if a.categories != b.categories:
+    if a.labels.categories != b.labels.categories:
         why = f"the categories of {b.name!r} are not those of {first}, so a code would not mean the same"
         return f"{why}; name {b.name + '/codes'!r} to take them as numbers"
     places, other_places = (np.asarray(None if one.ragged is None else one.ragged.places) for one in (a, b))
     is_like = a.ragged == b.ragged and np.array_equal(places, other_places)
     agreed = (
-        ("takes other rows of a sample", "take=", (a.steps, a.at, a.pad) == (b.steps, b.at, b.pad)),
+        ("takes other rows of a sample", "take=", a.take == b.take),
         ("is normalized otherwise", "normalize=", a.normalize == b.normalize),
         ("takes other columns, or comes in another form", "columns= and ragged=", is_like),
     )
@@ -124,7 +127,8 @@ def _hint(a: FieldLayout, b: FieldLayout) -> str:
     """Return a hint on the axis along which rows differ in length, if there is exactly one."""
     if not same_type(a.dtype, b.dtype) or len(a.row_shape) != len(b.row_shape):
         return ""
-    axes = [axis for axis, (m, n) in enumerate(zip(a.row_shape, b.row_shape, strict=True), a.steps is None) if m != n]
+    lengths = zip(a.row_shape, b.row_shape, strict=True)
+    axes = [axis for axis, (m, n) in enumerate(lengths, a.take.steps is None) if m != n]
     if len(axes) != 1 or axes[0] == 0:
         return ""
     return (
@@ -183,7 +187,8 @@ def with_rows_of_values(layout: SampleLayout) -> SampleLayout:
         if values and isinstance(values[0], np.ndarray):
             row_shape = () if field.ragged.form == ARRAYS else values[0].shape[1:]
             unit = str(values[0].dtype) if values[0].dtype.kind in "mM" else ""
-            fields[number] = replace(field, dtype=batch_dtype(values[0].dtype), row_shape=row_shape, unit=unit)
+            labels = replace(field.labels, unit=unit)
+            fields[number] = replace(field, dtype=batch_dtype(values[0].dtype), row_shape=row_shape, labels=labels)
             values = [value.view(batch_dtype(value.dtype)) for value in values if isinstance(value, np.ndarray)]
         elif field.ragged.form != "list":
             why = "is of texts, or of values that are no numbers, which come in lists: ragged='list'"
@@ -249,10 +254,10 @@ def with_uniform_strings(files: list[FileParts]) -> list[FileParts]:
     for k, file in enumerate(files if differing else ()):
         cut, parts = {n for n in differing if file.fields[n].cut_at_nul}, list(file.parts)
         for place, part in enumerate(parts):
-            if part.index is not None and any(target.field in cut for target in part.targets):
+            if isinstance(part.via, Chunked) and any(target.field in cut for target in part.targets):
                 row_shape, targets = part.shape[1:], tuple(replace(target, leaf=None) for target in part.targets)
                 pieces = column_pieces(row_shape, row_shape, part.columns)
-                parts[place] = replace(part, access=VIA_H5PY, reason=why, index=None, pieces=pieces, targets=targets)
+                parts[place] = replace(part, via=ThroughH5py(reason=why), pieces=pieces, targets=targets)
         fields = tuple(replace(one, cut_at_nul=False) if n in cut else one for n, one in enumerate(file.fields))
         files[k] = replace(file, fields=fields, parts=tuple(parts))
     return files
@@ -268,7 +273,7 @@ def _with_same_columns(layouts: Sequence[SampleLayout]) -> Sequence[SampleLayout
         matrices = [one for one in entries if isinstance(one, SparseEntry) and one.is_dense]
         if len(matrices) < len(layouts):
             continue
-        if not all(layout.fields[one.values].axes for layout, one in zip(layouts, matrices, strict=True)):
+        if not all(layout.fields[one.values].labels.axes for layout, one in zip(layouts, matrices, strict=True)):
             continue  # without names, the columns cannot be matched
         ragged = [layout.fields[one.values].ragged for layout, one in zip(layouts, matrices, strict=True)]
         # the position of each column in a row of a batch

@@ -159,7 +159,7 @@ def add_lookup_part(
             why = f"one that is looked up is a field of its own, {member!r}"
             raise field_error(source, spec, f" is a compound with members of variable length, and each of {why}")
     if len(layouts) == 1:
-        layouts = [replace(layouts[0], axes=named_axes(builder, spec, node, source, ()))]
+        layouts = [layouts[0].with_axes(named_axes(builder, spec, node, source, ()))]
     part = dataset_part(builder, source.place(node), spec, (), targets, start=lookup.rows)
     lookup.add_part(part, entry, layouts, source.path)
 
@@ -265,7 +265,7 @@ def add_matrix(builder: PartBuilder, key: Key, spec: Field, group: h5py.Group, p
         raise TypeError(f"{path!r} is a sparse matrix of compounds")  # they are refused before, as ragged fields
     if not is_named:
         _check_widths(builder, spec, builder.fields[columns], path)
-    builder.fields[number] = replace(builder.fields[number], name=spec.name, axes=axes)
+    builder.fields[number] = replace(builder.fields[number].with_axes(axes), name=spec.name)
     parts = builder.lookups[key[0], "indices"].parts
     for k, table in enumerate(moves[: len(parts) - before], before):
         parts[k] = part_moved(parts[k], table)

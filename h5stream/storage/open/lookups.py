@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import DrawnRows, LookupFunction
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.ragged import STACKED, Crop
 from h5stream.samples.segments import Bounds, RowLists, Stretches, samples_bounded, stretches_of
 from h5stream.samples.space import Space
@@ -19,7 +20,8 @@ from h5stream.storage.decode.elements import joined_meanings, same_type
 from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.discovery import refusal
 from h5stream.storage.layout.axis_names import unlike_names
-from h5stream.storage.layout.layout import DatasetPart, Entry, FieldLayout, Lookup
+from h5stream.storage.layout.layout import Entry, FieldLayout
+from h5stream.storage.layout.parts import DatasetPart
 
 APART = 4
 """Largest difference in length, in rows of the coarser field, of two fields that cover the same time.
@@ -190,7 +192,10 @@ class LookupBuilder:
     def check_layouts(self, layouts: list[FieldLayout], path: str) -> None:
         """Check that a file fills the same fields as the files before, and join the meanings of enums."""
         expected = self.layouts = self.layouts or list(layouts)
-        mine, before = ([replace(one, name="", meanings=()) for one in side] for side in (layouts, expected))
+        mine, before = (
+            [replace(one, name="", labels=replace(one.labels, meanings=())) for one in side]
+            for side in (layouts, expected)
+        )
         if mine != before or not all(
             same_type(one.dtype, other.dtype) for one, other in zip(layouts, expected, strict=True)
         ):
@@ -198,7 +203,8 @@ class LookupBuilder:
                 if why := width_mismatch(other, one):
                     raise refusal(path, self.name, f": {why}", FieldLengthError)
             texts = [
-                ", ".join(f"{one.unit or shown(one.dtype)} {one.row_shape}" for one in side) for side in (mine, before)
+                ", ".join(f"{one.labels.unit or shown(one.dtype)} {one.row_shape}" for one in side)
+                for side in (mine, before)
             ]
             if texts[0] == texts[1]:
                 nul = [any(one.cut_at_nul for one in side) for side in (mine, before)]
@@ -209,11 +215,13 @@ class LookupBuilder:
             why = f": field {self.name!r} has rows of {', and before of '.join(texts)}; they must agree in all but"
             raise refusal(path, self.name, f"{why} number; ragged='arrays' takes any shapes", FieldLengthError)
         for k, (one, other) in enumerate(zip(layouts, expected, strict=True)):
-            meanings, why = joined_meanings([(other.meanings, "what was read before"), (one.meanings, repr(path))])
+            both = (other.labels.meanings, "what was read before"), (one.labels.meanings, repr(path))
+            meanings, why = joined_meanings(both)
             if why:
                 raise refusal(path, self.name, f": {enum_mismatch(self.name, why)}", FieldLengthError)
-            expected[k] = other if meanings == other.meanings else replace(other, meanings=meanings)
-            if why := unlike_names(other.axes, one.axes, self.name, ("what was read before", repr(path))):
+            if meanings != other.labels.meanings:
+                expected[k] = replace(other, labels=replace(other.labels, meanings=meanings))
+            if why := unlike_names(other.labels.axes, one.labels.axes, self.name, ("what was read before", repr(path))):
                 raise refusal(path, self.name, f": {why}", FieldLengthError)
 
     def add_chosen(self, values: ArrayLike, first: int, rows: int, path: str) -> None:

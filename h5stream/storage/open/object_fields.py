@@ -14,13 +14,15 @@ from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError,
 from h5stream.samples.kinds import Objects
 from h5stream.samples.ragged import changed
 from h5stream.samples.space import steps_of
-from h5stream.storage.decode.columns import ColumnPiece
 from h5stream.storage.file.discovery import FieldSource, is_there, refusal, why_not_opened
 from h5stream.storage.file.groups import ELSEWHERE, RawFile
 from h5stream.storage.file.stored import OpenFile, part_of
+from h5stream.storage.layout.access import Chunked, ObjectsAsRows
 from h5stream.storage.layout.field_options import Take, not_ragged
 from h5stream.storage.layout.fields import Field
-from h5stream.storage.layout.layout import DECODED, DIRECT, DatasetPart, Entry, FieldLayout
+from h5stream.storage.layout.index import ColumnPiece
+from h5stream.storage.layout.layout import Entry, FieldLayout
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.many.members import (
     BytesColumn,
     DatasetColumn,
@@ -114,13 +116,14 @@ def _objects_as_rows(
         if spec.decode:
             return _image_rows(builder, spec, members, source, start)
         entry, part = describe(first)
-        if part.access not in (DIRECT, DECODED):
+        if not isinstance(part.via, Chunked):
             why = f", {part.reason}: rows that are objects are of numbers that h5stream reads without libhdf5"
             raise read_error(source, spec, why, part)
         try:
             column = DatasetColumn("", len(names), storage_of(source.file, names[0]))
             which = fill_columns(members, [column])
-            part = stacked_rows(members, which, column, replace(part, path=names[0], objects=members.names))
+            part = replace(part, path=names[0], objects=ObjectsAsRows(members.names))
+            part = stacked_rows(members, which, column, part)
         except MixedStorageError as error:
             if raw.behind(str(error)) == ELSEWHERE:
                 raise _other_file_error(source, str(error), "a name with {}") from None

@@ -25,9 +25,11 @@ from h5stream.storage.file.discovery import is_there
 from h5stream.storage.file.external import Guard
 from h5stream.storage.file.groups import RawFile
 from h5stream.storage.file.stored import Files, OpenFile, open_hdf5
+from h5stream.storage.layout.access import Chunked, ObjectsAsRows
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.index import fill_of
-from h5stream.storage.layout.layout import DECODED, DIRECT, DatasetPart, Entry, Target
+from h5stream.storage.layout.layout import Entry
+from h5stream.storage.layout.parts import DatasetPart, Target
 from h5stream.storage.layout.request import SampleShape
 from h5stream.storage.many.members import (
     BytesColumn,
@@ -87,7 +89,7 @@ def load_or_find(
         restore(lookups, before)
     part = find_all()
     if part.rows >= groups.MANY:
-        catalogue.save(part.rows, max(one.asked for one in part.parts))
+        catalogue.save(part.rows, max(one.queried for one in part.parts))
     return part
 
 
@@ -169,11 +171,11 @@ def _stacked(query: _Query, row_start: int, lookups: dict[Key, LookupBuilder]) -
         column = columns.get(("part", number))
         if isinstance(column, DatasetColumn):
             is_beside = column.path.startswith("/")
+            paths = Names.of(member_path(name, column.path) for name in names) if is_beside else names
             part = replace(
                 part,
                 path=member_path(names[0], column.path),
-                objects=Names.of(member_path(name, column.path) for name in names) if is_beside else names,
-                asked=column.queried if len(members.names) >= groups.MANY else 0,
+                objects=ObjectsAsRows(paths, column.queried if len(members.names) >= groups.MANY else 0),
             )
             part = stacked_rows(members, rows, column, part)
             part = replace(part, targets=_filled_targets(query, rows, part, column.path, number))
@@ -182,7 +184,7 @@ def _stacked(query: _Query, row_start: int, lookups: dict[Key, LookupBuilder]) -
             assert isinstance(members, ObjectMembers)
             part = stacked_bytes(members, rows, column, file=part.file, row_start=row_start, targets=part.targets)
         else:  # a placeholder, from which nothing is read
-            part = replace(part, rows=len(which), objects=names)
+            part = replace(part, rows=len(which), objects=ObjectsAsRows(names))
         parts.append(part)
     for key, rows_column in ragged.items():
         lookup = lookups.setdefault(key, LookupBuilder(name=own[key].name, crop=own[key].crop))
@@ -202,7 +204,8 @@ def _with_values(first: FileParts, columns: dict[tuple[str, int], MemberColumn])
     """Return the first member's parts with the constants of all members, and all labels of enums."""
     columns_of = {number: cast(ValueColumn, columns["constant", number]) for number, _ in first.constants}
     fields = (
-        replace(one, meanings=columns_of[k].meanings) if k in columns_of else one for k, one in enumerate(first.fields)
+        replace(one, labels=replace(one.labels, meanings=columns_of[k].meanings)) if k in columns_of else one
+        for k, one in enumerate(first.fields)
     )
     return replace(
         first, fields=tuple(fields), constants=tuple((number, one.values) for number, one in columns_of.items())
@@ -279,9 +282,9 @@ def _columns(
             if not part.pieces:
                 continue
             path = _path_inside(name, part, shape)
-            if part.heap is not None and part.objects:
+            if part.heap is not None and part.objects is not None:
                 columns["part", number] = BytesColumn(path, count, guard)
-            elif part.access in (DIRECT, DECODED) and part.index is not None:
+            elif isinstance(part.via, Chunked):
                 columns["part", number] = DatasetColumn(path, count, storage_of(file, part.path))
             else:
                 raise MixedStorageError(part.path)
@@ -325,11 +328,14 @@ def similar_group_parts(
     members, columns, is_similar = ObjectMembers(raw, names), list[DatasetColumn](), np.zeros(len(names), dtype=bool)
     members.first, values_of_groups = number, list[tuple[int, object, ValueColumn | None]]()
     simple = (
-        part.index is not None and part.file == opened.number and part.lengths is None and not part.objects
+        isinstance(part.via, Chunked)
+        and part.file == opened.number
+        and part.objects is None
+        and all(target.lengths is None for target in part.targets)
         for part in first.parts
     )
     with contextlib.suppress(MixedStorageError, H5StreamError):
-        named = any(field.axes for field in first.fields)  # columns with names, which may differ
+        named = any(field.labels.axes for field in first.fields)  # columns with names, which may differ
         if all(simple) and not named and not any(part.along or not part.targets for part in first.parts):
             columns = [DatasetColumn(_path_inside(names[number], part, None), len(names)) for part in first.parts]
             values_of_groups = [*_group_value_columns(opened, shape, names[number], len(names), first)]

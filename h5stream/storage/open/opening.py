@@ -20,6 +20,7 @@ from h5stream.errors import (
 from h5stream.samples.boxes import FieldSteps, axis_space
 from h5stream.samples.columns import Padding, SampleColumn, SampleNumber, SourceNumber, Values
 from h5stream.samples.kinds import Objects, Sequences
+from h5stream.samples.lookup import Lookup
 from h5stream.samples.ragged import DENSE
 from h5stream.samples.segments import Segmentation, edges_over, in_memory
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
@@ -33,15 +34,8 @@ from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.file.meanings import warn_of_meanings, with_packings
 from h5stream.storage.file.stored import Files
 from h5stream.storage.layout.fields import Field
-from h5stream.storage.layout.layout import (
-    DatasetPart,
-    FieldLayout,
-    Lookup,
-    SampleLayout,
-    SparseEntry,
-    leaves_of,
-    numbers_of,
-)
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
+from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.layout.request import Fields, Request, SampleShape, Source, read_request
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.open.joining import FileParts, joined_parts, with_named_shapes, with_rows_of_values
@@ -96,8 +90,10 @@ def open_layout(
     _check_padding(layout)
     may_lack = isinstance(samples, Objects) and samples.missing == "fill"
     layout = _normalized(_with_image_sizes(layout))
-    layout = with_packings(layout, [file.packed for file in parts], may_lack=may_lack)
-    warn_of_meanings(layout)
+    if any(isinstance(field, Field) and field.missing for field in shape.fields):
+        layout = with_packings(layout, [file.packed for file in parts], may_lack=may_lack)
+    if layout.is_joined:
+        warn_of_meanings(layout)
     return layout
 
 
@@ -178,14 +174,14 @@ def _space(
         space = volumes[0].space(volumes, read.labels, numbers, paths)
         return replace(space, left_out=read.left_out) if isinstance(samples, Objects) and read.left_out else space
     if isinstance(samples, Table):
-        steps = [(field.at or ROW, field.steps) for field in fields]
+        steps = [(field.take.at or ROW, field.take.steps) for field in fields]
         return table_space(samples, np.array([*read.starts, read.rows]), numbers, paths, steps)
     if not isinstance(samples, Sequences):
         return None
     edges = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in read.edges)])
     if in_memory(samples.of):
         edges = edges_over(cast(Segmentation, samples.of), edges)
-    taken = [field.steps for field in fields if field.steps is not None] or [tuple(samples.steps or (0,))]
+    taken = [field.take.steps for field in fields if field.take.steps is not None] or [tuple(samples.steps or (0,))]
     lengths, least, most = np.diff(edges), min(map(min, taken)), max(map(max, taken))
     return axis_space(samples, lengths[:, None], [FieldSteps(elements=lengths, least=least, most=most)], edges)
 
@@ -206,10 +202,10 @@ def _check_padding(layout: SampleLayout) -> None:
     for parts in layout.aligned:
         for target in parts[0].targets:
             one = layout.fields[target.field]
-            if one.pad is not None and (layout.space is None or layout.space.pad is None):
-                message = f"field {one.name!r} has Take(pad={one.pad!r}), and nothing is padded"
+            if one.take.pad is not None and (layout.space is None or layout.space.pad is None):
+                message = f"field {one.name!r} has Take(pad={one.take.pad!r}), and nothing is padded"
                 raise OptionError(f"{message}: samples= says with pad= that it is")
-            number = number_outside(layout.pad_of(one)) if one.steps is not None or parts[0].along else None
+            number = number_outside(layout.pad_of(one)) if one.take.steps is not None or parts[0].along else None
             if number and one.kind == "array":
                 check(one, "pad", number)
 
@@ -269,11 +265,11 @@ def _with_size(
     nbytes = [image.nbytes for image in images]
     layout_images = Images(format=form, mean_nbytes=float(np.mean(nbytes)), most_nbytes=max(nbytes))
     if field.ragged is None and len({(image.shape, image.dtype) for image in images}) == 1:
-        steps = () if field.steps is None else (len(field.steps),)
+        steps = () if field.take.steps is None else (len(field.take.steps),)
         return replace(
             field, kind="array", row_shape=(*steps, *images[0].shape), dtype=images[0].dtype, images=layout_images
         )
-    if field.steps is not None:
+    if field.take.steps is not None:
         message = (
             "images of unlike sizes, or with ragged='list', make no tensor of several rows; samples of one row have "
         )
@@ -300,6 +296,7 @@ def _bytes_at(part: DatasetPart, row: int, layout: SampleLayout, reader: H5pyRea
     """Return the bytes of one image."""
     if part.heap is not None:
         data = part.heap.one(layout.files[part.file], row)
-        return data if len(data) or not part.objects else reader.bytes_of(part, row)
+        return data if len(data) or part.objects is None else reader.bytes_of(part, row)
     data = np.ascontiguousarray(reader.rows(part, row, 1)).reshape(-1).view(np.uint8)
-    return data if part.lengths is None else data[: part.lengths[row]]
+    lengths = part.targets[0].lengths
+    return data if lengths is None else data[: lengths[row]]

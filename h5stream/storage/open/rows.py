@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -30,9 +30,11 @@ from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.file.discovery import FieldSource, refusal
 from h5stream.storage.file.meanings import meaning_of
 from h5stream.storage.file.stored import Location, OpenFile, part_of
-from h5stream.storage.layout.axis_names import AxisNames, axis_names
+from h5stream.storage.layout.access import VIA_H5PY, ThroughH5py
+from h5stream.storage.layout.axis_names import MATRIX_PATH, AxisNames, axis_names
 from h5stream.storage.layout.fields import Field, check_options
-from h5stream.storage.layout.layout import VIA_H5PY, DatasetPart, Entry, FieldLayout, Target
+from h5stream.storage.layout.layout import Entry, FieldLayout, Labels, TakenRows
+from h5stream.storage.layout.parts import DatasetPart, Meaning, Target
 from h5stream.storage.open.extents import Extents, SampleKind
 from h5stream.storage.open.lookups import Key, LookupBuilder
 
@@ -88,10 +90,10 @@ class PartBuilder:
         return len(self.fields) - 1
 
 
-def field_of(name: str, dtype: DTypeLike, row_shape: tuple[int, ...] = (), **layout: Any) -> FieldLayout:
+def field_of(name: str, dtype: DTypeLike, row_shape: tuple[int, ...] = ()) -> FieldLayout:
     """Return the field of a batch for numbers of a type, or for objects."""
     kind = "object" if dtype is object else "array"
-    return FieldLayout(name=name, kind=kind, dtype=np.dtype(dtype), row_shape=row_shape, **layout)
+    return FieldLayout(name=name, kind=kind, dtype=np.dtype(dtype), row_shape=row_shape)
 
 
 def add_rows(builder: PartBuilder, spec: Field) -> Entry:
@@ -110,7 +112,7 @@ def add_rows(builder: PartBuilder, spec: Field) -> Entry:
         along, row_shape = builder.extents.take(shape, spec, source.path)
     entry, layouts, targets = describe_field(builder, spec, node, row_shape, steps)
     if len(layouts) == 1 and len(shape) > 1:
-        layouts = [replace(layouts[0], axes=named_axes(builder, spec, node, source, along))]
+        layouts = [layouts[0].with_axes(named_axes(builder, spec, node, source, along))]
     builder.fields += layouts
     for target, layout in zip(targets, layouts, strict=True):
         # Values of variable length are stored in the heap, separately for each member.
@@ -130,7 +132,7 @@ def row_selection(builder: PartBuilder, node: FieldSource, spec: Field) -> tuple
         raise OptionError(f"Field({spec.name!r}): {why}, such as Sequences(axis=1) and Boxes")
     shape = node.dataset.shape[1:]
     try:
-        row_shape = selected_shape(shape, spec.columns)
+        row_shape = shape if spec.columns is None else selected_shape(shape, spec.columns)
     except OptionError as error:
         inner = inner_dtype(node)
         inside = not shape and (inner.subdtype or inner.fields)
@@ -144,6 +146,10 @@ def named_axes(
 ) -> tuple[AxisNames, ...]:
     """Return the names of the columns that a field takes; empty for objects, and for columns taken by position."""
     if builder.are_objects or spec.columns == (Ellipsis,) or node.member or len(node.dataset.shape) < 2:
+        return ()
+    if not (
+        h5py.h5a.get_num_attrs(node.dataset.id) or MATRIX_PATH.search(node.path)
+    ):  # no scales, and no names beside it
         return ()
     named = axis_names(source.file, node.path, source.identity, first=0 if along else 1)
     if along:
@@ -178,7 +184,9 @@ def describe_field(
         _check_members(builder, spec, whole)
         whole = np.dtype((whole[spec.members[0]], (len(spec.members),)))
 
-    first, meaning = len(builder.fields), meaning_of(node.dataset)
+    first, meaning = len(builder.fields), Meaning()
+    if h5py.h5a.get_num_attrs(node.dataset.id):
+        meaning = meaning_of(node.dataset)
     leaves = [(node.member, whole)] if whole.fields is None else [*members_of(whole, node.member)]
     for number, (member, dtype) in enumerate(leaves, first):
         layout, leaf = _field_layout(builder, spec, node._replace(member=member), dtype, shape, steps)
@@ -233,13 +241,12 @@ def _field_layout(
         kind=kind,
         dtype=np.dtype(object) if base.kind == "O" else elements.batch_dtype(base),
         row_shape=(*shape, *inner_shape),
-        steps=steps,
-        at=spec.take.at,
-        pad=spec.take.pad,
+        take=TakenRows(steps=steps, at=spec.take.at, pad=spec.take.pad),
         cast=spec.dtype,
         ragged=ragged,
-        unit=str(base.newbyteorder("=")) if base.kind in "mM" else "",
-        meanings=elements.meanings_of(base),
+        labels=Labels(
+            unit=str(base.newbyteorder("=")) if base.kind in "mM" else "", meanings=elements.meanings_of(base)
+        ),
         items=elements.vlen_base(base),
         cut_at_nul=base.kind == "S" and elements.ends_at_nul(dataset.id.get_type(), member),
     )
@@ -351,7 +358,8 @@ def dataset_part(
         raise field_error(
             builder.opened, spec, f"{why}bytes from 0 to {most:,} for each of {part.rows:,} rows", OptionError
         )
-    return replace(part, lengths=lengths.astype(np.int64))
+    lengths = lengths.astype(np.int64)
+    return replace(part, targets=tuple(replace(one, lengths=lengths) for one in part.targets))
 
 
 def _image_leaf(builder: PartBuilder, spec: Field, node: FieldSource, dtype: np.dtype) -> elements.Leaf | None:
@@ -378,8 +386,8 @@ def describe_image(
 ) -> EntryLayout:
     """Return the entry of a field of images; their size is determined once all files are open."""
     check_options("images", spec, builder.samples, builder.path)
-    images, take = Images(format=spec.decode), spec.take
-    layout = field_of(spec.name, object, images=images, steps=steps, at=take.at, pad=take.pad, ragged=spec.ragged)
+    images, take = Images(format=spec.decode), TakenRows(steps=steps, at=spec.take.at, pad=spec.take.pad)
+    layout = replace(field_of(spec.name, object), images=images, take=take, ragged=spec.ragged)
     number, fill = len(builder.fields), np.zeros(leaf.nbytes if leaf else 0, np.uint8)
     return number, [layout], [Target(field=number, member=member, leaf=leaf, fill=fill)]
 
@@ -396,6 +404,6 @@ def field_error(
 
 def read_error(source: OpenFile, spec: Field, why: str, part: DatasetPart) -> H5StreamError:
     """Return the error for a field that cannot be read: a damaged chunk if there is one, or else `why`."""
-    if part.damaged is None:
-        return field_error(source, spec, why)
-    return field_error(source, spec, f": {part.reason}", CorruptChunkError, chunk=part.damaged)
+    if isinstance(part.via, ThroughH5py) and part.via.damaged is not None:
+        return field_error(source, spec, f": {part.reason}", CorruptChunkError, chunk=part.via.damaged)
+    return field_error(source, spec, why)

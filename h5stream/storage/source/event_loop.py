@@ -105,7 +105,7 @@ class _Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True)
         self._thread.start()
 
-    def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    def run(self, work: Iterable[Coroutine[object, object, T]]) -> list[T]:
         """Run coroutines concurrently, and return their results."""
 
         async def together() -> list[T] | BaseException:
@@ -140,7 +140,7 @@ class _Loop:
             while self._loop.callers and time.monotonic() < until:
                 time.sleep(0.001)
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def begin(self, work: Coroutine[object, object, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 

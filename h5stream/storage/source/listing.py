@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import re
-from typing import Any
 
 from h5stream.base.names import as_pattern, tokens_of, unquoted
 from h5stream.errors import OptionError, SourceError, SourceNotFoundError
@@ -41,13 +40,13 @@ def matches(pattern: str) -> list[str]:
     return []
 
 
-async def _check_exists(store: Any, key: str) -> None:
+async def _check_exists(store: object, key: str) -> None:
     """Request the metadata of an object; raises if it is missing."""
     count_requests()
     await import_obstore().head_async(store, key)
 
 
-async def _keys_below(store: Any, folder: str, patterns: list[str]) -> list[str]:
+async def _keys_below(store: object, folder: str, patterns: list[str]) -> list[str]:
     """List the keys below a folder; folder by folder if obstore refuses a key (``a//b``)."""
     library = import_obstore()
     try:

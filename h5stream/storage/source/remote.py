@@ -308,7 +308,7 @@ def _identity_of(address: str, word: str, meta: Mapping[str, Any]) -> ObjectIden
     return ObjectIdentity(path=address, size=int(meta["size"]), etag=etag, changed=changed, store=word)
 
 
-async def _with_pattern_below(error: SourceNotFoundError, base: str, store: Any, path: str) -> SourceNotFoundError:
+async def _with_pattern_below(error: SourceNotFoundError, base: str, store: object, path: str) -> SourceNotFoundError:
     """Return the error for a missing object; if it is a folder, with a pattern for the objects in it."""
     with contextlib.suppress(Exception):  # listing may not be permitted
         count_requests()
@@ -323,7 +323,7 @@ _SILENT_S = 5.0
 _silent: set[str] = set()
 
 
-def _warn_silent(base: str, store: Any) -> None:
+def _warn_silent(base: str, store: object) -> None:
     """Warn once that a store does not answer, with the reason, which may be a mistyped name."""
     if base in _silent:
         return
@@ -355,7 +355,7 @@ class ObjectBytes(ByteSource):
         self._base, self._path = parts_of(identity.path)
 
     @functools.cached_property
-    def _store(self) -> Any:
+    def _store(self) -> object:
         """The store, looked up at the first read, so that another process can raise a helpful error."""
         identity, base = self.identity, self._base
         if identity.store != base and identity.store not in stores:
@@ -418,7 +418,7 @@ class ObjectBytes(ByteSource):
             raise changed_error(self.identity.path, difference)
 
 
-def read_sources(wanted: Iterable[tuple[Any, Sequence[int], Sequence[memoryview]]]) -> None:
+def read_sources(wanted: Iterable[tuple[ByteSource, Sequence[int], Sequence[memoryview]]]) -> None:
     """Read from several sources at once; each item is a source, its offsets and its targets."""
     groups, others = list[tuple[ObjectBytes, list[tuple[int, memoryview]]]](), []
     copies = list[tuple[Sequence[memoryview], list[memoryview]]]()

@@ -222,7 +222,7 @@ def _environment(base: str) -> str:
     return _digest({name: os.environ.get(name, "") for name in names})
 
 
-def _pairs_of(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _pairs_of(options: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """Yield the plain names and values of options, nested ones included."""
     for name, value in options.items():
         yield _plain(name), value
@@ -230,7 +230,7 @@ def _pairs_of(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _pairs_of(value)
 
 
-def _open_store(base: str, options: Mapping[str, Any]) -> Any:
+def _open_store(base: str, options: Mapping[str, object]) -> object:
     """Open a store with options, in addition to those of the environment."""
     checked = _checked(base, options)
     _check_endpoint(base, checked)
@@ -328,7 +328,7 @@ def _check_endpoint(base: str, options: Mapping[str, Any]) -> None:
 _KEY = secrets.token_bytes(16)
 
 
-def _digest(options: Mapping[str, Any]) -> str:
+def _digest(options: Mapping[str, object]) -> str:
     """Return a digest of options that does not reveal them: its key is random for each process."""
     return hashlib.blake2b(repr(sorted(options.items(), key=str)).encode(), key=_KEY, digest_size=8).hexdigest()
 

@@ -30,7 +30,8 @@ def why_not(path, change=lambda index: {}):
     """Say why a dataset is not decoded here whose index is told with a change."""
     layout = H5Dataset(path, "x").layout
     part = layout.datasets[0][0]
-    wrong = dataclasses.replace(part, index=dataclasses.replace(part.index, **change(part.index)))
+    index = dataclasses.replace(part.index, **change(part.index))
+    wrong = dataclasses.replace(part, via=dataclasses.replace(part.via, index=index))
     with h5py.File(path, locking=False) as file:
         return why_not_decoded_here(file["x"], wrong, layout.files[0])
 
