@@ -169,7 +169,7 @@ class FullBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a loader takes of the machine."""
+    """Memory and threads of a loader."""
 
     memory_nbytes: int  # the most memory for slots, windows and scratch
     memory_budget: int  # the limit for these

@@ -84,7 +84,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clues:
-    """What tells the purpose of a dataset."""
+    """Hints at the purpose of a dataset."""
 
     role: str = ""  # INDEX, DIMENSION or CELL if it is not data
     matlab_class: str = ""  # its class in MATLAB

@@ -106,7 +106,7 @@ class _SimilarObjects:
 
     @functools.cached_property
     def steps(self) -> str:
-        """What each object is if its rows follow one another: an episode or a film; else empty."""
+        """The kind of sequence if rows follow one another: an episode or a film; else empty."""
         if self.is_episode:
             return "an episode"
         whole, longest = self.what == "datasets", max(self.lengths, default=0)

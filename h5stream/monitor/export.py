@@ -101,7 +101,7 @@ def read_log(path: str | Path) -> list[SystemSample]:
 
 
 class _Output(Protocol):
-    """Where samples are written."""
+    """A destination that samples are written to."""
 
     def close(self) -> object:
         """Complete it."""
