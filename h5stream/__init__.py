@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from h5stream._version import __version__
 
@@ -110,7 +110,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # so that a type checker reports names that do not exist
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name in ("advice", "errors", "monitor", "order", "results", "samples", "staging", "training"):
             return importlib.import_module(f"h5stream.{name}")
         for home in (home for home, names in _MOVED.items() if name in names):

@@ -37,13 +37,12 @@ h5stream would catch. The facts of a message are attributes as well.
 from __future__ import annotations
 
 import errno
-from typing import Any
 
 
 class H5StreamError(Exception):
     """Base of every error that h5stream raises on purpose."""
 
-    def __init__(self, message: str, **facts: Any) -> None:
+    def __init__(self, message: str, **facts: object) -> None:
         super().__init__(message)
         vars(self).update(facts)  # the attributes that its class declares
 

@@ -87,12 +87,12 @@ def read_profile(path: str | Path) -> Profile:
         raise OptionError(f"profile {str(path)!r}: {error}") from None
 
 
-def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_from(path: str | Path, dataset: object, arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return loader arguments: those of a profile and its dataset, replaced by those that are given."""
     profile = read_profile(path)
     if dataset is None and not profile.dataset:
         raise OptionError(f"profile {str(path)!r} names no dataset; pass one")
-    chosen: dict[str, Any] = {"dataset": profile.dataset if dataset is None else dataset}
+    chosen: dict[str, object] = {"dataset": profile.dataset if dataset is None else dataset}
     # A dataset object has its fields already, and refuses others.
     if profile.fields is not None and (dataset is None or isinstance(dataset, (str, Path))):
         chosen["fields"] = profile.fields if isinstance(profile.fields, str) else list(profile.fields)

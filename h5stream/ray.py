@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from h5stream.base.texts import missing_extra
 from h5stream.dataset.dataset import H5Dataset
@@ -17,21 +18,27 @@ from h5stream.engine.assemble import Assembler
 from h5stream.errors import OptionError, UnsupportedFieldError
 from h5stream.order.blocks import Stretch, stretches
 from h5stream.storage.layout.layout import SampleLayout, SparseEntry
-from h5stream.storage.layout.request import Fields
+from h5stream.storage.layout.request import Fields, Source
+from h5stream.storage.open.extents import SampleKind
 from h5stream.structure import numbers_in, samples_of
+
+if TYPE_CHECKING:
+    import ray.data
+    from ray.data import DataContext, ReadTask
+    from ray.data.block import Block
 
 __all__ = ["read_hdf5"]
 
 
 def read_hdf5(
-    source: Any,
+    source: Source | Dataset[Any] | Sequence[Dataset[Any]],
     fields: Fields = None,
     *,
-    samples: Any = None,
+    samples: SampleKind | None = None,
     rows: Any = None,
     allow_external: bool = False,
-    **options: Any,
-) -> Any:
+    **options: object,
+) -> ray.data.Dataset:
     """Read samples as a dataset of Ray Data, whose tasks each read a range of the files.
 
     Files are opened here once, for their structure alone; tasks read the data, on machines that see the files by the
@@ -83,7 +90,7 @@ def read_hdf5(
     return ray.data.read_datasource(_datasource(dataset), **options)
 
 
-def _datasource(dataset: H5Dataset) -> Any:
+def _datasource(dataset: H5Dataset) -> ray.data.Datasource:
     import ray
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata
@@ -95,8 +102,8 @@ def _datasource(dataset: H5Dataset) -> Any:
             return blocks.total_rows * layout.row_nbytes
 
         def get_read_tasks(
-            self, parallelism: int, per_task_row_limit: Any = None, data_context: Any = None
-        ) -> list[Any]:
+            self, parallelism: int, per_task_row_limit: int | None = None, data_context: DataContext | None = None
+        ) -> list[ReadTask]:
             shared, tasks = ray.put(layout), []
             for stretch in stretches(blocks, parallelism):
                 rows = int(stretch[0][-1] - stretch[0][0])
@@ -107,7 +114,7 @@ def _datasource(dataset: H5Dataset) -> Any:
     return HDF5Datasource()
 
 
-def _read(shared: Any, stretch: Stretch) -> Iterator[Any]:
+def _read(shared: ray.ObjectRef[SampleLayout], stretch: Stretch) -> Iterator[Block]:
     """Read some blocks in a Ray task, and yield tables with one column per field."""
     import ray
     from ray.data.block import BlockAccessor
@@ -123,7 +130,7 @@ def _read(shared: Any, stretch: Stretch) -> Iterator[Any]:
         batch.slot.give_back()
 
 
-def _columns(name: str, value: Any, count: int) -> Iterator[tuple[str, Any]]:
+def _columns(name: str, value: object, count: int) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the names and values of a field's columns, copied."""
     if isinstance(value, dict):
         for member, inner in value.items():
@@ -137,7 +144,7 @@ def _columns(name: str, value: Any, count: int) -> Iterator[tuple[str, Any]]:
         yield name, column
 
 
-def _as_text(name: str, value: Any) -> Any:
+def _as_text(name: str, value: object) -> object:
     """Return a string sample as text, or each string of a list of them."""
     if isinstance(value, list):
         return [_as_text(name, item) for item in value]

@@ -142,7 +142,9 @@ class SparseRows(NamedTuple):
         return torch.sparse_csr_tensor(offsets, self.columns, self.values, shape, check_invariants=False)
 
 
-def in_form(values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[np.int64], form: str) -> Any:
+def in_form(
+    values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[np.int64], form: str
+) -> Packed | Padded | torch.Tensor | list[torch.Tensor]:
     """Return the rows of several samples in the form that a field asks for."""
     if form == "pad":
         return Padded(values, torch.from_numpy(lengths.copy()))
@@ -191,7 +193,7 @@ def samples_of(batch: Any, count: int) -> list[Any]:
     return list(batch.unbind(0)) if isinstance(batch, torch.Tensor) else list(batch)
 
 
-def with_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def with_tensors(value: object, change: Callable[[torch.Tensor], object]) -> Any:
     """Return a copy of a structure with each of its tensors changed."""
     if isinstance(value, dict):
         return {key: with_tensors(inner, change) for key, inner in value.items()}
@@ -200,13 +202,13 @@ def with_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return change(value) if isinstance(value, torch.Tensor) else value
 
 
-def as_numpy(value: Any) -> Any:
+def as_numpy(value: object) -> Any:
     """Return a structure with NumPy arrays over its tensors' memory; single numbers as NumPy scalars, as h5py does.
 
     NumPy has no nested arrays: of a nested tensor come its samples in a list.
     """
 
-    def array(tensor: torch.Tensor) -> Any:
+    def array(tensor: torch.Tensor) -> object:
         if tensor.is_nested:
             return [array(one) for one in tensor.unbind()]
         if (dtype := foreign_dtype(tensor.dtype)) is None:
@@ -216,14 +218,14 @@ def as_numpy(value: Any) -> Any:
     return with_tensors(value, array)
 
 
-def numbers_in(tensor: torch.Tensor) -> NDArray[Any]:
+def numbers_in(tensor: torch.Tensor) -> np.ndarray:
     """Return a tensor's numbers as a NumPy array; types that NumPy lacks become float32."""
     is_small = tensor.is_floating_point() and tensor.dtype not in (torch.float64, torch.float32, torch.float16)
     return (tensor.to(torch.float32) if is_small else tensor).numpy()
 
 
 @functools.cache
-def foreign_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
+def foreign_dtype(dtype: torch.dtype) -> np.dtype | None:
     """Return the dtype of ml_dtypes for a torch type that NumPy lacks; None if NumPy has it.
 
     Raises `ImportError` without ml_dtypes, and `TypeError` if it has none either.
@@ -236,11 +238,14 @@ def foreign_dtype(dtype: torch.dtype) -> np.dtype[Any] | None:
     return None
 
 
-def copy_batch(batch: Any, static: Any) -> int:
+def copy_batch(batch: object, static: object) -> int:
     """Copy a batch into tensors of the same structure, and return its number of rows."""
     if isinstance(batch, torch.Tensor):
-        fits = isinstance(static, torch.Tensor) and static.dtype == batch.dtype and static.ndim == batch.ndim
-        if not fits or static.shape[1:] != batch.shape[1:] or len(static) < len(batch):
+        if (
+            not isinstance(static, torch.Tensor)
+            or (static.dtype, static.ndim, static.shape[1:]) != (batch.dtype, batch.ndim, batch.shape[1:])
+            or len(static) < len(batch)
+        ):
             actual = f"{getattr(static, 'dtype', type(static))} {[*getattr(static, 'shape', ())]}"
             expected = f"a {batch.dtype} tensor of at least {len(batch)} rows of {tuple(batch.shape[1:])}, not {actual}"
             raise OptionError(f"copy_into needs {expected}")
@@ -253,26 +258,26 @@ def copy_batch(batch: Any, static: Any) -> int:
     raise OptionError(f"copy_into needs what a batch is, {type(batch).__name__}, not {type(static)}")
 
 
-def _rebuilt(like: Any, parts: list[Any]) -> Any:
+def _rebuilt(like: Any, parts: list[object]) -> Any:
     """Return a list or tuple of the same kind as another one; a named tuple takes its parts one by one."""
     return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
 
 
-def tensors_of(batch: Any) -> list[torch.Tensor]:
+def tensors_of(batch: object) -> list[torch.Tensor]:
     """List the tensors of a structure, in its order."""
     tensors: list[torch.Tensor] = []
     with_tensors(batch, tensors.append)
     return tensors
 
 
-def leaves(batch: Any) -> list[Any]:
+def leaves(batch: object) -> list[object]:
     """List the value of each field of a batch: a tensor, a list of strings, or ragged rows of any form."""
     if isinstance(batch, (dict, tuple)) and not isinstance(batch, RAGGED):
         return [leaf for value in (batch.values() if isinstance(batch, dict) else batch) for leaf in leaves(value)]
     return [batch]
 
 
-def rows_of(batch: Any) -> int | None:
+def rows_of(batch: object) -> int | None:
     """Return the number of rows of a batch, from its first value that has a length; None if none has."""
     if isinstance(batch, RAGGED):
         return len(batch.lengths) if isinstance(batch, Padded) else len(batch.offsets) - 1
@@ -303,5 +308,5 @@ def first_rows(batch: Any, count: int) -> Any:
     return batch[:count] if rows_of(batch) is not None else batch
 
 
-def _has_parts(value: Any) -> bool:
+def _has_parts(value: object) -> bool:
     return isinstance(value, (dict, list, tuple)) or getattr(value, "shape", None) is not None

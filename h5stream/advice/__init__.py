@@ -20,7 +20,7 @@ __all__ = ["inspect_files"]
 
 if not TYPE_CHECKING:  # so that a type checker reports missing names
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from h5stream.advice import inspection  # imported here since it needs torch

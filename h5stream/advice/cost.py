@@ -10,7 +10,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -161,6 +161,26 @@ class StoredDataset(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FullBatch:
+    """The size of a full batch."""
+
+    size: int  # rows, as asked for
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Memory and threads of a loader."""
+
+    memory_nbytes: int  # the most memory for slots, windows and scratch
+    memory_budget: int  # the limit for these
+    kept_rows_nbytes: int  # the part of the memory for decoded rows that later epochs reuse
+    threads: int  # decoding threads
+    notice: str  # a note if the budget makes the window smaller than wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCost:
     """Costs of shuffled batches of some fields."""
 
@@ -168,26 +188,30 @@ class SampleCost:
     chosen_by: str  # "named" by the user, "root" for the root's datasets, "rows" for the largest group of equal rows
     rows: int  # of an epoch
     row_nbytes: int  # of one in a batch
-    batch_size: int  # as asked for
-    batch_rows: int  # of a full batch
-    batch_nbytes: int
-    needed_read_nbytes: float  # stored bytes of the batch's own rows: the least that any reader could read
-    needed_decoded_nbytes: float  # the same once decoded
+    batch: FullBatch
+    needed: FetchCost  # stored and decoded bytes of the batch's own rows: the least that any reader could read
     naive: BatchCost  # a batch read one row at a time through h5py
     ours: BatchCost  # by h5stream, averaged over the first epoch
     datasets: tuple[DatasetCost, ...]  # an epoch of h5stream's, dataset by dataset
     shuffle: Shuffle
-    memory_nbytes: int  # the most memory for slots, windows and scratch
-    memory_budget: int  # the limit for these
-    threads: int  # decoding threads
-    kept_rows_nbytes: int  # the part of the memory for decoded rows that later epochs reuse
+    resources: Resources
     decode_rows_per_s: float | None
     """Rows per second that all threads can decode, timed on some of the file's own chunks: an upper limit, without
     reading and copying. None unless each epoch decodes."""
     first_batch: FirstBatch
-    notice: str  # a note if the budget makes the window smaller than wanted
     naive_words: tuple[str, ...]
     our_words: tuple[str, ...]  # the derivation, one step per line
+
+    def to_dict(self) -> dict[str, object]:
+        """Return it as plain containers for JSON, on one level."""
+        plain = asdict(self)
+        batch, resources = plain.pop("batch"), plain.pop("resources")
+        plain |= {f"batch_{name}": value for name, value in batch.items()} | resources
+        del plain["needed"]
+        return plain | {
+            "needed_read_nbytes": self.needed.read_nbytes,
+            "needed_decoded_nbytes": self.needed.decoded_nbytes,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,22 +251,21 @@ def cost_sample(
         chosen_by=chosen_by,
         rows=layout.rows,
         row_nbytes=layout.row_nbytes,
-        batch_size=batch_size,
-        batch_rows=batch_rows,
-        batch_nbytes=batch_rows * layout.row_nbytes,
-        needed_read_nbytes=needed.read_nbytes,
-        needed_decoded_nbytes=needed.decoded_nbytes,
+        batch=FullBatch(size=batch_size, rows=batch_rows, nbytes=batch_rows * layout.row_nbytes),
+        needed=needed,
         naive=BatchCost.of(one_by_one.times(share), needed),
         ours=BatchCost.of(together.times(share), needed),
         datasets=tuple(one.cost for one in stored),
         shuffle=shuffle,
-        memory_nbytes=size.needed_nbytes,
-        memory_budget=size.memory_budget,
-        kept_rows_nbytes=size.kept_rows_nbytes,
-        threads=threads,
+        resources=Resources(
+            memory_nbytes=size.needed_nbytes,
+            memory_budget=size.memory_budget,
+            kept_rows_nbytes=size.kept_rows_nbytes,
+            threads=threads,
+            notice=size.notice,
+        ),
         decode_rows_per_s=_decode_rows_per_s(layout.rows, stored, threads),
         first_batch=_first_batch(stored, order, threads, layout),
-        notice=size.notice,
         naive_words=_naive_words(every, [text for _, text in naive]),
         our_words=tuple(_our_words([one.cost for one in stored], order.batches, is_far=layout.is_far)),
     )
@@ -381,7 +404,7 @@ def decode_rate(part: DatasetPart, identity: SourceIdentity, *, chunks: int = 8,
 
 def _cached_share(entry: DatasetEntry) -> float:
     """Return the share of chunks that fit into h5py's chunk cache; chunks larger than the cache are never cached."""
-    cached = min(entry.cache_nbytes // max(1, entry.chunk_nbytes), entry.cache_chunks)
+    cached = min(entry.cache.nbytes // max(1, entry.chunk_nbytes), entry.cache.chunks)
     return min(1.0, cached / entry.chunks) if entry.chunks else 0.0
 
 
@@ -389,7 +412,7 @@ def _naive(entry: DatasetEntry) -> tuple[FetchCost, str]:
     """Estimate the cost of reading single rows in random order through h5py, and describe it."""
     across = entry.chunks_across
     chunks = (entry.rows or 0) * across
-    if not entry.chunks or (not entry.filters and entry.chunk_nbytes > entry.cache_nbytes):
+    if not entry.chunks or (not entry.filters and entry.chunk_nbytes > entry.cache.nbytes):
         why = "chunks without a filter and larger than h5py's cache" if entry.chunks else "not chunked"
         nbytes = entry.stored_nbytes if entry.variable_length else min(entry.stored_nbytes, entry.raw_nbytes)
         return FetchCost(chunks, nbytes), f"{why}, so a row is read by itself"
@@ -397,7 +420,7 @@ def _naive(entry: DatasetEntry) -> tuple[FetchCost, str]:
     share = _cached_share(entry)
     times = max(1.0, chunks * (1 - share) / entry.chunks)
     fetched = times * (entry.chunks if entry.stored_chunks is None else entry.stored_chunks)
-    chunk, row, cache = map(text_of_bytes, (entry.chunk_nbytes, entry.row_nbytes, entry.cache_nbytes))
+    chunk, row, cache = map(text_of_bytes, (entry.chunk_nbytes, entry.row_nbytes, entry.cache.nbytes))
     pieces = f"{across:,} chunks of {chunk} are" if across > 1 else f"a chunk of {chunk} is"
     more = across * entry.chunk_nbytes / max(1, entry.row_nbytes)
     much = f", {count_text(more)} times as much" if more > _NOTABLE else ""
@@ -524,7 +547,7 @@ def _broken(one: StoredDataset, block_rows: int, batch_rows: int) -> Iterator[tu
     """Yield the rules that a dataset breaks, with a description."""
     entry, cost, rate = one
     chunk, rows, across = text_of_bytes(entry.chunk_nbytes), entry.chunk_rows or 0, entry.chunks_across
-    if entry.variable_length and not (entry.is_numbers_of_any_length or entry.image):
+    if entry.variable_length and not (entry.is_numbers_of_any_length or entry.clues.image):
         yield "variable_length", f"{entry.dtype}: values are looked up one by one, and a batch is a list, not a tensor"
         return
     if entry.variable_length or entry.access == VIA_H5PY:

@@ -6,13 +6,13 @@ The limiting part of a loader follows from its settings and statistics alone; `t
 from __future__ import annotations
 
 import contextlib
+import enum
 import math
 import operator
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
 from h5stream.base import limits
@@ -26,7 +26,7 @@ from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
 from h5stream.storage.layout.access import DECODED, VIA_H5PY
 from h5stream.structure import first_rows, rows_of
 
-Step = Callable[[Any], object]
+BatchT = TypeVar("BatchT")
 
 TRIAL_S = 5.0  # seconds of each of the three runs
 ACCELERATOR_AIM = 0.90  # share of the ceiling that a loop should reach; the rest is paid for but unused
@@ -73,7 +73,7 @@ class LoaderKnobs:
     via_h5py: str = ""  # why a field is read through h5py; empty if none is
 
     @classmethod
-    def of(cls, loader: Any) -> LoaderKnobs:
+    def of(cls, loader: object) -> LoaderKnobs:
         """Read the settings of a loader, which may be any object."""
         window, sampler = getattr(loader, "window_size", None), getattr(loader, "batch_sampler", None)
         batch_size = whole_number(getattr(loader, "batch_size", None))
@@ -84,8 +84,8 @@ class LoaderKnobs:
         decoded = [part for part in parts if part.access == DECODED]
         widest = max(decoded, key=lambda part: part.stored_row_nbytes, default=None)
 
-        def named(function: Any) -> str | None:
-            name = getattr(function, "__name__", type(function).__name__)
+        def named(function: object) -> str | None:
+            name: str = getattr(function, "__name__", type(function).__name__)
             # A stock DataLoader always has a collate_fn; torch's own is not the user's to leave out.
             return None if function is None or name in ("default_collate", "default_convert") else name
 
@@ -143,7 +143,7 @@ class Diagnosis(Suggestion):
 
 
 def diagnose(
-    loader: Any,
+    loader: Iterable[Any],
     step: Callable[[Any], object],
     *,
     seconds: float = TRIAL_S,
@@ -192,8 +192,8 @@ def diagnose(
 
 
 def measure(
-    loader: Any,
-    step: Step,
+    loader: Iterable[BatchT],
+    step: Callable[[BatchT], object],
     seconds: float,
     *,
     probe_batch: bool = True,
@@ -204,7 +204,7 @@ def measure(
     above_zero(seconds=seconds)
     with _epoch_put_back(loader):
         with contextlib.closing(Trial().batches_of(loader)) as batches:
-            if (batch := next(batches, _END)) is _END:
+            if (batch := next(batches, _End.END)) is _End.END:
                 raise OptionError("the loader gives no batch, so there is nothing to measure")
         _forget_kept(loader)
         progress("loader alone", alone := time_loop(loader, None, seconds))
@@ -252,24 +252,28 @@ def _rows_ahead(alone: Trial, knobs: LoaderKnobs) -> int:
     return min(2 * (knobs.window_rows or 0), remaining * (knobs.batch_size or 0))
 
 
-def _forget_kept(loader: Any) -> None:
+def _forget_kept(loader: object) -> None:
     """Free the rows kept in memory, so that a run begins like training; other loaders keep theirs."""
     if isinstance(loader, H5StreamLoader):
         loader.trim()
 
 
 @contextlib.contextmanager
-def _epoch_put_back(loader: Any) -> Iterator[None]:
+def _epoch_put_back(loader: object) -> Iterator[None]:
     """Restore the loader's epoch afterwards, so that the next epoch is shuffled as without the measurement."""
-    cursor: Any = loader._cursor if isinstance(loader, H5StreamLoader) else SimpleNamespace(position=None)
-    position = cursor.position
+    if not isinstance(loader, H5StreamLoader):
+        yield
+        return
+    position = loader._cursor.position
     try:
         yield
     finally:
-        cursor.position = position  # not `set_epoch`, which would move the user's own sampler
+        loader._cursor.position = position  # not `set_epoch`, which would move the user's own sampler
 
 
-def _step_limit(step: Step, ceiling: Trial, batch: Any, knobs: LoaderKnobs, seconds: float) -> Limit:
+def _step_limit(
+    step: Callable[[BatchT], object], ceiling: Trial, batch: BatchT | None, knobs: LoaderKnobs, seconds: float
+) -> Limit:
     """Tell a step limited by computation from one limited by launching: half the rows should take half the time."""
     rows, whole_s = 0 if batch is None else rows_of(batch) or 0, ceiling.batch_s
     plain = Limit(STEP, f"{1e3 * whole_s:.2f} ms a batch", _step_turns())
@@ -553,7 +557,12 @@ SYNCHRONIZE_S = 0.25  # seconds of device work that may be queued: enough to hid
 MOST_STEPS = 1000  # steps of a trial: more would not make the mean better
 
 clock = time.perf_counter
-_END = object()
+
+
+class _End(enum.Enum):
+    """Stands for the end of batches, which may be anything."""
+
+    END = enum.auto()
 
 
 @dataclass(kw_only=True)
@@ -581,14 +590,16 @@ class Trial:
         default_factory=lambda: (0.0, clock())
     )  # seconds waited, and the time, at the last `share`
 
-    def batches_of(self, loader: Any, arrived: Callable[[], None] = lambda: None) -> Generator[Any, None, None]:
+    def batches_of(
+        self, loader: Iterable[BatchT], arrived: Callable[[], None] = lambda: None
+    ) -> Generator[BatchT, None, None]:
         """Yield the batches of an epoch; `arrived` is called after each was counted."""
         self._waiting_since_s = clock()
         iterator = iter(loader)
         if (remaining := length_of(iterator)) is not None and remaining < (self.epoch_batches or 0):  # a resumed epoch
             self.epoch_batches = remaining
         try:
-            while (batch := next(iterator, _END)) is not _END:
+            while (batch := next(iterator, _End.END)) is not _End.END:
                 waited_s = self._waited()
                 if self.first_s is None:
                     self.first_s = waited_s
@@ -651,7 +662,7 @@ class Trial:
         return f"{1e3 * self.batch_s:.2f} ms a batch, {self.rows_per_s:,.0f} rows/s"
 
 
-def time_step(step: Step, batch: Any, seconds: float) -> Trial:
+def time_step(step: Callable[[BatchT], object], batch: BatchT, seconds: float) -> Trial:
     """Run a step repeatedly on one batch, for the ceiling of the loop; the first call compiles and is not timed."""
 
     def timed(count: int) -> Trial:
@@ -667,7 +678,9 @@ def time_step(step: Step, batch: Any, seconds: float) -> Trial:
     return timed(int(min(MOST_STEPS, max(2, seconds / max(timed(1).elapsed_s, 1e-9)))))
 
 
-def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float = 0.0) -> Trial:
+def time_loop(
+    loader: Iterable[BatchT], step: Callable[[BatchT], object] | None, seconds: float, *, step_s: float = 0.0
+) -> Trial:
     """Iterate over a loader, epoch after epoch, until `seconds` after its first batch; at least two batches."""
     stride = max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0
     epochs, taken, before, ends_s = list[Trial](), 0, -1, math.inf
@@ -712,14 +725,14 @@ def joined(epochs: Sequence[Trial]) -> Trial:
     )
 
 
-def statistics_of(loader: Any) -> LoaderStatistics | None:
+def statistics_of(loader: object) -> LoaderStatistics | None:
     """Return the loader's own statistics; None if it keeps none."""
     stats = getattr(loader, "stats", None)
     statistics = stats() if callable(stats) else None
     return statistics if isinstance(statistics, LoaderStatistics) else None
 
 
-def length_of(loader: Any) -> int | None:
+def length_of(loader: object) -> int | None:
     """Return the batches of an epoch; None if the loader has no length."""
     count = operator.length_hint(loader, -1)  # of an iterable, or a DataLoader over one, `len` raises
     return None if count < 0 else count

@@ -73,10 +73,11 @@ class Inspection:
     advice: tuple[Advice, ...]  # improvements; empty if nothing is wrong
     repack_command: str  # command that writes a better layout, or empty
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain containers for JSON, with the derived figures of datasets."""
-        plain = asdict(replace(self, kinds=(), entries=(), groups={}))
+        plain = asdict(replace(self, kinds=(), entries=(), groups={}, sample=None))
         del plain["entries"]
+        plain["sample"] = None if self.sample is None else self.sample.to_dict()
         groups = [
             {"rows": rows, "datasets": [entry.to_dict() for entry in datasets]}
             for rows, datasets in self.groups.items()
@@ -124,8 +125,8 @@ def inspect_file(
     # For fields that the user did not name, print only a program that works.
     if sample and (fields or not tried(loader_lines(path, forms, 1, allow_external=allow_external))[0]):
         small = memory_budget is not None or any(one.key == "budget_too_small" for one in advice)
-        options = [f"memory_budget={sample.memory_budget}"] * small
-        lines = loader_lines(path, forms, sample.batch_rows, options=options, allow_external=allow_external)
+        options = [f"memory_budget={sample.resources.memory_budget}"] * small
+        lines = loader_lines(path, forms, sample.batch.rows, options=options, allow_external=allow_external)
     sample_paths = {d.path for d in sample.datasets} if sample else set()
     return Inspection(
         file=path,
@@ -193,7 +194,7 @@ def _choose_fields(
     # Datasets whose rows are no samples: parts of sparse matrices, whole samples, all groups but one.
     kinds = [kind for kind in kinds if not (kind.is_refused and kind.key == "ragged")]  # its rows can be streamed
     apart = {entry.path for kind in kinds for entry in kind.about if entry not in kind.rows}
-    usable = {name: e for name, e in entries.items() if e.access != REFUSED and not e.role and e.rows}
+    usable = {name: e for name, e in entries.items() if e.access != REFUSED and not e.clues.role and e.rows}
 
     def written(names: Iterable[str]) -> float:
         return sum(usable[name].written_nbytes for name in names if name in usable)
@@ -405,26 +406,28 @@ def _episode_edges(seen: Listing, rows: int, beside: list[DatasetEntry]) -> tupl
     flat = [entry for entry in beside if entry.axes == 1]
 
     def is_flag(entry: DatasetEntry) -> bool:
-        if (counts := entry.counts) is None:
+        if (counts := entry.clues.counts) is None:
             return entry.dtype.startswith("float")
         return counts.total < 0 or (counts.least >= 0 and counts.most <= 1 and 0 < counts.total < rows / 2)
 
     if flags := [entry for entry in flat if _FLAG.search(entry.path) and is_flag(entry)]:
         return flags, f"Ends({', '.join(quoted(entry.path) for entry in flags)})"
     for entry in flat:
-        counts = entry.counts
+        counts = entry.clues.counts
         if counts and _EPISODE_ID.search(entry.path) and 0 < counts.changes < rows / 2:
             return [entry], f"Ids({quoted(entry.path)})"
     for entry in seen.entries:
         if _EPISODE_EDGE.search(entry.path) and entry.rows != rows and (how := _edge_kind(entry, rows)):
-            holds = ', holds="ends"' * (how == "Bounds" and entry.counts is not None and entry.counts.first == 1)
+            holds = ', holds="ends"' * (
+                how == "Bounds" and entry.clues.counts is not None and entry.clues.counts.first == 1
+            )
             return [entry], f"{how}({quoted(entry.path)}{holds})"
     return [], ""
 
 
 def _edge_kind(entry: DatasetEntry, rows: int) -> str:
     """Return whether numbers are "Bounds" or "Lengths" of segments of `rows` rows; empty if neither."""
-    counts, name = entry.counts, entry.path.rsplit("/", 1)[-1]
+    counts, name = entry.clues.counts, entry.path.rsplit("/", 1)[-1]
     if counts is None or (entry.rows or 0) < 2 or entry.rows == rows + 1 or counts.least < 0:
         return ""
     is_bound = counts.is_rising and counts.last == rows and (counts.first == 0 or _OFFSET.search(name))
@@ -454,7 +457,7 @@ def _ragged(seen: Listing) -> Iterator[Proposal]:
     source_paths = {e.path for _, sources, _ in by_count[count] for e in sources}
     beside = [e for e in seen.by_rows[count] if e.path not in source_paths and not e.members][:MOST_FIELDS]
     every = {e.path: e for e in edges}.values()
-    read = [f"    {_variable_of(e)} = f[{quoted(e.path)}][:]" for e in every if e.columns]
+    read = [f"    {_variable_of(e)} = f[{quoted(e.path)}][:]" for e in every if e.clues.columns]
     yield Proposal(
         "ragged",
         f"{_say(edges)} which rows of {names_text([*fields])} each of {counted(count, 'sample')} has",
@@ -473,10 +476,10 @@ def _variable_of(entry: DatasetEntry) -> str:
 
 def _row_ranges(seen: Listing, entry: DatasetEntry) -> Iterator[tuple[str, list[DatasetEntry], int, int]]:
     """Yield the code of ``lookup=`` if a dataset defines row ranges: the code, its datasets, rows and samples."""
-    counts, count = entry.counts, entry.rows or 0
-    for k, column in enumerate(entry.columns if _LENGTH.search(last_name(entry.path)) else ()):
+    counts, count = entry.clues.counts, entry.rows or 0
+    for k, column in enumerate(entry.clues.columns if _LENGTH.search(last_name(entry.path)) else ()):
         yield f"Lengths({_variable_of(entry)}[:, {k}])", [entry], column.total, count
-    if len(edges := entry.columns) == 2 and edges[0].first == 0 and edges[0].is_rising:
+    if len(edges := entry.clues.columns) == 2 and edges[0].first == 0 and edges[0].is_rising:
         for rows, inclusive in ((edges[1].most, ""), (edges[1].most + 1, ", inclusive=True")):
             # Ranges do not overlap, unlike other pairs: of nodes, or of an event and a hit.
             if edges[1].total - edges[0].total + count * bool(inclusive) > rows:
@@ -500,24 +503,24 @@ def _row_ranges(seen: Listing, entry: DatasetEntry) -> Iterator[tuple[str, list[
             yield f"Bounds({quoted(entry.path)}{holds})", [entry], rows, count
     for first, last in _LAST.items():
         other = seen.by_group[group].get(name.replace(first, last)) if first in name else None
-        if other and other.counts and other.rows == count and counts.least in (-1, 0):
-            most = other.counts.most
+        if other and other.clues.counts and other.rows == count and counts.least in (-1, 0):
+            most = other.clues.counts.most
             for rows, inclusive in ((most, ""), (most + 1, ", inclusive=True")):
                 yield f"Between({quoted(entry.path)}, {quoted(other.path)}{inclusive})", [entry, other], rows, count
 
 
 def _named_objects(seen: Listing) -> Iterator[Proposal]:
     """Find texts, one per row, that are the names of datasets in a group."""
-    texts = {entry.path: {_family(word) for word in entry.words} for entry in seen.entries if entry.words}
+    texts = {entry.path: {_family(word) for word in entry.clues.words} for entry in seen.entries if entry.clues.words}
     for group, members in seen.by_group.items():
-        by_family = {_family(name): entry for name, entry in members.items() if entry.shape or entry.image}
+        by_family = {_family(name): entry for name, entry in members.items() if entry.shape or entry.clues.image}
         for path, words in texts.items():
             if len(members) < LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(by_family):
                 continue
             count, first = seen.by_path[path].rows or 0, by_family[min(words)]
             same = [e for e in members.values() if e.dtype == first.dtype and e.axes == len(first.shape or ())]
             differing = similar.differing_axes(same)
-            if any(differing) and not first.image:
+            if any(differing) and not first.clues.image:
                 continue
             form = form_of(first, f"{group}/{{}}".lstrip("/"), ragged="pad" if differing else "")
             key = re.sub(r"_?(ids?|names?)$", "", last_name(path)) or "x"
@@ -545,7 +548,7 @@ def _lookups(seen: Listing) -> Iterator[Proposal]:
         return Proposal("lookup", what, [*seen.by_rows[rows], *shared], recipes=recipes, before=before)
 
     for index in seen.entries:
-        counts, rows = index.counts, index.rows or 0
+        counts, rows = index.clues.counts, index.rows or 0
         shared = seen.by_rows.get(counts.most + 1, []) if counts and similar.INDEX_NAME.search(index.path) else []
         if counts and counts.least >= 0 and counts.most + 1 != rows and any(e.axes > 1 for e in shared):
             yield proposal(rows, shared, quoted(index.path), index.path)
@@ -595,10 +598,10 @@ def _volumes(seen: Listing) -> Iterator[Proposal]:
 
 def _places(seen: Listing) -> Iterator[Proposal]:
     """Find tables of box positions in large images."""
-    tables = [e for e in seen.entries if e.columns and _PLACES.search(e.path)]
+    tables = [e for e in seen.entries if e.clues.columns and _PLACES.search(e.path)]
     for axes in (2, 3):
-        positions = [e for e in tables if len(e.columns) == axes]
-        most = [max(e.columns[k].most for e in positions) for k in range(axes)] if positions else []
+        positions = [e for e in tables if len(e.clues.columns) == axes]
+        most = [max(e.clues.columns[k].most for e in positions) for k in range(axes)] if positions else []
         large = [
             e for e in seen.entries if e.axes >= axes and min((e.shape or ())[-axes:]) >= 64 and e not in positions
         ]
@@ -629,7 +632,7 @@ def _recordings(seen: Listing) -> Iterator[Proposal]:
         films = [e for e in beside if _time_axis(e.shape or ()) == axis]
         others = [e for e in beside if e not in films]
         counts = {(e.shape or ())[axis] for e in films if axis}
-        if len(counts) != 1 or any(e.axes > 1 or not e.words for e in others):
+        if len(counts) != 1 or any(e.axes > 1 or not e.clues.words for e in others):
             continue
         length = similar.stretch_length(min(counts), sum(e.raw_nbytes for e in films) / rows / min(counts))
         samples = f'Sequences({length}, stride={length}, of="rows", axis={axis})'
@@ -691,7 +694,7 @@ def _nwb(seen: Listing) -> Iterator[Proposal]:
 
 
 def _matlab(seen: Listing) -> Iterator[Proposal]:
-    arrays = [e for e in seen.entries if e.matlab_class and e.shape and len(e.shape) > 1 and max(e.shape) > 1]
+    arrays = [e for e in seen.entries if e.clues.matlab_class and e.shape and len(e.shape) > 1 and max(e.shape) > 1]
     if not arrays:
         return
     largest = max(arrays, key=lambda e: e.raw_nbytes)
@@ -739,7 +742,7 @@ def _linked(path: str, links: Mapping[str, tuple[str, str]]) -> Proposal:
 
 def _asides(path: str, listing: Listing) -> Iterator[Proposal]:
     """Describe datasets that are not data: indexes of PyTables, broken links, single values alone."""
-    if index := [entry for entry in listing.entries if entry.role == INDEX]:
+    if index := [entry for entry in listing.entries if entry.clues.role == INDEX]:
         which = f"{counted(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'}"
         yield Proposal("pytables", f"{which} what PyTables keeps to find rows of its tables, and no data", index)
     if links := {
@@ -753,7 +756,7 @@ def _asides(path: str, listing: Listing) -> Iterator[Proposal]:
         way_out = "What they were to lead to is no sample: a pattern leaves them out, with a warning"
         yield Proposal("dead_links", what, (), way_out)
     entries = listing.entries
-    if entries and all(not entry.shape and not entry.image for entry in entries):
+    if entries and all(not entry.shape and not entry.clues.image for entry in entries):
         what = f"It holds single values only ({counted(len(entries), 'dataset')}), and no dataset with rows"
         reads = f"with h5py.File({quoted(path)}) as f:", f"    print(f[{quoted(entries[0].path)}][()])"
         way_out = "There is nothing to stream. Read them with h5py"

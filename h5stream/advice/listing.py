@@ -12,10 +12,11 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, H5StreamError
 from h5stream.storage.decode.elements import dtype_of, plain_dtype
@@ -65,6 +66,8 @@ _BOOKKEEPING = re.compile(
 _INDEX_CLASSES = (b"INDEXARRAY", b"CACHEARRAY", b"LASTROWARRAY")
 _NO_VALUES = b"This is a netCDF dimension but not a netCDF variable"
 
+ResultT = TypeVar("ResultT")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
@@ -77,6 +80,33 @@ class Counts:
     most: int = 0
     changes: int = -1  # how many differ from their predecessor
     is_rising: bool = True  # whether none is smaller than its predecessor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clues:
+    """Hints at the purpose of a dataset."""
+
+    role: str = ""  # INDEX, DIMENSION or CELL if it is not data
+    matlab_class: str = ""  # its class in MATLAB
+    attributes: tuple[str, ...] = ()  # those that can be fields
+    # attributes that define missing numbers, and how others are packed; empty if numbers are plain
+    packed: tuple[str, ...] = ()
+    image: str = ""  # "jpeg", "png" or "webp" if its first values are such images, "auto" if they differ
+    counts: Counts | None = None  # of a dataset of integers with one axis
+    columns: tuple[Counts, ...] = ()  # of each column of one with two or three
+    words: tuple[str, ...] = ()  # the first texts of a dataset of texts with one axis
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCache:
+    """The limits of h5py's own cache of a dataset's chunks."""
+
+    nbytes: int = 0
+    chunks: int = 0
+
+
+# Figures of a `DatasetEntry` that follow from its fields.
+_FIGURES = ("rows", "row_nbytes", "raw_nbytes", "chunk_rows", "chunk_nbytes", "chunks", "chunks_across", "ratio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,38 +123,60 @@ class DatasetEntry:
     filters: str = ""  # as people write them: "shuffle + gzip-4"
     stored_nbytes: int = 0  # without the index and the heap
     stored_chunks: int | None = None  # chunks ever written, if known
-    cache_nbytes: int = 0
-    cache_chunks: int = 0  # the most chunks that h5py's own cache holds
+    cache: ChunkCache = ChunkCache()
     access: str = REFUSED  # or DIRECT, DECODED, HEAP, VIA_H5PY
     reason: str
     # For a compound, the name and the type of each member, with nested compounds flattened. The names can be used as
     # fields: "obs:bulk_labels", "obs:at:x".
     members: tuple[dict[str, str], ...] = ()
-    role: str = ""  # INDEX, DIMENSION or CELL if it is not data
-    matlab_class: str = ""  # its class in MATLAB
-    # Clues of its purpose.
-    attributes: tuple[str, ...] = ()  # those that can be fields
-    # attributes that define missing numbers, and how others are packed; empty if numbers are plain
-    packed: tuple[str, ...] = ()
-    image: str = ""  # "jpeg", "png" or "webp" if its first values are such images, "auto" if they differ
-    counts: Counts | None = None  # of a dataset of integers with one axis
-    columns: tuple[Counts, ...] = ()  # of each column of one with two or three
-    words: tuple[str, ...] = ()  # the first texts of a dataset of texts with one axis
-    rows: int | None = None  # elements along axis 0; None if it has no axes
-    row_nbytes: int = 0  # of one row, without filters
-    raw_nbytes: int = 0  # of all elements, without filters
-    chunk_rows: int | None = None  # rows of a chunk; None if it is not chunked
-    chunk_nbytes: int = 0  # of a decoded chunk; 0 if it is not chunked
-    chunks: int = 0  # all chunks, stored or not; 0 if it is not chunked
-    chunks_across: int = 1  # chunks that contain one row
-    ratio: float | None = None  # compression ratio of the written data; None if nothing is stored
+    clues: Clues = Clues()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain containers for JSON."""
+    def to_dict(self) -> dict[str, object]:
+        """Return it as plain containers for JSON, with the figures that follow from others."""
         plain = asdict(self)
-        return plain | {
-            "clues": {name: plain.pop(name) for name in ("attributes", "packed", "image", "counts", "columns", "words")}
-        }
+        plain |= {f"cache_{name}": value for name, value in plain.pop("cache").items()}
+        plain |= {name: plain["clues"].pop(name) for name in ("role", "matlab_class")}
+        return plain | {name: getattr(self, name) for name in _FIGURES}
+
+    @property
+    def rows(self) -> int | None:
+        """Elements along axis 0; None if it has no axes."""
+        return self.shape[0] if self.shape else None
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row, without filters."""
+        return math.prod(self.inner) * self.element_nbytes if self.shape else 0
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Bytes of all elements, without filters."""
+        return 0 if self.shape is None else math.prod(self.shape) * self.element_nbytes
+
+    @property
+    def chunk_rows(self) -> int | None:
+        """Rows of a chunk; None if it is not chunked."""
+        return self.chunk_shape[0] if self.chunk_shape else None
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of a decoded chunk; 0 if it is not chunked."""
+        return math.prod(self.chunk_shape) * self.element_nbytes if self.chunk_shape else 0
+
+    @property
+    def chunks(self) -> int:
+        """The number of all chunks, stored or not; 0 if it is not chunked."""
+        return -(-self.shape[0] // self.chunk_shape[0]) * self.chunks_across if self.chunk_shape and self.shape else 0
+
+    @property
+    def chunks_across(self) -> int:
+        """The number of chunks that contain one row."""
+        return math.prod(-(-n // c) for n, c in zip(self.inner, (self.chunk_shape or ())[1:], strict=False))
+
+    @property
+    def ratio(self) -> float | None:
+        """The compression ratio of the written data; None if nothing is stored."""
+        return (self.stored_nbytes and self.written_nbytes / self.stored_nbytes) or None
 
     @property
     def inner(self) -> tuple[int, ...]:
@@ -186,7 +238,7 @@ class Listing:
 
     def without(self, taken: Collection[str] = ()) -> Listing:
         """Return a copy without datasets that are no data, and without the taken ones."""
-        return replace(self, entries=[e for e in self.entries if not e.role and e.path not in taken])
+        return replace(self, entries=[e for e in self.entries if not e.clues.role and e.path not in taken])
 
     @functools.cached_property
     def by_path(self) -> dict[str, DatasetEntry]:
@@ -235,7 +287,7 @@ def list_file(
     identity_of(path)
     groups, damaged = defaultdict[str, GroupEntry](GroupEntry), dict[str, str]()
 
-    def chosen(where: str, group: Any, names: list[str]) -> list[str]:
+    def chosen(where: str, group: h5py.Group, names: list[str]) -> list[str]:
         wanted = names if most is None else some(names)
         groups[where] = _group_entry(where, group, len(names), wanted)
         return wanted
@@ -270,13 +322,13 @@ def root_fields(path: str, *, allow_external: bool = False) -> list[str]:
     return []
 
 
-def _count(file: Any, names: Sequence[str], groups: dict[str, GroupEntry]) -> int:
+def _count(file: h5py.File, names: Sequence[str], groups: dict[str, GroupEntry]) -> int:
     """Count the datasets of a file; for very many, extrapolate from those found."""
     if all(group.links == group.looked_at for group in groups.values()):
         return len(names)
     seen = Counter[int]()
 
-    def see(name: bytes, info: Any) -> bool | None:
+    def see(name: bytes, info: h5py.h5o.ObjInfo) -> bool | None:
         seen[info.type] += 1
         return True if seen.total() > MOST_COUNTED else None
 
@@ -291,14 +343,14 @@ def _count(file: Any, names: Sequence[str], groups: dict[str, GroupEntry]) -> in
 # --- groups, attributes -----------------------------------------------------------------------------------
 
 
-def _or(default: Any, function: Callable[..., Any], *args: Any) -> Any:
+def _or(default: ResultT, function: Callable[..., ResultT], *args: object) -> ResultT:
     """Return the result of a call, or a default if h5py cannot read the object."""
     with contextlib.suppress(*_UNREADABLE):
         return function(*args)
     return default
 
 
-def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> GroupEntry:
+def _group_entry(path: str, group: h5py.Group, links: int, names: Sequence[str]) -> GroupEntry:
     def is_dead(name: str) -> bool:
         return group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_SOFT and group.get(name) is None
 
@@ -327,7 +379,7 @@ def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> Gro
     )
 
 
-def _attributes(item: Any) -> tuple[str, ...]:
+def _attributes(item: h5py.Group | h5py.Dataset) -> tuple[str, ...]:
     """Return the names of attributes that can be fields: small, of numbers or text."""
 
     def can_be_field(name: str) -> bool:
@@ -339,60 +391,51 @@ def _attributes(item: Any) -> tuple[str, ...]:
     return tuple(name for name in names[:64] if _or(False, can_be_field, name))
 
 
-def _attribute(dataset: Any, name: str) -> bytes:
+def _attribute(dataset: h5py.Dataset, name: str) -> bytes:
     """Return a text attribute as bytes; empty if there is none, or it is not a text."""
-    value: Any = _or(b"", dataset.attrs.get, name, b"")
+    value: object = _or(b"", dataset.attrs.get, name, b"")
     return value.encode() if isinstance(value, str) else bytes(value) if isinstance(value, bytes) else b""
 
 
 # --- datasets ---------------------------------------------------------------------------------------------
 
 
-def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetEntry:
+def _entry(path: str, name: str, dataset: h5py.Dataset, allow_external: bool) -> DatasetEntry:
     counts: tuple[Counts, ...] = _or((), _counts, dataset)
     image = _or("", _image, dataset)
     access, reason, stored_chunks = _access(path, name, allow_external, image)
     creation = dataset.id.get_create_plist()
     cache_chunks, cache_nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
-    dtype: Any = _or(None, lambda: plain_dtype(dtype_of(dataset)))
-    nbytes, shape, chunk = int(dataset.id.get_type().get_size()), dataset.shape, dataset.chunks or ()
-    across = math.prod(-(-n // c) for n, c in zip((shape or ())[1:], chunk[1:], strict=False))
-    entry = DatasetEntry(
+    dtype: np.dtype | None = _or(None, lambda: plain_dtype(dtype_of(dataset)))
+    return DatasetEntry(
         path=name,
-        shape=shape,
+        shape=dataset.shape,
         dtype="a type that h5py cannot read" if dtype is None else dtype_text(dtype),
-        element_nbytes=nbytes,
+        element_nbytes=int(dataset.id.get_type().get_size()),
         variable_length=dtype is not None and dtype.kind == "O" and h5py.check_ref_dtype(dtype) is None,
         layout=_LAYOUTS.get(creation.get_layout(), "unknown"),
         chunk_shape=dataset.chunks,
         filters=pipeline_of(creation).describe(),
         stored_nbytes=int(_or(0, dataset.id.get_storage_size)),
         stored_chunks=stored_chunks,
-        cache_nbytes=int(cache_nbytes),
-        cache_chunks=int(cache_chunks),
+        cache=ChunkCache(int(cache_nbytes), int(cache_chunks)),
         access=access,
         reason=reason,
         members=() if dtype is None else tuple(_members(dataset, name, dtype)),
-        role=_role(dataset, name),
-        matlab_class=_attribute(dataset, "MATLAB_class").decode("ascii", "replace"),
-        attributes=_attributes(dataset),
-        packed=_or((), packed_by, dataset),
-        image=image,
-        counts=counts[0] if len(counts) == 1 else None,
-        columns=counts[1:] and counts,
-        words=_or((), _words, dataset),
-        rows=shape[0] if shape else None,
-        row_nbytes=math.prod(shape[1:]) * nbytes if shape else 0,
-        raw_nbytes=0 if shape is None else math.prod(shape) * nbytes,
-        chunk_rows=chunk[0] if chunk else None,
-        chunk_nbytes=math.prod(chunk) * nbytes if chunk else 0,
-        chunks=-(-shape[0] // chunk[0]) * across if chunk and shape else 0,
-        chunks_across=across,
+        clues=Clues(
+            role=_role(dataset, name),
+            matlab_class=_attribute(dataset, "MATLAB_class").decode("ascii", "replace"),
+            attributes=_attributes(dataset),
+            packed=_or((), packed_by, dataset),
+            image=image,
+            counts=counts[0] if len(counts) == 1 else None,
+            columns=counts[1:] and counts,
+            words=_or((), _words, dataset),
+        ),
     )
-    return replace(entry, ratio=(entry.stored_nbytes and entry.written_nbytes / entry.stored_nbytes) or None)
 
 
-def _members(dataset: Any, name: str, dtype: np.dtype[Any]) -> Iterator[dict[str, str]]:
+def _members(dataset: h5py.Dataset, name: str, dtype: np.dtype) -> Iterator[dict[str, str]]:
     plain = (one for one, _ in discovery.members_of(name, dtype))
     rivals = [one for one in plain if discovery.is_there(dataset.file, one, dataset.file.filename)]
     for one, inner in discovery.members_of(name, dtype, rivals):
@@ -400,7 +443,7 @@ def _members(dataset: Any, name: str, dtype: np.dtype[Any]) -> Iterator[dict[str
             yield {"name": one, "dtype": dtype_text(inner)}
 
 
-def _role(dataset: Any, name: str) -> str:
+def _role(dataset: h5py.Dataset, name: str) -> str:
     if discovery.is_bookkeeping(name) or _attribute(dataset, "CLASS") in _INDEX_CLASSES:
         return INDEX
     is_dimension = _attribute(dataset, "NAME").startswith(_NO_VALUES)
@@ -424,7 +467,7 @@ def _access(path: str, name: str, allow_external: bool, image: Any) -> tuple[str
     return REFUSED, refusal, None
 
 
-def dtype_text(dtype: np.dtype[Any]) -> str:
+def dtype_text(dtype: np.dtype) -> str:
     """Return the name of a type for users."""
     if dtype.names:
         return "{" + ", ".join(f"{name}: {dtype_text(dtype[name])}" for name in dtype.names) + "}"
@@ -445,7 +488,7 @@ def dtype_text(dtype: np.dtype[Any]) -> str:
 # --- clues from values ------------------------------------------------------------------------------------
 
 
-def _image(dataset: Any) -> str:
+def _image(dataset: h5py.Dataset) -> str:
     dtype, shape = dataset.dtype, dataset.shape
     is_whole = not shape or (len(shape) == 1 and dtype == np.uint8)
     is_rows = len(shape or ()) == 1 and (dtype.kind in "VS" or h5py.check_vlen_dtype(dtype) == np.uint8)
@@ -461,7 +504,7 @@ def _image(dataset: Any) -> str:
     return formats.pop() if len(formats) == 1 else "auto" if formats and "" not in formats else ""
 
 
-def _counts(dataset: Any) -> tuple[Counts, ...]:
+def _counts(dataset: h5py.Dataset) -> tuple[Counts, ...]:
     """Return properties of the numbers in a dataset of integers, or of each of its few columns."""
     is_few = dataset.shape is not None and (dataset.ndim == 1 or (dataset.ndim == 2 and dataset.shape[1] in (2, 3)))
     if not is_few or dataset.dtype.kind not in "iub" or not dataset.size:
@@ -471,7 +514,7 @@ def _counts(dataset: Any) -> tuple[Counts, ...]:
     return tuple(map(_counts_of, dataset[:].astype(np.int64).reshape(len(dataset), -1).T))
 
 
-def _counts_of(values: np.ndarray[Any, Any]) -> Counts:
+def _counts_of(values: NDArray[np.int64]) -> Counts:
     steps = np.diff(values)
     return Counts(
         first=int(values[0]),
@@ -484,7 +527,7 @@ def _counts_of(values: np.ndarray[Any, Any]) -> Counts:
     )
 
 
-def _words(dataset: Any) -> tuple[str, ...]:
+def _words(dataset: h5py.Dataset) -> tuple[str, ...]:
     is_text = dataset.dtype.kind == "S" or h5py.check_string_dtype(dataset.dtype) is not None
     if len(dataset.shape or ()) != 1 or not is_text:
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from textwrap import indent
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from h5stream.advice import batch_rows
 from h5stream.advice.listing import DatasetEntry
 from h5stream.dataset.dataset import opened
 from h5stream.errors import OptionError
+from h5stream.storage.layout.request import Fields, Source
 from h5stream.storage.open.extents import SampleKind
 from h5stream.storage.source.stores import is_unsigned
 
@@ -149,7 +150,7 @@ def tried(lines: Lines) -> tuple[str, int, int]:
     return "", count, nbytes
 
 
-def _is_safe(program: ast.Module, scope: Mapping[str, Any]) -> bool:
+def _is_safe(program: ast.Module, scope: Mapping[str, object]) -> bool:
     """Return whether a program only opens files to read, and lists their contents."""
     nodes, allowed = [*ast.walk(program)], {*scope, *_WORDS}
     assigned = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -177,7 +178,9 @@ def _is_safe(program: ast.Module, scope: Mapping[str, Any]) -> bool:
     return assigned.isdisjoint(allowed) and all(map(is_known, nodes))  # an allowed name must not be reassigned
 
 
-def _dataset_of(source: Any, *, fields: Any = None, samples: Any = None, **_: Any) -> h5stream.H5Dataset:
+def _dataset_of(
+    source: Source | h5stream.H5Dataset, *, fields: Fields = None, samples: SampleKind | None = None, **_: object
+) -> h5stream.H5Dataset:
     """Open the dataset that a loader would read; a loader itself would take a share of the loaders' memory."""
     return opened(source, fields) or h5stream.H5Dataset(source, fields, samples=samples)
 
@@ -199,7 +202,7 @@ def fields_from_text(text: str) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _read(text: str, allowed: Sequence[str], option: str, example: str) -> Any:
+def _read(text: str, allowed: Sequence[str], option: str, example: str) -> object:
     words = {name: getattr(h5stream, name) for name in allowed} | (
         {"slice": slice, "range": range} if allowed is FIELDS else {}
     )
@@ -211,7 +214,7 @@ def _read(text: str, allowed: Sequence[str], option: str, example: str) -> Any:
         ) from None
 
 
-def _evaluated(node: ast.expr, allowed: Mapping[str, Any]) -> Any:
+def _evaluated(node: ast.expr, allowed: Mapping[str, Callable[..., object]]) -> object:
     """Evaluate an expression of literals and allowed names."""
     match node:
         case ast.Call(ast.Name(name), args, keywords):
@@ -333,7 +336,7 @@ class Proposal:
         lines = program(first, path, size, {})
         return replace(self, recipes=recipes, way_out="; ".join(notes), batch_size=size, lines=lines)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it as plain containers for JSON."""
         names = ("key", "datasets", "what", "way_out", "lines", "nbytes", "samples_text", "fields_text", "batch_size")
         entries = {"samples": self.rows, "example": self.example}
@@ -347,10 +350,10 @@ class Proposal:
 def form_of(entry: DatasetEntry, name: str = "", *, ragged: str = "") -> str:
     """Return the code of a dataset's field, under its path or another name."""
     text = quoted(name or entry.path)
-    if entry.image:
-        return f'Field({text}, decode="{entry.image}")'
+    if entry.clues.image:
+        return f'Field({text}, decode="{entry.clues.image}")'
     form = f'Field({text}, ragged="{ragged or "packed"}")' if ragged or entry.is_numbers_of_any_length else text
-    return with_options(form, missing='"netcdf"' * bool(entry.packed))
+    return with_options(form, missing='"netcdf"' * bool(entry.clues.packed))
 
 
 def with_options(form: str, **options: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections import defaultdict
@@ -85,29 +86,55 @@ class _SimilarObjects:
         once = [
             name
             for name, entry in first.items()
-            if entry.shape is not None and name not in self.rows and not self.differing(name) and not entry.image
+            if entry.shape is not None and name not in self.rows and not self.differing(name) and not entry.clues.image
         ]
         self.once = {name: f'Field({quoted(name)}, take="all")' for name in once[:MOST_FIELDS]}
-        whole, longest = what == "datasets", max(self.lengths, default=0)
-        # Whether each object holds many images, channels first, or is named as a part.
-        picture = first["."].inner if whole and first["."].axes == 4 else ()
-        self.is_batches = picture[:1] in ((1,), (3,)) or (whole and all(map(PART.search, objects)))
-        # What each is if its rows follow one another: an episode, by the names of what they hold or their own, or a
-        # The kind of sequence if rows follow one another: an episode, by the names of datasets or of the objects, or
-        named_so = not whole and longest > 1 and all(map(_EPISODE.match, objects))
-        is_episode = named_so or sum(bool(STEPS.search(name)) for name in (*self.rows, *self.longer)) > 1
-        years = what == "files" and all(re.search(r"(19|20)\d\d", PurePath(name).name) for name in objects)
+
+    @functools.cached_property
+    def is_batches(self) -> bool:
+        """Whether each object holds many images, channels first, or is named as a part."""
+        whole = self.what == "datasets"
+        picture = self.first["."].inner if whole and self.first["."].axes == 4 else ()
+        return picture[:1] in ((1,), (3,)) or (whole and all(map(PART.search, self.objects)))
+
+    @functools.cached_property
+    def is_episode(self) -> bool:
+        """Whether each object is an episode, by its name or the names of its datasets."""
+        longest = max(self.lengths, default=0)
+        named_so = self.what != "datasets" and longest > 1 and all(map(_EPISODE.match, self.objects))
+        return named_so or sum(bool(STEPS.search(name)) for name in (*self.rows, *self.longer)) > 1
+
+    @functools.cached_property
+    def steps(self) -> str:
+        """The kind of sequence if rows follow one another: an episode or a film; else empty."""
+        if self.is_episode:
+            return "an episode"
+        whole, longest = self.what == "datasets", max(self.lengths, default=0)
+        picture = self.first["."].inner if whole and self.first["."].axes == 4 else ()
+        years = self.what == "files" and all(re.search(r"(19|20)\d\d", PurePath(name).name) for name in self.objects)
         is_film = picture[-1:] in ((1,), (3,)) and self.differing(".") == [0]
-        is_film = is_film or (years and len(first) == 1 and longest >= WINDOW)
-        self.steps = "an episode" if is_episode else "a film" if is_film else ""
-        # Whether rows are samples by their names or types: steps of an episode, or compounds.
-        has_steps = any(first[name].members or STEPS.search(name) for name in self.rows)
-        self.is_table = not whole and (has_steps or is_episode)
-        self.is_image = any(map(_is_image, first.values()))
-        self.is_labelled = any(map(LABEL.search, self.attributes))
-        self.nbytes = max(
-            sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every
-        )  # of the largest object
+        return "a film" if is_film or (years and len(self.first) == 1 and longest >= WINDOW) else ""
+
+    @functools.cached_property
+    def is_table(self) -> bool:
+        """Whether rows are samples by their names or types: steps of an episode, or compounds."""
+        has_steps = any(self.first[name].members or STEPS.search(name) for name in self.rows)
+        return self.what != "datasets" and (has_steps or self.is_episode)
+
+    @functools.cached_property
+    def is_image(self) -> bool:
+        """Whether any dataset of the first object holds an image."""
+        return any(map(_is_image, self.first.values()))
+
+    @functools.cached_property
+    def is_labelled(self) -> bool:
+        """Whether any common attribute is a label by its name."""
+        return any(map(LABEL.search, self.attributes))
+
+    @functools.cached_property
+    def nbytes(self) -> int:
+        """The bytes of the largest object."""
+        return max(sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every)
 
     def differing(self, name: str) -> list[int]:
         return differing_axes([inside[name] for inside in self.every])
@@ -130,8 +157,8 @@ class _SimilarObjects:
 def _attributes(seen: Listing, name: str, inside: Inside) -> list[str]:
     """Return the attributes of an object that can be fields, and those inside it that look like labels."""
     if "." in inside:
-        return [f"@{one}" for one in inside["."].attributes]
-    inner = {f"{path}@{one}" for path, entry in inside.items() for one in entry.attributes}
+        return [f"@{one}" for one in inside["."].clues.attributes]
+    inner = {f"{path}@{one}" for path, entry in inside.items() for one in entry.clues.attributes}
     inner |= {f"{group[len(name) + 1 :]}@{one}" for group in seen.below[name] for one in seen.groups[group].attributes}
     return [*(f"@{one}" for one in seen.groups[name].attributes), *sorted(filter(LABEL.search, inner))]
 
@@ -287,7 +314,7 @@ def _holds(similar: _SimilarObjects) -> str:
     if not others and not entry.members:
         sizes = sorted((inside[path] for inside in similar.every), key=lambda one: one.raw_nbytes)
         shapes = list(dict.fromkeys(shape_text(one.shape or ()) for one in (sizes[0], sizes[-1])))
-        form = f"{entry.image} images" if similar.is_image else f"{' to '.join(shapes)} {entry.dtype}"
+        form = f"{entry.clues.image} images" if similar.is_image else f"{' to '.join(shapes)} {entry.dtype}"
         return f"{holds} ({form}, such as {example})" if path == "." else f"{holds} ({path}: {form}; such as {example})"
     lengths = sorted(similar.lengths)
     rows = " to ".join(f"{length:,}" for length in dict.fromkeys((lengths[0], lengths[-1])))
@@ -335,7 +362,7 @@ def _families(members: Mapping[str, DatasetEntry]) -> dict[tuple[str, ...], Insi
     families: dict[tuple[str, ...], Inside] = defaultdict(dict)
     for name, entry in members.items():
         if _is_image(entry):
-            families["image", entry.image][name] = entry
+            families["image", entry.clues.image][name] = entry
         elif entry.shape and entry.rows and not entry.variable_length and not entry.members:
             families[entry.dtype, str(entry.axes)][name] = entry
     return families
@@ -343,12 +370,12 @@ def _families(members: Mapping[str, DatasetEntry]) -> dict[tuple[str, ...], Insi
 
 def _is_image(entry: DatasetEntry) -> bool:
     """Return whether a dataset is a single encoded image."""
-    return bool(entry.image) and not entry.inner and not entry.variable_length
+    return bool(entry.clues.image) and not entry.inner and not entry.variable_length
 
 
 def _are_samples(similar: Inside) -> bool:
     shapes = [entry.shape or () for entry in similar.values()]
-    return datasets_are_samples(similar, shapes, is_image=bool(next(iter(similar.values())).image))
+    return datasets_are_samples(similar, shapes, is_image=bool(next(iter(similar.values())).clues.image))
 
 
 def _in_groups(seen: Listing, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
@@ -636,7 +663,7 @@ def _joined_rows(files: Mapping[str, Listing]) -> Iterator[Proposal]:
             for path, other in files.items():
                 beside = other.by_rows.get(rows, [])
                 for index in own if path != lead and not beside else ():
-                    counts = index.counts
+                    counts = index.clues.counts
                     if counts and counts.least >= 0 and INDEX_NAME.search(index.path):
                         beside = [e for e in other.entries if e.axes > 1 and (e.rows or 0) > counts.most]
                         lookup[path] = quoted(index.path)

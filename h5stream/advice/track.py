@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic
 
 from rich.console import Console
 
@@ -17,6 +17,7 @@ from h5stream.base.texts import ShownAsText, or_na, percent, text_of_bytes
 from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
+from h5stream.loader.options import Batch
 from h5stream.monitor import SystemSummary, summarize
 from h5stream.monitor.progress import Bar
 from h5stream.monitor.system import SystemMonitor
@@ -25,7 +26,31 @@ LOW_UTILIZATION = 0.30  # mean GPU utilisation under which the summary warns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochSummary(ShownAsText):
+class EpochPace(ShownAsText):
+    """The batches of an epoch, and the time they took; `EpochSummary` documents its attributes."""
+
+    batches: int
+    expected_batches: int | None
+    samples: int | None
+    epoch_s: float
+    wait_mean_s: float | None
+    wait_max_s: float | None
+    wait_first_s: float | None
+    waiting_share: float
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Rows per second, including the loop's own work."""
+        return None if self.samples is None or not self.epoch_s else self.samples / self.epoch_s
+
+    @property
+    def batches_per_s(self) -> float:
+        """Batches per second, including the loop's own work."""
+        return self.batches / self.epoch_s if self.epoch_s else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochSummary(EpochPace):
     """One epoch, as `h5stream.track` saw it.
 
     Attributes
@@ -73,16 +98,8 @@ class EpochSummary(ShownAsText):
     """
 
     description: str
-    batches: int
-    expected_batches: int | None
-    samples: int | None
-    epoch_s: float
     batch_size: int | None
     expected_batch_size: int | None
-    wait_mean_s: float | None
-    wait_max_s: float | None
-    wait_first_s: float | None
-    waiting_share: float
     knobs: LoaderKnobs
     first_memory: DeviceMemory | None = None
     memory: DeviceMemory | None = None
@@ -90,16 +107,6 @@ class EpochSummary(ShownAsText):
     gpu_ratio: float | None = None
     statistics: LoaderStatistics | None = None
     limit: Limit | None = None
-
-    @property
-    def samples_per_s(self) -> float | None:
-        """Rows per second, including the loop's own work."""
-        return None if self.samples is None or not self.epoch_s else self.samples / self.epoch_s
-
-    @property
-    def batches_per_s(self) -> float:
-        """Batches per second, including the loop's own work."""
-        return self.batches / self.epoch_s if self.epoch_s else 0.0
 
     @property
     def low_utilization(self) -> bool:
@@ -159,13 +166,13 @@ class EpochSummary(ShownAsText):
 
 
 def track(
-    loader: Iterable[Any],
+    loader: Iterable[Batch],
     monitor: SystemMonitor | bool | None = None,
     *,
     description: str = "",
     every: float = 0.1,
     console: Console | None = None,
-) -> Tracked:
+) -> Tracked[Batch]:
     """Iterate over a loader with a progress bar, and print a summary after the epoch.
 
     Nothing about the loader is changed, its batch size least of all. Any loader will do; of one without
@@ -212,10 +219,10 @@ def track(
 
 
 @dataclass(eq=False)
-class Tracked:
+class Tracked(Generic[Batch]):
     """A loader that shows its progress; made by `track`."""
 
-    loader: Iterable[Any]
+    loader: Iterable[Batch]
     monitor: SystemMonitor | bool | None
     description: str
     every: float
@@ -226,7 +233,7 @@ class Tracked:
         """Return the batches of an epoch, if the loader has a length."""
         return len(self.loader)  # type: ignore[arg-type]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         """Start an epoch; its summary is printed at the end, even after `break` or an exception."""
         trial, memory = Trial(epoch_batches=length_of(self.loader)), list[DeviceMemory]()
         stride = max(1, round(self.every * (trial.epoch_batches or 100)))

@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
 from h5stream.advice import Suggestion, above_zero
 from h5stream.advice.diagnose import time_loop
 from h5stream.base import limits
@@ -23,11 +25,14 @@ from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, WeakShuffleWarning
 from h5stream.loader.loader import H5StreamLoader
+from h5stream.loader.settings import DataSource
 from h5stream.monitor.export import BLUE, RED, bare, figure_of_matplotlib
 from h5stream.order.blocks import longest_block
 from h5stream.order.quality import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
 from h5stream.storage.file.catalogue import real_path
+from h5stream.storage.layout.request import Fields
+from h5stream.storage.open.extents import SampleKind
 
 TRIAL_S = 1.5  # seconds of a trial after its first batch: some windows of an ordinary file
 ROUNDS = 2  # runs of each setting, in turns; the best counts, since other load only ever slows a run down
@@ -101,13 +106,13 @@ class Tuning(Suggestion):
 
 
 def tune(
-    source: Any,
+    source: DataSource,
     *,
-    fields: Any = None,
-    samples: Any = None,
+    fields: Fields = None,
+    samples: SampleKind | None = None,
     batch_size: int = 8192,
     memory_budget: int | None = None,
-    device: Any = None,
+    device: torch.device | str | None = None,
     seconds: float = TRIAL_S,
     progress: Callable[[TuningRun], None] = lambda attempt: None,
 ) -> Tuning:
@@ -249,7 +254,7 @@ class Bench:
 
     def __init__(
         self,
-        source: Any,
+        source: DataSource,
         batch_size: int,
         options: dict[str, Any],
         seconds: float,

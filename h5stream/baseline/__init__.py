@@ -19,9 +19,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Final, TypeAlias
 
+import h5py
 import hdf5plugin  # noqa: F401  so that files with its filters open here as well
 import numpy as np
 import torch
@@ -34,7 +36,7 @@ from h5stream.storage.source.handles import open_file
 
 TICK_S = 0.1  # between two checks of the rival's progress
 START_S = 60.0  # the time for a new interpreter to import torch, which is not counted
-METHOD = "spawn"  # the start method of its process, without anything loaded here
+METHOD: Final = "spawn"  # the start method of its process, without anything loaded here
 
 _PR_SET_PDEATHSIG = 1
 
@@ -72,7 +74,11 @@ class Measurement:
         return self.batches / self.seconds
 
 
-class NaiveDataset(Dataset[Any]):
+_Column: TypeAlias = "tuple[h5py.Dataset, tuple[str, ...]]"
+"""The dataset of a field, and its member."""
+
+
+class NaiveDataset(Dataset[tuple[torch.Tensor, ...]]):
     """A dataset that reads one row per ``__getitem__`` through h5py; files are opened lazily, members follow a colon.
 
     If `starts` has the first row of each file, and the end of the last, no file is opened here: a process that has read
@@ -82,7 +88,7 @@ class NaiveDataset(Dataset[Any]):
     def __init__(self, path: str | Sequence[str], fields: Sequence[str], starts: Sequence[int] = ()) -> None:
         self.paths = (path,) if isinstance(path, str) else tuple(path)
         self.fields = tuple(fields)
-        self._columns: dict[int, list[tuple[Any, tuple[str, ...]]]] = {}
+        self._columns: dict[int, list[_Column]] = {}
         self._starts = [*starts] or [0]
         for one in () if starts else self.paths:
             with open_file(one) as file:
@@ -91,19 +97,19 @@ class NaiveDataset(Dataset[Any]):
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def _open(self, number: int = 0) -> list[tuple[Any, tuple[str, ...]]]:
+    def _open(self, number: int = 0) -> list[_Column]:
         if number not in self._columns:
             file = open_file(self.paths[number])
             self._columns[number] = [self._named(file, k) for k in range(len(self.fields))]
         return self._columns[number]
 
-    def _named(self, file: Any, field: int) -> tuple[Any, tuple[str, ...]]:
+    def _named(self, file: h5py.File, field: int) -> _Column:
         """Return the dataset of a field, and its member."""
         guard = Guard.for_paths(self.paths, allow_external=True)
         dataset, _, member = find_dataset(file, self.fields[field], file.filename, guard)
         return dataset, member
 
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
         number = bisect.bisect_right(self._starts, index) - 1
         row = index - self._starts[number]
         return tuple(
@@ -118,8 +124,8 @@ def naive_loader(
     batch_size: int,
     workers: int,
     starts: Sequence[int] = (),
-    kind: Callable[..., Dataset[Any]] = NaiveDataset,
-) -> DataLoader[Any]:
+    kind: Callable[..., NaiveDataset] = NaiveDataset,
+) -> DataLoader[tuple[torch.Tensor, ...]]:
     """Return the usual loader: one row at a time, shuffled, in worker processes."""
     return DataLoader(kind(path, fields, starts), batch_size=batch_size, shuffle=True, num_workers=workers)
 
@@ -139,16 +145,31 @@ class _SharedProgress(ctypes.Structure):
         ("rss_before", ctypes.c_int64),
         ("failed", ctypes.c_char * 300),  # the reason for an early end
     )
+    started_s: float
+    first_s: float
+    ended_s: float
+    batches: int
+    rss_before: int
+    failed: bytes
+
+
+_Numbers: TypeAlias = "ctypes.Array[ctypes.c_int64]"
+"""A number for each worker, in shared memory."""
+
+_Arguments: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], int, int, tuple[int, ...]]
+"""The arguments of `naive_loader`: paths, fields, rows of a batch, workers, and the first row of each file."""
 
 
 class _Counted(NaiveDataset):
     """Counts each worker's rows in shared memory, so that unfinished batches count as well."""
 
-    def __init__(self, rows: Any, pids: Any, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(
+        self, rows: _Numbers, pids: _Numbers, path: Sequence[str], fields: Sequence[str], starts: Sequence[int]
+    ) -> None:
+        super().__init__(path, fields, starts)
         self._rows, self._pids = rows, pids
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
         row = super().__getitem__(index)
         worker = getattr(get_worker_info(), "id", 0)
         self._rows[worker] += 1
@@ -173,11 +194,11 @@ def measure_naive(
     here. The rival leads a process group that is killed at the end, so no worker outlives it; the kernel kills it when
     its parent dies.
     """
-    started: Any = multiprocessing.get_context(METHOD)  # typed as Any, since contexts differ in their attributes
-    shared: Any = started.RawValue(_SharedProgress)
+    started = multiprocessing.get_context(METHOD)
+    shared = started.RawValue(_SharedProgress)
     rows, pids = (started.RawArray(ctypes.c_int64, max(1, workers)) for _ in range(2))
     args = (tuple(paths), tuple(fields), batch_size, workers, tuple(starts))
-    process: Any = started.Process(target=_work, args=(args, shared, rows, pids), name="h5stream-rival")
+    process = started.Process(target=_work, args=(args, shared, rows, pids), name="h5stream-rival")
     try:
         with _interrupted_later():
             process.start()
@@ -218,7 +239,7 @@ def _interrupted_later() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def _wait_for(process: Any, shared: Any, seconds: float, progress: Callable[[], None]) -> float:
+def _wait_for(process: BaseProcess, shared: _SharedProgress, seconds: float, progress: Callable[[], None]) -> float:
     """Wait until the rival is done or time is over; return the seconds that it worked."""
     begun = time.perf_counter()
     while True:
@@ -236,7 +257,7 @@ def _wait_for(process: Any, shared: Any, seconds: float, progress: Callable[[], 
         progress()
 
 
-def _work(args: tuple[Any, ...], shared: Any, rows: Any, pids: Any) -> None:
+def _work(args: _Arguments, shared: _SharedProgress, rows: _Numbers, pids: _Numbers) -> None:
     """Stream an epoch, in the rival's process."""
     os.setsid()  # Ctrl-C goes to the parent, which stops the whole group.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

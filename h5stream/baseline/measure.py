@@ -9,9 +9,9 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -36,8 +36,11 @@ from h5stream.structure import RAGGED, SparseRows, leaves, rows_of, tensors_of
 
 _SLAB_NBYTES = 32 * 1024 * 1024
 
+_Values: TypeAlias = np.ndarray | list[np.ndarray]
+"""Rows of a field: an array, or a list of them if their shapes differ."""
 
-def batches_of(loader: Any) -> Iterator[Any]:
+
+def batches_of(loader: Iterable[Any]) -> Iterator[Any]:
     """Yield batches, with those of several fields as tuples, which differ from lists of strings or ragged rows."""
     dataset = getattr(loader, "dataset", None)
     lists = isinstance(dataset, H5Dataset) and dataset.layout.shape.kind == "tuple"
@@ -45,7 +48,7 @@ def batches_of(loader: Any) -> Iterator[Any]:
         yield tuple(batch) if lists else batch
 
 
-def batch_nbytes(batch: Any) -> int:
+def batch_nbytes(batch: object) -> int:
     """Return the bytes of a batch's tensors and strings."""
     texts = [leaf for leaf in leaves(batch) if isinstance(leaf, list) and leaf and isinstance(leaf[0], (str, bytes))]
     return sum(map(len, itertools.chain(*texts))) + sum(tensor.nbytes for tensor in tensors_of(batch))
@@ -61,7 +64,7 @@ def _run_python(seconds: float) -> float:
 
 def measure_epoch(
     name: str,
-    loader: Any,
+    loader: Iterable[Any],
     *,
     seconds: float = math.inf,
     progress: Progress = lambda rows: None,
@@ -190,7 +193,7 @@ def _compare_with_h5py(
             for first in range(0, lead.rows, step):
                 rows = slice(start + first, start + min(first + step, lead.rows))
                 delivered = np.flatnonzero(seen[rows])
-                columns = dict[int, Any]()
+                columns = dict[int, _Values]()
                 for part in parts if len(delivered) else ():
                     if targets := [target for target in part.targets if target.field in wanted]:
                         read = _read(files(part.file), part, first, rows.stop - start)[delivered]
@@ -198,7 +201,7 @@ def _compare_with_h5py(
                 for one in layout.lookups if len(delivered) else ():
                     if targets := [t for t in layout.datasets[one.dataset][0].targets if t.field in wanted]:
                         looked_up = list(_looked_up(layout, files, one, rows.start + delivered))
-                        joined = looked_up if one.counts is not None else np.concatenate(looked_up)
+                        joined: _Values = looked_up if one.counts is not None else np.concatenate(looked_up)
                         columns |= {t.field: _taken(t, joined) for t in targets}
                 for place, entry in places if len(delivered) else ():
                     if (row_sums(_as_batch(layout, entry, columns)) != sums[place, rows][delivered]).any():
@@ -210,11 +213,11 @@ def _compare_with_h5py(
     return compared, ""
 
 
-def _taken(target: Target, values: Any) -> Any:
+def _taken(target: Target, values: _Values) -> _Values:
     return [target.taken(one) for one in values] if isinstance(values, list) else target.taken(values)
 
 
-def _read(file: Any, part: DatasetPart, first: int, stop: int) -> NDArray[Any]:
+def _read(file: h5py.File, part: DatasetPart, first: int, stop: int) -> np.ndarray:
     """Read rows through h5py, without the padding of rows that are padded to one length."""
     read = columns_of(values_of(file[part.path], (first,), (stop - first,)), part.columns, len(part.shape) - 1)
     lengths = next((target.lengths for target in part.targets), None)
@@ -227,15 +230,15 @@ def _read(file: Any, part: DatasetPart, first: int, stop: int) -> NDArray[Any]:
 
 
 def _looked_up(
-    layout: SampleLayout, files: Callable[[int], Any], one: Lookup, samples: NDArray[np.int64]
-) -> Iterator[NDArray[Any]]:
+    layout: SampleLayout, files: Callable[[int], h5py.File], one: Lookup, samples: NDArray[np.int64]
+) -> Iterator[np.ndarray]:
     """Yield the rows that each sample looks up; for values of variable length, their items."""
     parts = layout.datasets[one.dataset]
     starts = [part.row_start for part in parts]
     are_objects = any(layout.fields[target.field].dtype.kind == "O" for target in parts[0].targets)
     counts = itertools.repeat(1) if one.counts is None else one.counts[samples].tolist()
 
-    def span(row: int, count: int) -> Any:
+    def span(row: int, count: int) -> np.ndarray:
         part = parts[max(0, bisect.bisect_right(starts, row) - 1)]
         first, are_items = row - part.row_start, part.heap is not None and one.counts is not None and not are_objects
         read = _read(files(part.file), part, first, first + (1 if are_items else count))
@@ -249,23 +252,22 @@ def _looked_up(
             yield np.concatenate([span(item, 1) for item in listed] or [span(0, 0)])
 
 
-def _as_batch(layout: SampleLayout, entry: int | SparseEntry, columns_read: dict[int, Any]) -> Any:
+def _as_batch(layout: SampleLayout, entry: int | SparseEntry, columns_read: dict[int, _Values]) -> object:
     """Return the values that h5py read in the format of a batch."""
     field = layout.fields[numbers_of(entry)[0]]
     if isinstance(entry, SparseEntry):
         values, columns = columns_read[entry.values], columns_read[entry.columns]
-        if not entry.is_dense:
+        places = field.form.places if entry.is_dense else None
+        if places is None:
             none, columns = torch.empty(0), _cast(columns, layout.fields[entry.columns])
             pairs = zip(_cast(values, field), columns, strict=True)
             return [SparseRows(torch.as_tensor(a), torch.as_tensor(b), none, entry.width) for a, b in pairs]
         dense = np.zeros((len(values), entry.width), dtype=widened_dtype(field.dtype))
         for row, row_values, where in zip(dense, values, columns, strict=True):
             np.add.at(row, where, widened(row_values))
-        assert field.ragged is not None
-        assert field.ragged.places is not None
-        kept = np.flatnonzero(field.ragged.places >= 0)
-        values = np.zeros((len(dense), field.ragged.wanted), dtype=field.dtype)
-        values[:, field.ragged.places[kept]] = held_as(dense[:, kept], field.dtype)
+        kept = np.flatnonzero(places >= 0)
+        values = np.zeros((len(dense), field.form.wanted), dtype=field.dtype)
+        values[:, places[kept]] = held_as(dense[:, kept], field.dtype)
         return _cast(values, field)
     values = columns_read[entry]
     if field.images is not None:
@@ -276,7 +278,7 @@ def _as_batch(layout: SampleLayout, entry: int | SparseEntry, columns_read: dict
     return _cast(values, field)
 
 
-def _cast(values: Any, field: FieldLayout) -> Any:
+def _cast(values: _Values, field: FieldLayout) -> Any:
     if isinstance(values, list):
         return [_cast(one, field) for one in values]
     if field.is_listed or values.dtype.kind not in "biufcmM":
@@ -348,12 +350,14 @@ def write_sample_file(
     path: Path | str,
     rows: int = 524_288,
     *,
-    filters: dict[str, Any] | None = None,
+    filters: Mapping[str, object] | None = None,
     chunks: tuple[int, int] | bool | None = (CHUNK_ROWS, ROW_FLOATS),
     progress: Callable[[int], None] = lambda rows: None,
 ) -> Path:
     """Write rows of 256 float32 with 11 significant bits to ``x``, and an int64 label to ``y``."""
-    chosen = {"compression": "gzip", "compression_opts": 4, "shuffle": True} if filters is None else filters
+    chosen: Mapping[str, object] = (
+        {"compression": "gzip", "compression_opts": 4, "shuffle": True} if filters is None else filters
+    )
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
         x = file.create_dataset("x", (rows, ROW_FLOATS), "f4", chunks=chunks, **chosen)

@@ -98,7 +98,7 @@ def diagnose_command(
         console.print(Text("the loader alone:", style="dim"), indented)
 
 
-def _pause(row_s: float, batch: Any) -> None:
+def _pause(row_s: float, batch: object) -> None:
     """Sleep as long as a training step on this batch takes."""
     from h5stream.structure import rows_of
 
@@ -202,10 +202,16 @@ def tune_command(
                     note=f"{setting}: {attempt.rows_per_s:,.0f} rows/s",
                 )
 
-            loader_arguments = options.loader_options(fields, samples)
-            loader_arguments["batch_size"] = batch_size or options.batch_rows_of(paths, **loader_arguments)
-            loader_arguments |= {"memory_budget": memory_budget, "device": device}
-            tuning = tune(paths[0] if len(paths) == 1 else paths, **loader_arguments, seconds=seconds, progress=show)
+            sample_options = options.loader_options(fields, samples)
+            tuning = tune(
+                paths[0] if len(paths) == 1 else paths,
+                **sample_options,
+                batch_size=batch_size or options.batch_rows_of(paths, **sample_options),
+                memory_budget=memory_budget,
+                device=device,
+                seconds=seconds,
+                progress=show,
+            )
     except KeyboardInterrupt:
         _print_attempts(measured[1:], as_json)  # the first ran cold, and does not count
         raise

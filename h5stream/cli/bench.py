@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,7 +63,7 @@ class Report:
     lines: Sequence[str] = ()
     interrupted: bool = False
 
-    def begin(self, loader_arguments: dict[str, Any], loader: H5StreamLoader) -> None:
+    def begin(self, loader_arguments: options.LoaderOptions, loader: H5StreamLoader) -> None:
         """Store and print what is going to be measured."""
         from h5stream.storage.source.local import identity_of
         from h5stream.storage.source.one_file import FileIdentity
@@ -105,7 +105,7 @@ class Report:
         print_row(self.console, measured, self.unit, header=len(self.results) == 1)
         return measured
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as a dictionary for ``--json``."""
         results = [asdict(one) | {"rows_per_s": one.rows_per_s} for one in self.results]
         names = ("naive_failed", "checked", "checked_rows", "not_checked", "problem", "lines", "interrupted")
@@ -173,7 +173,7 @@ def bench_command(
             if files:
                 from h5stream.advice.program import loader_lines
 
-                named: Any = names
+                named: Sequence[str] | Mapping[str, str] = names
                 if options.is_python(fields):
                     named = {"": fields if fields.strip().startswith("{") else f"({fields})"}
                 elif samples:
@@ -197,7 +197,7 @@ def bench_command(
 
 
 def _measure(
-    report: Report, loader_arguments: dict[str, Any], seconds: float, check: bool, progress: Progress
+    report: Report, loader_arguments: options.LoaderOptions, seconds: float, check: bool, progress: Progress
 ) -> list[str]:
     """Measure h5stream, then the naive loader, then compare with h5py; return the names of the fields."""
     from h5stream.baseline import measure
@@ -238,19 +238,27 @@ def _measure(
 
 
 def _measure_naive(
-    report: Report, loader_arguments: dict[str, Any], layout: SampleLayout, seconds: float, progress: Progress
+    report: Report, loader_arguments: options.LoaderOptions, layout: SampleLayout, seconds: float, progress: Progress
 ) -> None:
     """Measure the naive loader on the fields that it can read, or report why it is not measured."""
     from h5stream.baseline import RivalError, measure, measure_naive
 
-    how: dict[str, Any] = {"workers": report.workers, "row_nbytes": layout.row_nbytes, "starts": layout.file_starts}
-    how["batch_size"] = loader_arguments["batch_size"]
     alone, why = measure.rows_alone(layout)
     report.naive_failed = f"naive not measured: {why}" if why else ""
     try:
+        naive: Measurement | None = None
         with progress("naive", layout.rows) as show:
-            paths = loader_arguments["dataset"]
-            naive = measure_naive(paths, alone, seconds=seconds, progress=show, **how) if alone else None
+            if alone:
+                naive = measure_naive(
+                    loader_arguments["dataset"],
+                    alone,
+                    batch_size=loader_arguments["batch_size"],
+                    workers=report.workers,
+                    seconds=seconds,
+                    row_nbytes=layout.row_nbytes,
+                    starts=layout.file_starts,
+                    progress=show,
+                )
         if naive is not None:
             report.add(naive)
     except RivalError as error:

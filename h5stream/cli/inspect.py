@@ -51,9 +51,8 @@ def inspect_command(
     if catalogue or forget:
         show_catalogue(paths, forget, as_json)
         return
-    cost_options: dict[str, Any] = {"memory_budget": memory_budget, "threads": threads}
     if samples or options.is_python(fields):
-        show_samples(paths, samples, fields, as_json, batch_size=batch_size, **cost_options)
+        show_samples(paths, samples, fields, as_json, batch_size, memory_budget, threads)
         return
     from h5stream.workers.processes import in_child, ready_children
 
@@ -72,7 +71,13 @@ def inspect_command(
         # A child goes through the file first, because libhdf5 crashes at some.
         listing = in_child(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
         inspection = inspect_file(
-            path, fields=names, batch_size=batch_size, allow_external=allow_external, listing=listing, **cost_options
+            path,
+            fields=names,
+            batch_size=batch_size,
+            memory_budget=memory_budget,
+            threads=threads,
+            allow_external=allow_external,
+            listing=listing,
         )
         inspections.append(inspection)
         if not as_json:
@@ -119,7 +124,15 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
         print_catalogue(SafeConsole(), path, kept, dropped[path] if drop else None)
 
 
-def show_samples(paths: list[str], text: str, fields: str, as_json: bool, **cost_options: Any) -> None:
+def show_samples(
+    paths: list[str],
+    text: str,
+    fields: str,
+    as_json: bool,
+    batch_size: int | None,
+    memory_budget: int | None,
+    threads: int | None,
+) -> None:
     """Show the cost of a shuffled batch of samples; several files are read as one, in order."""
     from h5stream import H5Dataset
     from h5stream.advice import batch_rows
@@ -128,10 +141,14 @@ def show_samples(paths: list[str], text: str, fields: str, as_json: bool, **cost
     from h5stream.cli.inspect_view import print_samples
     from h5stream.engine.footprint import default_budget
 
-    cost_options["memory_budget"] = cost_options["memory_budget"] or default_budget(limits.memory_total_bytes())
     dataset = H5Dataset(paths, **options.loader_options(fields, text))
-    cost_options["batch_size"] = cost_options["batch_size"] or batch_rows(len(dataset), dataset.layout.row_nbytes)
-    cost = cost_samples(dataset, text or "Rows", **cost_options)
+    cost = cost_samples(
+        dataset,
+        text or "Rows",
+        batch_size=batch_size or batch_rows(len(dataset), dataset.layout.row_nbytes),
+        memory_budget=memory_budget or default_budget(limits.memory_total_bytes()),
+        threads=threads,
+    )
     if as_json:
         print_json([cost])
         return
@@ -183,7 +200,7 @@ def statistics_command(
         console.print(Text(text, style="yellow"))
 
 
-def _axis(text: str) -> Any:
+def _axis(text: str) -> int | dict[str, int] | None:
     """Read an axis, or one for each of several fields."""
     try:
         if "=" not in text:
@@ -217,10 +234,10 @@ def _rows(one: FieldStatistics) -> Iterator[tuple[str, list[str]]]:
     columns = (one.mean, one.std, one.min, one.max, one.nan, one.inf)
     for place in list(np.ndindex(np.shape(one.mean)))[:_MOST_LINES]:
         index = f"[{', '.join(map(str, place))}]" if place else ""
-        yield printable(f"{one.name}{index}", kept=""), [_number(np.asarray(column)[place]) for column in columns]
+        yield printable(f"{one.name}{index}", kept=""), [_number(np.asarray(column).item(*place)) for column in columns]
 
 
-def _number(value: Any) -> str:
+def _number(value: float) -> str:
     if value != value:
         return "-"
     if float(value).is_integer() and abs(value) < 1e9:
@@ -238,11 +255,11 @@ def _counts(counts: Mapping[Any, int], width: int) -> Iterator[Text]:
     texts += [f"and {more} more"] if (more := len(counts) - len(most_frequent)) else []
     joined = ", ".join(text.replace(" ", "\xa0") for text in texts)
     first = f"  {counted(len(counts), 'value')}  "
-    unbroken: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-    for line in textwrap.wrap(joined, width, initial_indent=first, subsequent_indent="    ", **unbroken):
+    wrapper = textwrap.TextWrapper(width, first, "    ", break_long_words=False, break_on_hyphens=False)
+    for line in wrapper.wrap(joined):
         yield Text(line.replace("\xa0", " "), style="dim")
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return printable(text if len(text) <= 24 else text[:21] + "...", kept="")

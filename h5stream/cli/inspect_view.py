@@ -58,7 +58,7 @@ def _datasets(inspection: Inspection, width: int, *, everything: bool) -> Shown:
     similar -= {entry.path for kind in inspection.kinds for entry in kind.example}
     groups = [*inspection.groups.items()]
     if not everything:
-        own = [(rows, [e for e in entries if not e.role and e.path not in similar]) for rows, entries in groups]
+        own = [(rows, [e for e in entries if not e.clues.role and e.path not in similar]) for rows, entries in groups]
         groups = sorted((one for one in own if one[1]), key=lambda one: not one[0])
     listed = groups if everything else groups[:_LISTED_GROUPS]
     shown = None if everything else _LISTED
@@ -74,7 +74,7 @@ def _datasets(inspection: Inspection, width: int, *, everything: bool) -> Shown:
     for rows, members in listed:
         yield Text("no rows" if rows is None else counted(rows, "row"), style="bold")
         for entry in members[:shown]:
-            style = "" if rows and not entry.role else "dim"
+            style = "" if rows and not entry.clues.role else "dim"
             yield from lines_of(f"  {entry.path}", cells[entry.path], style)
             yield from _members(entry, width, shown)
         if hidden := len(members) - len(members[:shown]):
@@ -85,13 +85,15 @@ def _datasets(inspection: Inspection, width: int, *, everything: bool) -> Shown:
     legend += [f"{access} = {means}" for access, means in _ACCESS_MEANS.items() if access in accesses]
     if legend:
         yield Text("; ".join(legend), style="dim")
-    yield from (Text(packed_text(entry.path, entry.packed), style="yellow") for entry in entries if entry.packed)
+    yield from (
+        Text(packed_text(entry.path, entry.clues.packed), style="yellow") for entry in entries if entry.clues.packed
+    )
     if everything:
         return
     lengths = len(groups) - len(listed)
     left_out = {
         f" of {counted(lengths, 'other length')}": sum(len(members) for _, members in groups[len(listed) :]),
-        " without data of its own": sum(bool(entry.role) for entry in inspection.entries),
+        " without data of its own": sum(bool(entry.clues.role) for entry in inspection.entries),
         " like one of these": len(similar),
         " not looked at": inspection.left_out,
     }
@@ -134,7 +136,7 @@ def _reasons(inspection: Inspection) -> Shown:
     """List the reasons why datasets with rows are refused or read through h5py; equal reasons share a line."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for entry in inspection.entries:
-        if _is_shown(entry) and entry.access in _ACCESS_STYLES and not entry.role:
+        if _is_shown(entry) and entry.access in _ACCESS_STYLES and not entry.clues.role:
             by_reason.setdefault((entry.access, entry.reason), []).append(entry.path)
     for (access, reason), paths in by_reason.items():
         yield Text.assemble((access, _ACCESS_STYLES[access]), f"  {names_text(paths)}: {reason}")
@@ -198,12 +200,12 @@ def _to_stream_it(inspection: Inspection, sample: SampleCost) -> Shown:
 
 
 def _cost(sample: SampleCost, as_they_are: str) -> Shown:
-    fewer = f" (there are no {sample.batch_size:,})" if sample.batch_rows < sample.batch_size else ""
-    yield _heading(f"A shuffled batch of {counted(sample.batch_rows, 'row')}{as_they_are}")
-    one, together = text_of_bytes(sample.row_nbytes), text_of_bytes(sample.batch_nbytes)
+    fewer = f" (there are no {sample.batch.size:,})" if sample.batch.rows < sample.batch.size else ""
+    yield _heading(f"A shuffled batch of {counted(sample.batch.rows, 'row')}{as_they_are}")
+    one, together = text_of_bytes(sample.row_nbytes), text_of_bytes(sample.batch.nbytes)
     size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
-    yield Text(f"{counted(sample.batch_rows, 'row')}{fewer} {size}.")
-    needed = BatchCost(0, sample.needed_read_nbytes, sample.needed_decoded_nbytes, None, None)
+    yield Text(f"{counted(sample.batch.rows, 'row')}{fewer} {size}.")
+    needed = BatchCost(0, sample.needed.read_nbytes, sample.needed.decoded_nbytes, None, None)
     readers = {"needed": needed, "row by row, h5py": sample.naive, "h5stream": sample.ours}
     yield _readers("average, first epoch", readers)
     yield labelled([("row by row", sample.naive_words), ("h5stream", [*_our_words(sample)])])
@@ -231,7 +233,7 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
     yield from sample.our_words
     if sample.decode_rows_per_s is not None:
         rate = float(f"{sample.decode_rows_per_s:.2g}")
-        threads = counted(sample.threads, "thread")
+        threads = counted(sample.resources.threads, "thread")
         yield f"undoing filters alone allows {rate:,.0f} rows/s on {threads} (timed on chunks of this file)"
     # The time of the first batch is of that work alone, and starting up is not in it.
     first, ms = sample.first_batch, float(f"{1e3 * sample.first_batch.seconds:.1g}")
@@ -241,11 +243,12 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
         f"first batch: after {text_of_bytes(first.read_nbytes)} of the file{decoded}; that alone takes {takes}, and "
         "starting up comes on top; later epochs' first batches are read ahead"
     )
-    yield f"memory: {text_of_bytes(sample.memory_nbytes)} at most, of a budget of {text_of_bytes(sample.memory_budget)}"
-    if sample.kept_rows_nbytes:
-        yield f"of it {text_of_bytes(sample.kept_rows_nbytes)} are decoded rows that stay for later epochs"
-    if sample.notice:
-        yield sample.notice
+    taken = sample.resources
+    yield f"memory: {text_of_bytes(taken.memory_nbytes)} at most, of a budget of {text_of_bytes(taken.memory_budget)}"
+    if taken.kept_rows_nbytes:
+        yield f"of it {text_of_bytes(taken.kept_rows_nbytes)} are decoded rows that stay for later epochs"
+    if taken.notice:
+        yield taken.notice
 
 
 def _mixing(sample: SampleCost) -> Shown:

@@ -7,13 +7,18 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from h5stream.advice import batch_rows
 from h5stream.base.texts import as_bytes
 from h5stream.errors import OptionError
+
+if TYPE_CHECKING:
+    from h5stream.storage.layout.request import Fields as LoaderFields
+    from h5stream.storage.open.extents import SampleKind
 
 
 def size(text: str | int) -> int:
@@ -33,29 +38,36 @@ def positive_size(text: str | int) -> int:
     return nbytes
 
 
-def flag(name: str, text: str) -> Any:
+def flag(name: str, text: str) -> OptionInfo:
     """Return an option that takes no value."""
-    return typer.Option(*[name] * bool(name), help=text)
+    option: OptionInfo = typer.Option(*[name] * bool(name), help=text)
+    return option
 
 
-def number(name: str, text: str, metavar: str = "N", least: float | None = 1) -> Any:
+def number(name: str, text: str, metavar: str = "N", least: float | None = 1) -> OptionInfo:
     """Return an option of a number."""
-    return typer.Option(name, min=least, metavar=metavar, help=text)
+    option: OptionInfo = typer.Option(name, min=least, metavar=metavar, help=text)
+    return option
 
 
-def nbytes(name: str, text: str, parser: Callable[[str], float] = positive_size, **more: Any) -> Any:
+def nbytes(
+    name: str, text: str, parser: Callable[[str], float] = positive_size, show_default: bool = True
+) -> OptionInfo:
     """Return an option of a number of bytes."""
-    return typer.Option(name, parser=parser, metavar="SIZE", help=text, **more)
+    option: OptionInfo = typer.Option(name, parser=parser, metavar="SIZE", help=text, show_default=show_default)
+    return option
 
 
-def files_argument(text: str) -> Any:
+def files_argument(text: str) -> ArgumentInfo:
     """Return the argument for files."""
-    return typer.Argument(metavar="FILE", help=text, show_default=False)
+    argument: ArgumentInfo = typer.Argument(metavar="FILE", help=text, show_default=False)
+    return argument
 
 
-def words(name: str, text: str, metavar: str = "TEXT") -> Any:
+def words(name: str, text: str, metavar: str = "TEXT") -> OptionInfo:
     """Return an option that takes a text and shows no default."""
-    return typer.Option(name, metavar=metavar, help=text, show_default=False)
+    option: OptionInfo = typer.Option(name, metavar=metavar, help=text, show_default=False)
+    return option
 
 
 def _without_credentials(wanted: bool) -> bool:
@@ -94,9 +106,28 @@ Anonymous = Annotated[
 AsJson = Annotated[bool, flag("--json", "Print the figures as JSON.")]
 
 
-def loader_options(fields: str, samples: str) -> dict[str, Any]:
+class SampleOptions(TypedDict):
+    """The arguments of a loader, or of a dataset, that tell what a sample is."""
+
+    fields: LoaderFields
+    samples: SampleKind | None
+
+
+class LoaderOptions(SampleOptions):
+    """The arguments of a loader of shuffled batches."""
+
+    dataset: list[str]
+    batch_size: int
+    shuffle: bool
+    seed: int
+    num_workers: int | None
+    window: Any  # an int, or a text that the loader checks
+    memory_budget: int | None
+
+
+def loader_options(fields: str, samples: str) -> SampleOptions:
     """Return the loader's ``fields=`` (from names with commas between them, or from Python) and ``samples=``."""
-    names: Any = None
+    names: LoaderFields = None
     if samples or is_python(fields):
         from h5stream.advice import program
     if is_python(fields):
@@ -114,10 +145,11 @@ def loader_of(
     threads: int | None,
     window: str,
     memory_budget: int | None,
-) -> dict[str, Any]:
+) -> LoaderOptions:
     """Return the arguments of a loader of shuffled batches; the loader itself checks the window."""
     arguments = loader_options(fields, samples)
-    return arguments | {
+    return {
+        **arguments,
         "dataset": paths,
         "batch_size": batch_size or batch_rows_of(paths, **arguments),
         "shuffle": True,
@@ -165,7 +197,7 @@ def named(paths: list[str]) -> str:
     return paths[0] if len(paths) == 1 else f"{len(paths)} files"
 
 
-def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
+def batch_rows_of(paths: list[str], fields: LoaderFields, samples: SampleKind | None) -> int:
     """Return the default number of rows of a batch of these files."""
     from h5stream.storage.open.opening import open_layout
 

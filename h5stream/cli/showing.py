@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -105,11 +105,18 @@ def print_notices(as_typed: Callable[[str], str]) -> Iterator[None]:
         with warnings.catch_warnings():
             plain = warnings.showwarning
 
-            def showwarning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            def showwarning(
+                message: Warning | str,
+                category: type[Warning],
+                filename: str,
+                lineno: int,
+                file: TextIO | None = None,
+                line: str | None = None,
+            ) -> None:
                 if category.__module__.startswith("h5stream"):
                     show(str(message), "warning")
                 else:
-                    plain(message, category, *where, **more)
+                    plain(message, category, filename, lineno, file, line)
 
             warnings.showwarning = showwarning
             yield
@@ -136,12 +143,12 @@ def advice(suggestion: Suggestion, *, with_arithmetic: bool = True) -> Group:
     return Group(Text(f"{suggestion.title}: {suggestion.answer}", style="bold"), labelled(parts, width=8))
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print JSON, not through rich, which would break long lines."""
     typer.echo(json.dumps(value, indent=2, default=_plain))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 

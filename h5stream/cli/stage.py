@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column
@@ -48,9 +48,15 @@ RepackFields = Annotated[
 ]
 
 
-def recipe_of(fields: str, chunk_bytes: int, **choices: Any) -> Recipe:
+def recipe_of(fields: str, chunk_bytes: int, *, compress: str, contiguous: bool, shuffle_rows: int | None) -> Recipe:
     """Return the recipe that the options describe."""
-    return Recipe.of(fields=options.listed_names(fields), chunk_nbytes=chunk_bytes, **choices)
+    return Recipe.of(
+        fields=options.listed_names(fields),
+        chunk_nbytes=chunk_bytes,
+        compress=compress,
+        contiguous=contiguous,
+        shuffle_rows=shuffle_rows,
+    )
 
 
 def repack_command(
@@ -176,8 +182,8 @@ def stage_command(
     recipe = recipe_of(fields, chunk_bytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows)
     what, folder = _chosen(folders, files, recipe, follow=follow, force=force, repack=repack)
     if what == "--to":
-        how = {"repack": asdict(recipe) if repack else None, "margin_bytes": margin_bytes, "follow": follow}
-        _stage(options.files_of(files or []), as_json, to=folder, threads=threads, **how)
+        rewriting = asdict(recipe) if repack else None
+        _stage(options.files_of(files or []), folder, follow, threads, margin_bytes, rewriting, as_json)
     elif not folder.is_dir():  # An answer about nothing would look like good news.
         why = "is no folder" if folder.exists() else "does not exist"
         raise StagingError(f"{what} {str(folder)!r} {why}; nothing can be staged there. Check the path.")
@@ -215,7 +221,15 @@ def _chosen(
     return what, folder
 
 
-def _stage(files: list[str], as_json: bool, **staging_options: Any) -> None:
+def _stage(
+    files: list[str],
+    folder: Path,
+    follow: bool,
+    threads: int | None,
+    margin_bytes: int | None,
+    repack: Mapping[str, object] | None,
+    as_json: bool,
+) -> None:
     from h5stream.staging import stage
 
     console, errors, seen = SafeConsole(quiet=as_json), SafeConsole(stderr=True), set[str]()
@@ -227,7 +241,16 @@ def _stage(files: list[str], as_json: bool, **staging_options: Any) -> None:
             bar.show(now.bytes_done, now.bytes_total, waiting or f"{now.files_done}/{now.files_total} files")
 
         # No lease: it would end with this command, which is about to end.
-        result = stage(files, lease=False, progress=show, **staging_options)
+        result = stage(
+            files,
+            to=folder,
+            follow=follow,
+            lease=False,
+            threads=threads,
+            margin_bytes=margin_bytes,
+            repack=repack,
+            progress=show,
+        )
         notes(errors, result.notices, seen)
         seconds = max(bar.elapsed_s, 1e-6)
     if as_json:
@@ -235,7 +258,7 @@ def _stage(files: list[str], as_json: bool, **staging_options: Any) -> None:
     for path in (*result.paths, *result.followed):
         line(console, f"  {path}{'' if path in result.copied else '  (was there)'}")
     rate = f" in {seconds:.1f} s, {text_of_bytes(result.bytes_copied / seconds)}/s" if result.copied else ""
-    done = f"{len(result.copied)} {'repacked' if staging_options['repack'] else 'copied'}"
+    done = f"{len(result.copied)} {'copied' if repack is None else 'repacked'}"
     prose(console, f"{done} ({text_of_bytes(result.bytes_copied)}{rate}), {len(result.reused)} reused.")
     line(console, f"Remove with: h5stream stage --remove {result.folder}")
 

@@ -19,7 +19,7 @@ import resource
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import cuda
@@ -27,6 +27,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from h5stream.engine.slots import Slot, SlotRing
 from h5stream.errors import OptionError
+
+BatchT = TypeVar("BatchT")
+ArgumentT = TypeVar("ArgumentT")
+ResultT = TypeVar("ResultT")
 
 
 class PinningWarning(UserWarning):
@@ -44,9 +48,10 @@ def release_cached_memory() -> None:
         cuda.empty_cache()
 
 
-def pinned_copy(batch: Any) -> Any:
+def pinned_copy(batch: BatchT) -> BatchT:
     """Return a copy of a batch in torch's own pinned memory, as a stock DataLoader does."""
-    return pin_memory(batch)  # type: ignore[no-untyped-call]
+    pinned: BatchT = pin_memory(batch)  # type: ignore[no-untyped-call]
+    return pinned
 
 
 class CudaBackend:
@@ -114,12 +119,12 @@ class CudaBackend:
         with self._on(stream):
             destination.copy_(source, non_blocking=True)
 
-    def launch(self, stream: cuda.Stream, kernel: Callable[..., Any], *tensors: torch.Tensor) -> None:
+    def launch(self, stream: cuda.Stream, kernel: Callable[..., object], *tensors: torch.Tensor) -> None:
         """Queue a kernel that writes into the given tensors in place; its result is dropped."""
         with self._on(stream):
             kernel(*tensors)
 
-    def call(self, stream: cuda.Stream, function: Callable[[Any], Any], argument: Any) -> Any:
+    def call(self, stream: cuda.Stream, function: Callable[[ArgumentT], ResultT], argument: ArgumentT) -> ResultT:
         """Call a user's function now, queueing on the stream all that it launches; return its result."""
         with self._on(stream):
             return function(argument)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ def synchronize() -> bool:
     return True
 
 
-def _started_cuda() -> Any:
+def _started_cuda() -> ModuleType | None:
     torch = sys.modules.get("torch")
     # Another thread may be importing torch right now, so the module may be incomplete.
     cuda = getattr(torch, "cuda", None)

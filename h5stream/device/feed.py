@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import cuda
 
 from h5stream.device.cuda import CudaBackend
 from h5stream.engine.assemble import Assembler
@@ -24,7 +25,7 @@ from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.changes import Change
 from h5stream.engine.counters import Tally
 from h5stream.engine.run import Run
-from h5stream.engine.slots import Slot, SlotFormat, SlotRing, packed_closer
+from h5stream.engine.slots import Memory, Slot, SlotFormat, SlotRing, packed_closer
 from h5stream.errors import DeviceMemoryError
 
 PINNED_ARENA_NBYTES = 128 * 1024 * 1024
@@ -35,13 +36,13 @@ large arena."""
 def pinned_ring(backend: CudaBackend, slot_nbytes: int, most_slots: int | None = None) -> SlotRing:
     """Return a ring of slots that are pinned once, for memory that only the feed copies from."""
 
-    def allocate(nbytes: int) -> Any:
+    def allocate(nbytes: int) -> Memory:
         return backend.allocate_pinned(nbytes).numpy()
 
     return SlotRing(slot_nbytes, allocate, arena_nbytes=PINNED_ARENA_NBYTES, most_slots=most_slots)
 
 
-Copying = collections.deque[tuple[Slot, Any, Any]]
+Copying = collections.deque[tuple[Slot, cuda.Event, cuda.Event]]
 """Slots with copies in progress, each between two timed events."""
 
 
@@ -68,7 +69,7 @@ class DeviceFeed:
         self._side, self._tally = backend.side_stream(), tally or Tally()
         self._copying: Copying = collections.deque()
         # Batches in transfer, the event after each, and its device memory.
-        self._transfers: collections.deque[tuple[ReadyBatch, Any, list[torch.Tensor]]] = collections.deque()
+        self._transfers: collections.deque[tuple[ReadyBatch, cuda.Event, list[torch.Tensor]]] = collections.deque()
         self._exhausted = False
         # Dropping the feed must not release a slot that is still being read.
         self._drain = weakref.finalize(self, _give_back_done, backend, self._tally, self._copying, 0)
@@ -155,7 +156,7 @@ def _give_back_done(backend: CudaBackend, tally: Tally, copying: Copying, keep_a
         slot.give_back()
 
 
-def device_tensors(batch: Any, device: torch.device) -> list[torch.Tensor]:
+def device_tensors(batch: object, device: torch.device) -> list[torch.Tensor]:
     """Return the tensors of a batch that are on the device, in mappings, sequences and attributes of its parts."""
     tensors: list[torch.Tensor] = []
     seen: set[int] = set()

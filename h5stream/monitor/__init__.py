@@ -43,7 +43,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # so that a type checker reports missing names
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         """Return a public name of a module that imports psutil, which is slow and only needed for monitoring."""
         for file in ("export", "system") if name in __all__ else ():
             if hasattr(module := importlib.import_module(f"{__name__}.{file}"), name):
@@ -504,7 +504,7 @@ def _peak(spread: Spread | None) -> str:
     return text_of_bytes(None if spread is None else spread.high)
 
 
-def _spreads(kind: type, values: Callable[[str], Iterable[float | None]]) -> dict[str, Any]:
+def _spreads(kind: type, values: Callable[[str], Iterable[float | None]]) -> dict[str, Spread | None]:
     """Return the spreads of a summary's fields, each from the values of the same name."""
     return {one.name: Spread.of(values(one.name)) for one in fields(kind) if str(one.type).startswith("Spread")}
 

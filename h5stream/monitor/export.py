@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TextIO, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -35,13 +35,20 @@ from h5stream.monitor import (
 )
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from prometheus_client import Metric
+    from torch.utils.tensorboard import SummaryWriter
+
     from h5stream.monitor.system import Sink
 
 # The exported figures: those of each GPU, and of the system.
 _OF_GPU, _OF_SYSTEM = ([f for f in FIGURES if f.text and f.path.startswith("gpu.") is gpu] for gpu in (True, False))
 
 
-def of_extra(module: str, needs: str, extra: str) -> Any:
+def of_extra(module: str, needs: str, extra: str) -> ModuleType:
     """Import a module of an extra, or raise an error that names the feature that needs it."""
     try:
         return importlib.import_module(module)
@@ -93,12 +100,22 @@ def read_log(path: str | Path) -> list[SystemSample]:
         return [sample_from_json(line) for line in lines]
 
 
-class _Log:
-    """A sink that opens its output with the first sample, and writes lines of JSON unless a subclass overrides it."""
+class _Output(Protocol):
+    """A destination that samples are written to."""
 
-    _out: Any = None
+    def close(self) -> object:
+        """Complete it."""
 
-    def __init__(self, opened: Callable[[], Any]) -> None:
+
+OutputT = TypeVar("OutputT", bound=_Output)
+
+
+class _Log(Generic[OutputT]):
+    """A sink that opens its output with the first sample."""
+
+    _out: OutputT | None = None
+
+    def __init__(self, opened: Callable[[], OutputT]) -> None:
         self._open = opened
 
     def write(self, sample: SystemSample) -> None:
@@ -112,11 +129,11 @@ class _Log:
         if self._out is not None:
             self._out.close()
 
-    def _put(self, out: Any, sample: SystemSample) -> None:
-        out.write(sample_to_json(sample) + "\n")
+    def _put(self, out: OutputT, sample: SystemSample) -> None:
+        raise NotImplementedError
 
 
-class JsonlLog(_Log):
+class JsonlLog(_Log[TextIO]):
     """A sink that writes one JSON object per line, complete as soon as it is written; `read_log` reads it back.
 
     Parameters
@@ -137,6 +154,9 @@ class JsonlLog(_Log):
             raise OptionError(f"cannot write {str(path)!r}: {str(folder)!r} must be a folder that takes files")
         super().__init__(functools.partial(self.path.open, "w", 1, encoding="utf-8", newline=""))
 
+    def _put(self, out: TextIO, sample: SystemSample) -> None:
+        out.write(sample_to_json(sample) + "\n")
+
 
 class CsvLog(JsonlLog):
     """A sink that writes a table with one row per sample; cells of unknown values are empty.
@@ -146,7 +166,7 @@ class CsvLog(JsonlLog):
 
     _table: csv.DictWriter[str] | None = None
 
-    def _put(self, out: Any, sample: SystemSample) -> None:
+    def _put(self, out: TextIO, sample: SystemSample) -> None:
         row = dict(flatten(sample))
         if self._table is None:
             self._table = csv.DictWriter(out, list(row), extrasaction="ignore")
@@ -181,7 +201,7 @@ def open_log(path: str | Path) -> Sink:
     return kind(path)
 
 
-class TensorBoardLog(_Log):
+class TensorBoardLog(_Log["SummaryWriter"]):
     """A sink that writes every known figure as a scalar ``system/...``; needs the extra ``tensorboard``.
 
     Steps count samples, and the time is the sample's.
@@ -204,7 +224,7 @@ class TensorBoardLog(_Log):
         super().__init__(functools.partial(made.SummaryWriter, str(folder)))
         self._prefix, self._step = prefix, 0
 
-    def _put(self, out: Any, sample: SystemSample) -> None:
+    def _put(self, out: SummaryWriter, sample: SystemSample) -> None:
         for name, value in flatten(sample):
             if isinstance(value, int | float) and name != "time_s":
                 out.add_scalar(f"{self._prefix}/{name}", value, self._step, sample.time_s)
@@ -235,11 +255,11 @@ class PrometheusCollector:
         self._newest = newest
         self._family = of_extra("prometheus_client.core", _CLIENT, "prometheus").GaugeMetricFamily
 
-    def describe(self) -> list[Any]:
+    def describe(self) -> list[Metric]:
         """Describe no metrics in advance, so that registering takes no sample."""
         return []
 
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Metric]:
         """Yield one gauge for each known figure."""
         sample = self._newest()
         gpus = [(str(position), gpu) for position, gpu in enumerate(sample.gpus)]
@@ -254,7 +274,7 @@ class PrometheusCollector:
 
     def _gauge(
         self, name: str, text: str, labels: Sequence[str], values: Sequence[tuple[Sequence[str], float | None]]
-    ) -> Iterator[Any]:
+    ) -> Iterator[Metric]:
         unit = next((unit for unit in _UNITS if name.endswith(unit)), "")
         gauge = self._family(f"h5stream_{name.removesuffix(unit)}{_UNITS.get(unit, '')}", text, labels=labels)
         for label, value in values:
@@ -420,12 +440,13 @@ def check_plot_path(path: str | Path) -> None:
         raise OptionError(f"plot {str(path)!r}: must end in one of .{', .'.join(sorted(formats))}")
 
 
-def figure_of_matplotlib() -> Any:
+def figure_of_matplotlib() -> type[Figure]:
     """Return matplotlib's figure class, which needs no window system; raise `MissingExtraError` without matplotlib."""
-    return of_extra("matplotlib.figure", "a plot needs matplotlib", "plot").Figure
+    figure: type[Figure] = of_extra("matplotlib.figure", "a plot needs matplotlib", "plot").Figure
+    return figure
 
 
-def bare(axis: Any) -> None:
+def bare(axis: Axes) -> None:
     """Remove the parts of a panel's frame that do not help to read values."""
     axis.grid(axis="y", color="0.9")
     axis.spines[["top", "right"]].set_visible(False)

@@ -11,12 +11,14 @@ Guarantees:
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from h5stream.monitor import GpuSample
 
@@ -30,9 +32,26 @@ THROTTLE_BITS = (
 _GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH")
 _LOST = ("GPU_IS_LOST", "RESET_REQUIRED")
 
+
+class _Figures(TypedDict, total=False):
+    """Figures of a `GpuSample`."""
+
+    utilization_ratio: float
+    memory_used_bytes: int
+    memory_total_bytes: int
+    throttle_reasons: tuple[str, ...]
+    power_w: float
+    power_limit_w: float
+    temperature_c: float
+    sm_clock_hz: float
+    memory_clock_hz: float
+    sm_activity_ratio: float | None
+    pcie_receive_bytes_per_s: float | None
+
+
 # Functions with their arguments, newest first, of which the first that succeeds is used, and the figures made from its
 # result; for a MIG instance itself, or for the whole card.
-Reads = tuple[tuple[tuple[str, ...], Callable[[Any], dict[str, Any]]], ...]
+Reads = tuple[tuple[tuple[str, ...], Callable[[Any], _Figures]], ...]
 _OF_DEVICE: Reads = (
     (("nvmlDeviceGetUtilizationRates",), lambda rates: {"utilization_ratio": rates.gpu / 100}),
     (  # version 2 excludes the driver's own share from "used"
@@ -55,16 +74,16 @@ _OF_CARD: Reads = (
     (("nvmlDeviceGetClockInfo NVML_CLOCK_MEM",), lambda megahertz: {"memory_clock_hz": 1e6 * megahertz}),
 )
 
+ResultT = TypeVar("ResultT")
+
 
 class DriverGone(Exception):  # noqa: N818 - an event, not an error: machines without a GPU are ordinary
     """The driver is absent, or went away during use; the message has the reason."""
 
 
-def installed_nvml() -> Any:
+def installed_nvml() -> ModuleType:
     """Return nvidia-ml-py's module; importing it does not touch the driver."""
-    import pynvml
-
-    return pynvml
+    return importlib.import_module("pynvml")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,9 +95,9 @@ class Device:
     parent_uuid: str | None = None  # the card of a MIG instance; None for a card
     gpu_instance_id: int | None = None  # NVML's number of a MIG instance
     pci_bus_id: str | None = None  # as in ``/sys/bus/pci/devices``; that of the card for a MIG instance
-    handle: Any = None
-    card: Any = None  # the handle of the whole card; the same as `handle` unless this is a MIG instance
-    samples: list[Any] = field(default_factory=list)  # two of GPM's, used alternately
+    handle: object = None
+    card: object = None  # the handle of the whole card; the same as `handle` unless this is a MIG instance
+    samples: list[object] = field(default_factory=list)  # two of GPM's, used alternately
     received: tuple[int, float] | None = None  # PCIe bytes so far, and the time
 
 
@@ -108,7 +127,7 @@ class NvmlReader:
         """Read every watched device; after a `DriverGone`, only `close` may be called."""
         return tuple(map(self._read_device, self.watched))
 
-    def ask(self, function: str, *arguments: Any) -> Any:
+    def ask(self, function: str, *arguments: object) -> Any:
         """Return the result of an NVML function; None if it fails, or the driver or the library lacks it."""
         with contextlib.suppress(self._api.NVMLError):
             return self._try(getattr(self._api, function), *arguments)
@@ -144,17 +163,18 @@ class NvmlReader:
         except self._api.NVMLError as error:
             return GpuSample(uuid=device.uuid, name=device.name, unavailable=str(error))
 
-    def _values(self, device: Device) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def _values(self, device: Device) -> _Figures:
+        values: _Figures = {}
         for handle, reads in ((device.handle, _OF_DEVICE), (device.card, _OF_CARD)):
             for calls, figures in reads:
                 answers = (self._named(call, handle) for call in calls)
                 if (answer := next((one for one in answers if one is not None), None)) is not None:
                     values |= figures(answer)
-        busy, received = self._try(self._gpm, device) or (None, None)
+        rates = self._try(self._gpm, device)
+        busy, received = rates or (None, None)
         return values | {"sm_activity_ratio": busy, "pcie_receive_bytes_per_s": self._pcie(device, received)}
 
-    def _named(self, call: str, handle: Any) -> Any:
+    def _named(self, call: str, handle: object) -> Any:
         """Call a function with its constants; None if an older nvidia-ml-py lacks them."""
         function, *constants = (getattr(self._api, name, None) for name in call.split())
         return function and self._try(function, handle, *constants)
@@ -193,12 +213,13 @@ class NvmlReader:
         if device.parent_uuid is not None:
             return from_gpm
         count = self._try(self._pcie_counter, device.card)
-        before, device.received = device.received, None if count is None else (count, time.monotonic())
-        if before is None or device.received is None or count < before[0]:
+        before, now = device.received, None if count is None else (count, time.monotonic())
+        device.received = now
+        if before is None or now is None or now[0] < before[0]:
             return from_gpm
-        return float(count - before[0]) / max(device.received[1] - before[1], 1e-9)
+        return float(now[0] - before[0]) / max(now[1] - before[1], 1e-9)
 
-    def _pcie_counter(self, card: Any) -> int | None:
+    def _pcie_counter(self, card: object) -> int | None:
         api = self._api
         value = api.nvmlDeviceGetFieldValues(card, [api.NVML_FI_DEV_PCIE_COUNT_RX_BYTES])[0]
         if value.nvmlReturn:
@@ -207,7 +228,7 @@ class NvmlReader:
         wide = value.valueType == api.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
         return int(value.value.ullVal) if wide else None
 
-    def _try(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _try(self, call: Callable[..., ResultT], *arguments: object) -> ResultT | None:
         """Return the result of a call; None if it fails; raise NVML's error if the device is lost."""
         try:
             return call(*arguments)
@@ -229,7 +250,7 @@ class DriverFacts(NamedTuple):
     reason: str | None = None  # why there is no driver, or None
 
 
-def driver_facts(api: Any = None) -> DriverFacts:
+def driver_facts(api: object = None) -> DriverFacts:
     """Query the driver once, and shut NVML down."""
     try:
         with contextlib.closing(NvmlReader(api)) as reader:

@@ -21,7 +21,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import psutil
 
@@ -95,12 +95,12 @@ def _disk_bytes() -> int | None:
     return sum(disks[name].read_bytes for name in whole) if whole else None
 
 
-def process_samples(process: Any) -> Iterator[ProcessSample | None]:
+def process_samples(process: psutil.Process) -> Iterator[ProcessSample | None]:
     """Yield the state of a process and its children, with rates since the previous reading; None once it has ended."""
     # For each process: processor seconds, bytes read (None if not accessible), and memory.
     before: dict[tuple[int, float], tuple[float, int | None, int]] = {}
     at_s: float | None = None
-    children: list[Any] = []
+    children: list[psutil.Process] = []
     look_again_s = 0.0
     while True:
         now_s = time.monotonic()
@@ -130,7 +130,7 @@ def process_samples(process: Any) -> Iterator[ProcessSample | None]:
         yield sample
 
 
-def _counted(process: Any) -> tuple[tuple[int, float], tuple[float, int | None, int]] | None:
+def _counted(process: psutil.Process) -> tuple[tuple[int, float], tuple[float, int | None, int]] | None:
     """Return the identity of a process, and its use of resources; None if it has ended."""
     with contextlib.suppress(psutil.Error), process.oneshot():
         times, nbytes = process.cpu_times(), None
@@ -141,7 +141,7 @@ def _counted(process: Any) -> tuple[tuple[int, float], tuple[float, int | None, 
     return None
 
 
-def environment_of(process: Any) -> dict[str, str]:
+def environment_of(process: psutil.Process) -> dict[str, str]:
     """Return the initial environment of a process; empty if it is not accessible."""
     try:
         return dict(process.environ())
@@ -155,7 +155,7 @@ _Devices = Sequence[int | str] | None  # positions in CUDA's order, or beginning
 
 
 def gpu_samples(
-    watched: Any, devices: _Devices, nvml: Any
+    watched: psutil.Process, devices: _Devices, nvml: object
 ) -> Generator[tuple[tuple[GpuSample, ...], str | None, str | None]]:
     """Yield the samples of a process's devices, the reason if there are none, and a note if they are uncertain."""
     is_own = watched.pid == os.getpid()  # torch only knows CUDA's order for this process
@@ -195,7 +195,7 @@ def _choose(
 
 
 def system_samples(
-    pid: int | None, devices: _Devices, nvml: Any, data_wait: Callable[[], float | None]
+    pid: int | None, devices: _Devices, nvml: object, data_wait: Callable[[], float | None]
 ) -> Generator[tuple[SystemSample, str | None]]:
     """Yield complete samples with the cost of taking them, and a note if the identity of GPUs is uncertain."""
     watched = psutil.Process(pid)
@@ -287,7 +287,7 @@ class SystemMonitor(ShownAsText):
         history: int = DEFAULT_HISTORY,
         data_wait: Callable[[], float | None] | None = None,
         sinks: Iterable[Sink] = (),
-        nvml: Any = None,
+        nvml: object = None,
     ) -> None:
         if not MIN_INTERVAL_S <= interval_s <= threading.TIMEOUT_MAX:
             most = f"{threading.TIMEOUT_MAX:.0f} s"

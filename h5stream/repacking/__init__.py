@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict, Unpack
 
 from h5stream.base.texts import names_in
 from h5stream.errors import OptionError
 
 _COMPRESSIONS = ("none", "lz4", "zstd", "gzip")
 _LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 30
+
+
+class _RecipeOptions(TypedDict, total=False):
+    chunk_nbytes: int
+    compress: str
+    contiguous: bool
+    shuffle_rows: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +47,7 @@ class Recipe:
             raise OptionError("fields= is empty; name datasets to rewrite, or leave it out for all")
 
     @classmethod
-    def of(cls, *, fields: str | Sequence[str] | None = None, **options: Any) -> Recipe:
+    def of(cls, *, fields: str | Sequence[str] | None = None, **options: Unpack[_RecipeOptions]) -> Recipe:
         """Return a recipe for one field or several."""
         return cls(
             fields=(fields,)

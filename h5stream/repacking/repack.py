@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +108,7 @@ class _Options(TypedDict, total=False):
     overwrite: bool
     progress: RepackProgressCallback | None
     executor: Executor | None
-    storage_options: Any
+    storage_options: object
 
 
 @overload
@@ -129,7 +129,7 @@ def repack(
     overwrite: bool = False,
     progress: RepackProgressCallback | None = None,
     executor: Executor | None = None,
-    storage_options: Any = None,
+    storage_options: object = None,
 ) -> RepackResult | tuple[RepackResult, ...]:
     """Rewrite a file's chunks for streaming; everything else in it is kept.
 

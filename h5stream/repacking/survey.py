@@ -18,12 +18,12 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import imagecodecs
 import numpy as np
-from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5p, h5r, h5s, h5z
+from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5p, h5r, h5s, h5t, h5z
 from numpy.typing import NDArray
 
 from h5stream.base.filesystem import is_full
@@ -66,6 +66,11 @@ MOST_ROW_NBYTES = 1 << 30  # HDF5's chunks are limited to 4 GiB, and a row must 
 WORTH_SAYING = 1.1  # growth of the file from which a notice reports the lost compression
 _MOST_POINTERS_NBYTES = 1 << 28  # size limit of datasets that are searched for row numbers
 _WORDS = (2, 4, 8)  # sizes of elements that are one unit
+
+_ObjectID: TypeAlias = "h5g.GroupID | h5d.DatasetID | h5t.TypeID"
+"""An open object of a file, as h5py's low-level functions take it."""
+_Creation: TypeAlias = "h5p.PropFCID | h5p.PropGCID"
+"""How a file, or a group, is created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +183,7 @@ class RewritePlan:
         return max(1, min(dataset.rows, self.recipe.chunk_nbytes // dataset.row_nbytes))
 
 
-def address_of_object(h5py_object: Any) -> int:
+def address_of_object(h5py_object: _ObjectID) -> int:
     """Return the address of an open h5py object inside its file."""
     return int(h5py.h5o.get_info(h5py_object).addr)
 
@@ -251,7 +256,7 @@ def _check_pointers(source: str, datasets: list[RawDataset], rows: int) -> tuple
     return tuple(doubtful)
 
 
-def _points(values: NDArray[Any], rows: int, lengths: set[int], shuffled: bool) -> tuple[bool, str]:
+def _points(values: np.ndarray, rows: int, lengths: set[int], shuffled: bool) -> tuple[bool, str]:
     """Return whether values point to so many rows, and a description; an empty one if they do not.
 
     Values may also be numbers of rows that add up to one of the `lengths`: for shuffled values only this is checked.
@@ -275,7 +280,7 @@ def _points(values: NDArray[Any], rows: int, lengths: set[int], shuffled: bool) 
     return False, ""
 
 
-def _raw(opened: OpenFile, name: str, dataset: Any) -> RawDataset:
+def _raw(opened: OpenFile, name: str, dataset: h5py.Dataset) -> RawDataset:
     rows, *inner = dataset.shape or (0,)
     count = int(dataset.id.get_type().get_size())
     layout, reason = _layout_of(opened, name, dataset, count)
@@ -294,7 +299,7 @@ def _raw(opened: OpenFile, name: str, dataset: Any) -> RawDataset:
     )
 
 
-def _layout_of(opened: OpenFile, name: str, dataset: Any, count: int) -> tuple[SampleLayout | None, str]:
+def _layout_of(opened: OpenFile, name: str, dataset: h5py.Dataset, count: int) -> tuple[SampleLayout | None, str]:
     """Return the layout of a dataset's stored rows, with elements of `count` bytes; or None, and the reason."""
     if not dataset.shape or 0 in dataset.shape:
         return None, "it has no rows"
@@ -328,7 +333,7 @@ def _layout_of(opened: OpenFile, name: str, dataset: Any, count: int) -> tuple[S
     return layout, ""
 
 
-def _fill(dataset: Any, part: DatasetPart) -> NDArray[np.uint8]:
+def _fill(dataset: h5py.Dataset, part: DatasetPart) -> NDArray[np.uint8]:
     read = fill_element(dataset, part.chunk_index)
     if read is not None:
         return read
@@ -383,7 +388,7 @@ class NewFile:
     # Guarantees: used by one thread.
     """
 
-    def __init__(self, plan: RewritePlan, source: Any, target: Any) -> None:
+    def __init__(self, plan: RewritePlan, source: h5py.File, target: h5py.File) -> None:
         self._plan, self._source, self._target = plan, source, target
         self._rewritten = {dataset.address: dataset for dataset in plan.rewritten}
         self.notices: list[str] = []  # losses, for users
@@ -392,7 +397,7 @@ class NewFile:
 
     # --- rows -------------------------------------------------------------------------------------------
 
-    def opened(self, dataset: RawDataset) -> Any:
+    def opened(self, dataset: RawDataset) -> h5d.DatasetID:
         """Open a dataset in the new file."""
         return h5d.open(self._target.id, self.places[dataset.address])
 
@@ -409,7 +414,7 @@ class NewFile:
             rows = elements.reshape(dataset.shape)[order]
             write_elements(target, rows.reshape(-1))
 
-    def _create(self, old: Any, group: Any, name: bytes, dataset: RawDataset) -> None:
+    def _create(self, old: h5d.DatasetID, group: h5g.GroupID, name: bytes, dataset: RawDataset) -> None:
         """Create an empty dataset that is to be rewritten."""
         creation, space, recipe = old.get_create_plist(), old.get_space(), self._plan.recipe
         for code in [creation.get_filter(i)[0] for i in range(creation.get_nfilters())]:
@@ -428,7 +433,7 @@ class NewFile:
             creation.set_filter(filter_spec.id, h5z.FLAG_OPTIONAL, filter_spec.values)
         h5d.create(group, name, old.get_type().copy(), space, creation)
 
-    def _create_and_fill(self, old: Any, group: Any, name: bytes) -> None:
+    def _create_and_fill(self, old: h5d.DatasetID, group: h5g.GroupID, name: bytes) -> None:
         """Create a dataset with the same properties, and write its written chunks, or all rows piece by piece."""
         # Named from the start: libhdf5 2.0 loses the header of a dataset that is linked after it was written to.
         new = h5d.create(group, name, old.get_type().copy(), old.get_space(), old.get_create_plist())
@@ -493,7 +498,7 @@ class NewFile:
             self.notices.append(f"{what} could not be kept: {error}")
             self.places = {key: place for key, place in self.places.items() if place != where}
 
-    def _group(self, source: Any, target: Any, place: bytes) -> None:
+    def _group(self, source: h5g.GroupID, target: h5g.GroupID, place: bytes) -> None:
         for name in source:  # in the order of creation if it is tracked
             where = place + b"/" + name
             kind = source.links.get_info(name).type
@@ -507,7 +512,7 @@ class NewFile:
             else:
                 self.notices.append(f"{_text(where)} is a user-defined link and was left out")
 
-    def _object(self, source: Any, target: Any, name: bytes, place: bytes) -> None:
+    def _object(self, source: h5g.GroupID, target: h5g.GroupID, name: bytes, place: bytes) -> None:
         h5py_object = h5o.open(source, name)
         address = address_of_object(h5py_object)
         if address in self.places:
@@ -531,7 +536,7 @@ class NewFile:
         if isinstance(h5py_object, h5d.DatasetID) and h5py_object.get_type().committed():
             self.notices.append(f"{_text(place)} no longer shares its named type; it has the type itself")
 
-    def _copy_attribute(self, old: Any, new: Any, name: bytes) -> None:
+    def _copy_attribute(self, old: _ObjectID, new: _ObjectID, name: bytes) -> None:
         attribute = h5a.open(old, name)
         stored, space = attribute.get_type(), attribute.get_space()
         twin = h5a.create(new, name, stored.copy(), space)
@@ -549,7 +554,7 @@ class NewFile:
         with elements_of(attribute) as elements:
             write_elements(twin, elements)
 
-    def _translated(self, value: Any) -> Any:
+    def _translated(self, value: object) -> Any:
         """Return a value or an array with every reference replaced by one to the same object of the new file."""
         if isinstance(value, h5r.Reference) and value:
             place = self.places.get(address_of_object(h5r.dereference(value, self._source.id)))
@@ -568,7 +573,7 @@ class NewFile:
         return out
 
 
-def _is_copied_wrongly(dataset: Any) -> bool:
+def _is_copied_wrongly(dataset: h5d.DatasetID) -> bool:
     """Return whether libhdf5 cannot copy a dataset: its elements have variable lengths, and a filter or a fill value.
 
     When it copies such chunks, it writes beyond a buffer that a plugin has replaced ("double free or corruption", with
@@ -581,7 +586,7 @@ def _is_copied_wrongly(dataset: Any) -> bool:
     return False
 
 
-def _attributes_of(h5py_object: Any) -> list[bytes]:
+def _attributes_of(h5py_object: _ObjectID) -> list[bytes]:
     """Return the names of an object's attributes, in the order of creation if it is tracked."""
     names, order = list[bytes](), 0
     if isinstance(h5py_object, (h5g.GroupID, h5d.DatasetID)):
@@ -590,13 +595,13 @@ def _attributes_of(h5py_object: Any) -> list[bytes]:
     return names
 
 
-def _read(attribute: Any) -> Any:
+def _read(attribute: h5a.AttrID) -> np.ndarray:
     values = np.zeros(attribute.shape, dtype=type_of(attribute.get_type()))
     attribute.read(values, memory_type(values.dtype))
     return values
 
 
-def _ordered_as(group: Any, creation: Any) -> Any:
+def _ordered_as(group: h5g.GroupID, creation: _Creation) -> _Creation:
     """Make a new group list its names and attributes in the same order as another one."""
     creation.set_link_creation_order(group.get_create_plist().get_link_creation_order())
     creation.set_attr_creation_order(group.get_create_plist().get_attr_creation_order())
@@ -607,7 +612,7 @@ def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-def write_rows(target: Any, dataset: RawDataset, first_row: int, data: Bytes) -> None:
+def write_rows(target: h5d.DatasetID, dataset: RawDataset, first_row: int, data: Bytes) -> None:
     """Write the bytes of some rows of a dataset without chunks."""
     count, space = (data.nbytes // dataset.row_nbytes, *dataset.shape[1:]), target.get_space()
     space.select_hyperslab((first_row,) + (0,) * (len(count) - 1), count)
@@ -736,20 +741,20 @@ def difference(
     return ""
 
 
-def _slabs(dataset: Any, row_nbytes: int) -> Iterator[tuple[int, int]]:
+def _slabs(dataset: h5py.Dataset, row_nbytes: int) -> Iterator[tuple[int, int]]:
     chunk = dataset.chunks[0] if dataset.chunks else 1
     together = max(1, SLAB_NBYTES // max(1, row_nbytes) // chunk) * chunk
     for start in range(0, dataset.shape[0], together):
         yield start, min(start + together, dataset.shape[0])
 
 
-def read_rows(dataset: Any, start: int, stop: int) -> NDArray[np.uint8]:
+def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> NDArray[np.uint8]:
     """Read the bytes of rows as they are stored."""
     box = read_raw_box(dataset, (start,) + (0,) * (dataset.ndim - 1), (stop - start, *dataset.shape[1:]))
     return box.reshape(-1).view(np.uint8).reshape(stop - start, -1)
 
 
-def _permuted(a: Any, b: Any, dataset: RawDataset, order: NDArray[np.int64], tell: Tell) -> str:
+def _permuted(a: h5py.Dataset, b: h5py.Dataset, dataset: RawDataset, order: NDArray[np.int64], tell: Tell) -> str:
     sums = [np.empty(dataset.rows, dtype=np.uint64) for _ in range(2)]
     for out, side in zip(sums, (a, b), strict=True):
         for start, stop in _slabs(side, dataset.row_nbytes):

@@ -67,7 +67,7 @@ def stage(
     margin_bytes: int | None = None,
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
-    storage_options: Any = None,
+    storage_options: object = None,
     executor: Executor | None = None,
 ) -> StagedFiles:
     """Copy files to a folder on faster storage, verify each copy, and return where the copies are.
@@ -132,9 +132,19 @@ def stage(
     ...     first.paths[0].read_bytes(), len(first.copied), len(again.copied)
     (b'any bytes', 1, 0)
     """
-    how: dict[str, Any] = {"margin_bytes": margin_bytes, "threads": threads, "progress": progress, "executor": executor}
     with opened_with(storage_options):
-        return _stage(files, to, follow, repack, hold=lease, keep=True, **how)
+        return _stage(
+            files,
+            to,
+            follow,
+            repack,
+            hold=lease,
+            keep=True,
+            threads=threads,
+            margin_bytes=margin_bytes,
+            progress=progress,
+            executor=executor,
+        )
 
 
 @contextlib.contextmanager
@@ -147,7 +157,7 @@ def staged(
     margin_bytes: int | None = None,
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
-    storage_options: Any = None,
+    storage_options: object = None,
     executor: Executor | None = None,
 ) -> Iterator[tuple[Path, ...]]:
     """Stage files for the time of a ``with`` block.
@@ -176,19 +186,41 @@ def staged(
     ...     content, paths[0].exists()
     (b'any bytes', False)
     """
-    how: dict[str, Any] = {"margin_bytes": margin_bytes, "threads": threads, "progress": progress, "executor": executor}
     with opened_with(storage_options):
-        result = _stage(files, to, follow, repack, hold=True, keep=False, **how)
+        result = _stage(
+            files,
+            to,
+            follow,
+            repack,
+            hold=True,
+            keep=False,
+            threads=threads,
+            margin_bytes=margin_bytes,
+            progress=progress,
+            executor=executor,
+        )
     try:
         yield result.paths
     finally:
         result.release()
 
 
-def _stage(files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] | None, **options: Any) -> StagedFiles:
-    check_executor(options.get("executor"))
-    for name, least in (("threads", 1), ("margin_bytes", 0)):
-        if (value := options.get(name)) is not None and value < least:
+def _stage(
+    files: Paths,
+    to: PathLike,
+    follow: bool,
+    repack: Mapping[str, Any] | None,
+    *,
+    hold: bool,
+    keep: bool,
+    threads: int | None = None,
+    margin_bytes: int | None = None,
+    progress: ProgressCallback | None = None,
+    executor: Executor | None = None,
+) -> StagedFiles:
+    check_executor(executor)
+    for name, value, least in (("threads", threads, 1), ("margin_bytes", margin_bytes, 0)):
+        if value is not None and value < least:
             raise OptionError(f"{name} must be at least {least}, not {value}")
     if repack is not None and follow:
         raise OptionError("follow=True copies files that belong together and cannot repack them; leave one of both out")
@@ -205,9 +237,17 @@ def _stage(files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] |
             f"stores, such as {from_stores[0]!r}; leave follow= out, and name all objects"
         )
     opening().identities(from_stores)  # all at once
-    threads = options.pop("threads", None) or (OBJECT_THREADS if from_stores else default_threads())
-    recipe = None if repack is None else Recipe.of(**repack)
-    return StagingRun(folder=folder, recipe=recipe, threads=threads, **options).run(paths, follow)
+    run = StagingRun(
+        folder=folder,
+        hold=hold,
+        keep=keep,
+        margin_bytes=margin_bytes,
+        threads=threads or (OBJECT_THREADS if from_stores else default_threads()),
+        recipe=None if repack is None else Recipe.of(**repack),
+        progress=progress,
+        executor=executor,
+    )
+    return run.run(paths, follow)
 
 
 def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Callable[[], None]]:

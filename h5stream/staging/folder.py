@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from io import FileIO
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
 
 from h5stream.base.filesystem import explained, try_flock
 from h5stream.errors import ManifestError, StagingError
@@ -379,10 +379,23 @@ Source = FileIdentity | ObjectIdentity
 """The state of a file to be staged when it was examined; symbolic links in the path are resolved."""
 
 
-def state_of(source: Source) -> dict[str, Any]:
+class SourceState(TypedDict):
+    """The fields of an `Entry` that describe its source."""
+
+    source: str
+    size_bytes: int
+    mtime_ns: int
+    etag: str
+
+
+def state_of(source: Source) -> SourceState:
     """Return the entry's fields that describe a source."""
-    state = {"source": source.path, "size_bytes": source.size}
-    return state | {name: getattr(source, name, nothing) for name, nothing in (("mtime_ns", 0), ("etag", ""))}
+    return {
+        "source": source.path,
+        "size_bytes": source.size,
+        "mtime_ns": getattr(source, "mtime_ns", 0),
+        "etag": getattr(source, "etag", ""),
+    }
 
 
 def is_of(entry: Entry, source: Source, recipe: str) -> bool:

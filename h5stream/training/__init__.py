@@ -15,7 +15,7 @@ import difflib
 import importlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from h5stream.advice import Suggestion, above_zero, at_least
 from h5stream.errors import OptionError
@@ -37,7 +37,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # so that a type checker reports missing names
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         for home in ("training.measured", "advice.track") if name in __all__ else ():  # these need torch
             if hasattr(module := importlib.import_module(f"h5stream.{home}"), name):
                 return getattr(module, name)

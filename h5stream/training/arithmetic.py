@@ -9,8 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero, at_least
 from h5stream.base.texts import text_of_bytes
@@ -38,12 +37,25 @@ _MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
 
 
 def _memory(
-    title: str, answer: str, parts: list[tuple[str, str, int]], lines: Sequence[str] = (), **more: Any
+    title: str,
+    answer: str,
+    parts: list[tuple[str, str, int]],
+    lines: Sequence[str] = (),
+    *,
+    caveats: tuple[str, ...],
+    sources: tuple[str, ...] = (),
+    figures: Mapping[str, int | bool | None],
 ) -> Suggestion:
     """Return a suggestion about memory from parts, each with a name, its derivation and bytes."""
     derivations = [f"{name}: {how} = {text_of_bytes(nbytes)}" for name, how, nbytes in parts]
-    figures = {f"{name}_bytes": nbytes for name, _, nbytes in parts} | more.pop("figures")
-    return Suggestion(title=title, answer=answer, arithmetic=(*lines, *derivations), figures=figures, **more)
+    return Suggestion(
+        title=title,
+        answer=answer,
+        arithmetic=(*lines, *derivations),
+        caveats=caveats,
+        sources=sources,
+        figures={**{f"{name}_bytes": nbytes for name, _, nbytes in parts}, **figures},
+    )
 
 
 def gpu_memory(
@@ -88,7 +100,11 @@ def gpu_memory(
             "whether a batch fits depends on activations: measure_activations(model, batch) on a small batch, then "
         )
         caveat += "--activation-bytes; or find_batch_size() tries batches"
-    figures: dict[str, Any] = {"total_bytes": total, "capacity_bytes": capacity, "largest_batch_size": largest}
+    figures: dict[str, int | bool | None] = {
+        "total_bytes": total,
+        "capacity_bytes": capacity,
+        "largest_batch_size": largest,
+    }
     return _memory(
         "GPU memory",
         f"{text_of_bytes(total)} of {text_of_bytes(capacity)}: {verdict}{rows}",

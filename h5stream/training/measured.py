@@ -45,7 +45,7 @@ class ActivationMemory(Suggestion):
 
 
 def measure_activations(
-    model: torch.nn.Module, batch: Any, *, forward: Callable[[Any], Any] | None = None
+    model: torch.nn.Module, batch: object, *, forward: Callable[[Any], object] | None = None
 ) -> ActivationMemory:
     """Run the forward pass on a small batch and on half of it, and count the memory that autograd keeps.
 
@@ -93,7 +93,7 @@ def measure_activations(
         raise OptionError(f"measure_activations() needs a batch of at least {_LEAST_ROWS} rows, not {rows}")
     half = rows // 2
 
-    def run(part: Any) -> Any:
+    def run(part: object) -> object:
         if forward is not None:
             return forward(part)
         if isinstance(part, dict):
@@ -123,7 +123,7 @@ def measure_activations(
     )
 
 
-def _kept_bytes(model: torch.nn.Module, batch: Any, forward: Callable[[Any], Any]) -> int:
+def _kept_bytes(model: torch.nn.Module, batch: object, forward: Callable[[object], object]) -> int:
     def key(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
 
@@ -221,7 +221,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def find_batch_size(
-    step: Callable[[int], Any],
+    step: Callable[[int], object],
     start: int,
     *,
     limit: int | None = None,
@@ -229,7 +229,7 @@ def find_batch_size(
     steps_per_try: int = 2,
     margin_share: float = MARGIN_SHARE,
     restore: Sequence[Any] = (),
-    free: Callable[[], Any] | None = None,
+    free: Callable[[], object] | None = None,
 ) -> BatchSearch:
     """Grow the batch until memory runs out, step back, and return the largest that worked minus a margin.
 
@@ -364,7 +364,7 @@ def _report(
     )
 
 
-def _to_host(state: Any) -> Any:
+def _to_host(state: object) -> Any:
     """Copy a state into host memory, so that the copy does not use the memory under test."""
     if isinstance(state, torch.Tensor):
         return state.detach().to("cpu", copy=True)

@@ -68,7 +68,7 @@ def test_a_compound_member_costs_what_its_dataset_costs_and_rows_without_element
     sample = inspect_file(
         made(t=(table, {"chunks": (100,), "compression": "gzip"})), fields=["t:a"], batch_size=1000
     ).sample
-    assert (sample.row_nbytes, sample.needed_decoded_nbytes) == (8, 1000 * 12)
+    assert (sample.row_nbytes, sample.needed.decoded_nbytes) == (8, 1000 * 12)
     assert "holds all, so each is fetched once a worker" in sample.naive_words[0]
     assert inspect_file(made(x=(np.zeros((40, 0)), {})), fields=["x"], batch_size=10).sample.row_nbytes == 0
 
@@ -80,7 +80,7 @@ def test_contiguous_rows_and_values_of_variable_length_take_their_own_bytes_of_e
     naive = inspect_file(made(x=(noise(5000, 4), {})), batch_size=1000).sample.naive
     assert (naive.read_nbytes, naive.read_amplification, naive.decode_amplification) == (1000 * 16, 1, None)
     sample = inspect_file(made(s=(["a" * 100, "b" * 300] * 50, {"dtype": h5py.string_dtype()})), batch_size=100).sample
-    assert sample.needed_read_nbytes == 100 * (16 + 200)  # in the dataset 16 bytes say where each lies
+    assert sample.needed.read_nbytes == 100 * (16 + 200)  # in the dataset 16 bytes say where each lies
     assert (sample.naive.read_amplification, sample.ours.read_amplification) == (1, 1)
 
 
@@ -141,7 +141,7 @@ def test_our_plan_is_what_an_epoch_reads_and_decodes(laid_out, monkeypatch, budg
     # Small windows are cut into smaller tasks, which read fewer of the bytes between chunks.
     assert sum(cost.read_nbytes for cost in sample.datasets) == pytest.approx(sum(read), rel=0.02)
     assert sample.ours.decoded_nbytes * 150_007 / 1000 == pytest.approx(sum(decoded))
-    assert loader.window_size.needed_nbytes == pytest.approx(sample.memory_nbytes, rel=0.01)
+    assert loader.window_size.needed_nbytes == pytest.approx(sample.resources.memory_nbytes, rel=0.01)
 
 
 def test_windows_blocks_and_memory_are_the_loaders(made):
@@ -154,7 +154,7 @@ def test_windows_blocks_and_memory_are_the_loaders(made):
     assert sample.shuffle.window_rows == max(map(len, windows))
     assert sample.shuffle.blocks_per_window == max(len(np.unique(rows // 500)) for rows in windows)
     assert sample.shuffle.blocks == 200
-    assert sample.memory_nbytes <= 8 * MIB
+    assert sample.resources.memory_nbytes <= 8 * MIB
 
 
 # --- advice -----------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def test_suggest_inspect_and_the_loader_name_one_number(tmp_path, rows, budget):
             x[start : start + 1024] = chunk[: min(1024, rows - start)]
     loader = H5StreamLoader(path, 2048, shuffle=True, num_workers=2, memory_budget=budget)
     sample = inspect_file(path, batch_size=2048, memory_budget=budget, threads=2).sample
-    assert sample.memory_nbytes == loader.window_size.needed_nbytes
+    assert sample.resources.memory_nbytes == loader.window_size.needed_nbytes
     assert sample.shuffle.window_rows <= loader.window_size.window_rows + 1024
     said = loader_memory(row_bytes=1024, batch_size=2048, threads=2, rows=rows, memory_budget=budget)
     fresh = H5StreamLoader(path, 2048, shuffle=True, num_workers=2, memory_budget=budget, keep="never")
