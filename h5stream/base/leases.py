@@ -23,7 +23,7 @@ class Lent(Generic[_T]):
 
     def __init__(self) -> None:
         self._refs: dict[int, tuple[weakref.ref[Any], _T]] = {}
-        self._dropped: collections.deque[Any] = collections.deque()
+        self._dropped: collections.deque[object] = collections.deque()
 
     def lend(self, value: _T, until_dropped: object) -> None:
         """Lend a value until an object is dropped."""

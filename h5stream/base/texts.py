@@ -90,11 +90,13 @@ def text_of_bytes(nbytes: float | None, per: str = "") -> str:
     return f"{size:.{digits}f} {unit}{per}"
 
 
-def check_ordered(what: str, values: Any) -> None:
+def check_ordered(what: str, values: object) -> None:
     """Raise `OptionError` for a set: the order matters for `what`, and a set's differs between processes."""
     is_set = isinstance(values, Set) and not isinstance(values, (Reversible, KeysView))
     if is_set or isinstance(values, type(iter(set()))):
-        shown = f"a set of {len(values)}, {reprlib.repr(values)}," if is_set else "an iterator over a set,"
+        shown = (
+            f"a set of {len(values)}, {reprlib.repr(values)}," if isinstance(values, Set) else "an iterator over a set,"
+        )
         raise OptionError(
             f"{what} takes several in an order, and {shown} has no order: it differs between processes, such as ranks. "
             "Write sorted(...), or a list"
@@ -114,7 +116,7 @@ def listed(what: str, values: object) -> list[Any]:
     return list(array.reshape(-1).tolist())
 
 
-def as_text(name: Any) -> Any:
+def as_text(name: object) -> Any:
     """Decode a name if it is bytes, as some from h5py and NumPy are; return anything else unchanged."""
     return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ class Samples(list[Any]):
         self.batch, self._numpy = batch, numpy
         self._read = [*map(_parts_of, self)]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., list[Any]], tuple[object, ...]]:
         return (Samples, (self.batch, len(self), self._numpy)) if self.is_as_read else (list, ([*self],))
 
     @property
@@ -31,7 +31,7 @@ class Samples(list[Any]):
         return len(self) == len(self._read) and all(map(operator.is_, now, itertools.chain.from_iterable(self._read)))
 
 
-def _parts_of(sample: Any) -> Sequence[Any]:
+def _parts_of(sample: object) -> Sequence[object]:
     return [*sample.values()] if isinstance(sample, dict) else [sample]
 
 

@@ -6,25 +6,34 @@ import bisect
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from h5stream.base.hints import SAMPLES, hint
 from h5stream.base.limits import return_freed_memory
 from h5stream.base.names import is_address
-from h5stream.base.texts import check_ordered, checked_number, did_you_mean
+from h5stream.base.texts import check_ordered, checked_number
 from h5stream.dataset import indexing
 from h5stream.dataset.collating import Samples
 from h5stream.dataset.indexing import BlockCache
-from h5stream.dataset.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
-from h5stream.dataset.statistics import FieldStatistics, statistics_of
+from h5stream.dataset.splits import (
+    BY,
+    check_no_others,
+    codes_of,
+    group_numbers,
+    one_of_each,
+    parts_of,
+    repeated,
+    warn_of_leaks,
+)
+from h5stream.dataset.statistics import Axes, FieldStatistics, statistics_of
 from h5stream.dataset.torch_types import copied, with_torch_dtypes
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.counters import Tally
@@ -40,6 +49,7 @@ from h5stream.order.window import Window
 from h5stream.samples.boxes import ROWS
 from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences
+from h5stream.samples.segments import Ints
 from h5stream.storage.file.groups import FILES
 from h5stream.storage.layout.access import DIRECT, HEAP
 from h5stream.storage.layout.fields import Field
@@ -55,18 +65,6 @@ from h5stream.structure import as_numpy, foreign_dtype, numbers_in, sample_of, w
 
 _log = logging.getLogger("h5stream")
 
-_SPLIT = ("seed", "by", "stratify")
-_SPLITS = {
-    "test_size": "write split(0.8, 0.2), the share of each part, for test_size=0.2",
-    "train_size": "write split(0.8, 0.2), the share of each part, for train_size=0.8",
-    "lengths": "write the share, or the number of samples, of each part: split(0.8, 0.2)",
-    "random_state": "write seed=",
-    "generator": "write seed=",
-    "groups": "write by=, the samples that stay together",
-    "shuffle": "parts are always drawn at random; subset(slice(0, 800)) takes the first samples",
-}
-"""Arguments of other libraries' splits, and what to write instead."""
-
 REUSED_NBYTES = 32 * 1024 * 1024
 """The C library reuses freed memory of fewer bytes; mapping it afresh costs more than reading into it. Source:
 ``mallopt(3)``, M_MMAP_THRESHOLD, whose upper limit this is."""
@@ -74,8 +72,18 @@ REUSED_NBYTES = 32 * 1024 * 1024
 _VALUES_NBYTES, _VALUES_ROWS = 64 * 1024 * 1024, 1 << 20
 """Limits on the values of a field that are read together for a split."""
 _CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
-_OPENED = ("layout", "chosen", "shares", "_numpy", "_cache", "_requests")
-"""The attributes that define a dataset of open files; the others are derived from them."""
+
+_Requests = tuple[tuple[Request, SampleKind | None], ...]
+
+
+class _Changes(TypedDict, total=False):
+    """The attributes in which a dataset may differ from another one over the same open files."""
+
+    layout: SampleLayout
+    chosen: NDArray[np.int64]
+    shares: SourceShares
+    numpy: bool
+    requests: _Requests
 
 
 class H5Dataset(Dataset[Any]):
@@ -154,31 +162,32 @@ class H5Dataset(Dataset[Any]):
     shares: SourceShares | None
     _numpy: bool
     _cache: BlockCache
-    _requests: tuple[tuple[Request, SampleKind | None], ...]  # one per joined dataset, to open further fields
+    _requests: _Requests  # one per joined dataset, to open further fields
 
     def __init__(
         self,
         source: Source | Dataset[Any] | Sequence[Dataset[Any]],
         fields: Fields = None,
         *,
-        rows: Any = None,
+        rows: slice | ArrayLike | None = None,
         samples: SampleKind | None = None,
         allow_external: bool = False,
         numpy: bool = False,
-        storage_options: Any = None,
+        storage_options: object = None,
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | str | None = None,
     ) -> None:
         of_files = {"storage_options": storage_options, "cache": cache, "cache_size": cache_size}
         if (existing := opened(source, fields, samples=samples, **of_files)) is not None:
-            self._become(existing, _numpy=numpy or existing._numpy)
+            self._become(existing, numpy=numpy or existing._numpy)
         else:
             is_local = storage_options is None and cache is None and cache_size is None and are_local(source, fields)
             with contextlib.ExitStack() as of_stores:
                 if not is_local:
                     of_stores.enter_context(opened_with(storage_options, ObjectCache.of(cache, cache_size)))
                 request = read_request(cast(Source, source), fields)
-                request = replace(request, shape=None if request.shape is None else with_torch_dtypes(request.shape))
+                if (shape := request.shape) and any(getattr(one, "dtype", None) is not None for one in shape.fields):
+                    request = replace(request, shape=with_torch_dtypes(shape))
                 self.layout = open_layout(request, samples=samples, allow_external=allow_external)
                 may_be_whole = samples is None and request.may_be_whole(self.layout.paths)
                 if may_be_whole and (text := hint_of_rows(request, self.layout)):
@@ -207,13 +216,18 @@ class H5Dataset(Dataset[Any]):
                 problem = f"field {field.name!r}: numpy=True cannot give {dtype}, which NumPy has no type for"
                 raise OptionError(f"{problem}; {way_out}") from None
 
-    def _become(self, other: H5Dataset, **changes: Any) -> None:
-        """Copy the open files of another dataset, with changes to some attributes."""
-        vars(self).update({name: vars(other)[name] for name in _OPENED} | changes)
+    def _become(self, other: H5Dataset, **changes: Unpack[_Changes]) -> None:
+        """Take over the open files of another dataset, with changes."""
+        self.layout = changes.get("layout", other.layout)
+        self.chosen = changes.get("chosen", other.chosen)
+        self.shares = changes.get("shares", other.shares)
+        self._numpy = changes.get("numpy", other._numpy)
+        self._requests = changes.get("requests", other._requests)
+        self._cache = BlockCache() if "layout" in changes else other._cache
         self._prepare()
 
-    def _replace(self, **changes: Any) -> H5Dataset:
-        """Return a plain `H5Dataset` of the same open files with changes to some attributes."""
+    def _replace(self, **changes: Unpack[_Changes]) -> H5Dataset:
+        """Return a plain `H5Dataset` of the same open files, with changes."""
         copied = H5Dataset.__new__(H5Dataset)
         copied._become(self, **changes)
         return copied
@@ -231,10 +245,17 @@ class H5Dataset(Dataset[Any]):
         Parameters
         ----------
         epoch : int
-            The epoch, 0 at first.
+            The epoch, 0 or more; 0 at first.
         seed : int
-            The seed of the draws.
+            The seed of the draws, 0 or more.
+
+        Raises
+        ------
+        OptionError
+            If one of them is no such number.
         """
+        epoch = checked_number("set_epoch", epoch, 0, "a non-negative integer")
+        seed = checked_number("set_epoch's seed=", seed, 0, "a non-negative integer", is_seed=True)
         self._seed_and_epoch = seed, epoch
         space = self.layout.space
         draws_none = space is None or space.draws is None
@@ -254,7 +275,7 @@ class H5Dataset(Dataset[Any]):
         """Close the files; the next read opens them again."""
         self._reader.close()
 
-    def subset(self, indices: Any) -> H5Dataset:
+    def subset(self, indices: slice | ArrayLike) -> H5Dataset:
         """Choose some of these rows, as ``rows=`` would; the files are not opened again.
 
         Parameters
@@ -284,7 +305,7 @@ class H5Dataset(Dataset[Any]):
         chosen = select_rows(indices, len(self))
         return self if chosen is None else self._over_rows(chosen)
 
-    def listed(self, indices: Any) -> H5Dataset:
+    def listed(self, indices: slice | ArrayLike) -> H5Dataset:
         """Return rows in an order of your own, repeated as often as they are named, as a ``Subset`` of torch does.
 
         An epoch that is not shuffled has the rows in this order.
@@ -307,7 +328,12 @@ class H5Dataset(Dataset[Any]):
         return self._over_rows(row_numbers(indices, len(self)))
 
     def split(
-        self, *shares: Any, seed: int = 0, by: Any = None, stratify: Any = None, **others: object
+        self,
+        *shares: ArrayLike,
+        seed: int = 0,
+        by: str | Field | Values | ArrayLike | None = None,
+        stratify: str | Field | Values | ArrayLike | None = None,
+        **others: object,
     ) -> tuple[H5Dataset, ...]:
         """Split the samples into parts, such as one to train with and one to validate with.
 
@@ -359,18 +385,14 @@ class H5Dataset(Dataset[Any]):
         >>> train.rows, val[:]
         (array([0, 1, 2, 3, 6, 7]), tensor([4, 5]))
         """
-        if others:
-            name = next(iter(others))
-            way_out = _SPLITS.get(name, f"it takes shares, seed=, by= and stratify=.{did_you_mean(name, _SPLIT)}")
-            raise OptionError(f"split has no argument {name}=: {way_out}")
-        if len(shares) == 1 and isinstance(shares[0], (list, tuple, np.ndarray)):
-            (shares,) = shares
+        check_no_others(others)
+        sizes: Any = shares[0] if len(shares) == 1 and isinstance(shares[0], (list, tuple, np.ndarray)) else shares
         total = len(self)
         strata = None if stratify is None else codes_of(self._values(stratify, "stratify="), total, "stratify=")
         if isinstance(by, str) and by in BY:
             are_objects = all(isinstance(samples, Objects) for _, samples in self._requests)
             numbers = group_numbers(self.layout, self.rows, by, self.blocks, are_objects=are_objects)
-            groups: Any = codes_of(numbers, total, "by=")
+            groups: Ints | None = codes_of(numbers, total, "by=")
         elif by is not None:
             groups = codes_of(self._values(by, "by="), total, "by=")
         else:
@@ -378,11 +400,15 @@ class H5Dataset(Dataset[Any]):
             groups = repeated(self.rows)
         seed = checked_number("split: seed=", seed, 0, "a non-negative integer", is_seed=True)
         return tuple(
-            self._over_rows(part) for part in parts_of(tuple(shares), total, seed=seed, groups=groups, strata=strata)
+            self._over_rows(part) for part in parts_of(tuple(sizes), total, seed=seed, groups=groups, strata=strata)
         )
 
     def statistics(
-        self, fields: Any = None, *, axis: Any = None, executor: Executor | None = None
+        self,
+        fields: Iterable[str] | None = None,
+        *,
+        axis: Axes | Mapping[str, Axes | None] | None = None,
+        executor: Executor | None = None,
     ) -> dict[str, FieldStatistics]:
         """Find mean, standard deviation, extremes, NaNs and counts of values in one pass over the files.
 
@@ -417,7 +443,7 @@ class H5Dataset(Dataset[Any]):
         """
         return statistics_of(self.layout, self.rows, fields, axis, executor)
 
-    def _values(self, name: Any, what: str) -> Any:
+    def _values(self, name: str | Field | Values | ArrayLike, what: str) -> object:
         """Return each sample's value of a field, or of another dataset of the files; arrays are returned unchanged."""
         if isinstance(name, Values):
             return name.values
@@ -431,14 +457,11 @@ class H5Dataset(Dataset[Any]):
     def _with_field(self, name: str | Field) -> SampleLayout:
         """Open the files again with an additional field; return the layout."""
         shapes = []
-        for request, samples in self._requests:
-            assert request.shape is not None
+        for (_, samples), shape in zip(self._requests, self._shapes, strict=True):
             field = (
                 Field(name, take=(0,) if isinstance(samples, Sequences) else None) if isinstance(name, str) else name
             )
-            shapes.append(
-                SampleShape(kind="dict", keys=(*request.shape.keys, ""), fields=(*request.shape.fields, field))
-            )
+            shapes.append(SampleShape(kind="dict", keys=(*shape.keys, ""), fields=(*shape.fields, field)))
         return self._reopened(shapes, repr(name))[0]
 
     def with_fields(self, fields: Fields) -> H5Dataset:
@@ -472,7 +495,7 @@ class H5Dataset(Dataset[Any]):
             raise OptionError("fields= of a Mixture are those of its sources; name them there")
         shape = with_torch_dtypes(sample_shape(cast(Any, fields)))
         layout, requests = self._reopened([shape] * len(self._requests), "one of fields=")
-        return self._replace(layout=layout, _requests=requests, _cache=BlockCache())
+        return self._replace(layout=layout, requests=requests)
 
     def _with_columns_of(self, first: H5Dataset) -> H5Dataset:
         """Return the same dataset with columns by name in the order of another."""
@@ -481,13 +504,13 @@ class H5Dataset(Dataset[Any]):
             return self
         shapes = [shape.with_columns(columns) for shape in self._shapes]
         layout, requests = self._reopened(shapes, "one of fields=")
-        return self._replace(layout=layout, _requests=requests, _cache=BlockCache())
+        return self._replace(layout=layout, requests=requests)
 
     @property
     def _shapes(self) -> list[SampleShape]:
         return [request.shape for request, _ in self._requests if request.shape is not None]
 
-    def _reopened(self, shapes: list[SampleShape], what: str) -> tuple[SampleLayout, Any]:
+    def _reopened(self, shapes: list[SampleShape], what: str) -> tuple[SampleLayout, _Requests]:
         """Open the files again with other fields; return the layout, and the requests that it was opened with."""
         layouts, opened_as = [], []
         for (request, samples), shape in zip(self._requests, shapes, strict=True):
@@ -591,13 +614,12 @@ class H5Dataset(Dataset[Any]):
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """
         check_ordered("a batch of indices", indices)
-        try:
-            rows = np.asarray(indices, dtype=np.int64)
-        except OverflowError:  # of a number that no row has; one that is a row is named like this, too
+        rows = np.asarray(indices)
+        if not np.can_cast(rows.dtype, np.int64) and len(rows):  # fractions, and numbers that no row has
             rows = row_numbers(indices, len(self))
-        return Samples(self.read(rows), len(indices), self._numpy)
+        return Samples(self.read(rows.astype(np.int64, copy=False)), len(indices), self._numpy)
 
-    def _several(self, rows: Any) -> Any:
+    def _several(self, rows: object) -> Any:
         """Read rows as one batch; consecutive rows without a plan if possible."""
         if isinstance(rows, slice) and self.rows is None:
             first, stop, step = rows.indices(len(self))
@@ -626,7 +648,8 @@ class H5Dataset(Dataset[Any]):
         SourceChangedError, CorruptChunkError
             If a file is not what was opened, or its bytes do not decode.
         """
-        return self._read(self._row_numbers(rows))
+        is_plain = isinstance(rows, np.ndarray) and rows.dtype == np.int64 and rows.ndim == 1
+        return self._read(self._row_numbers(rows if is_plain else numbers(rows, len(self), axis=0)))
 
     def _read(self, numbers: Places, tally: Tally | None = None) -> Any:
         """Read samples by their numbers in the files, and count the work in `tally`."""
@@ -700,7 +723,7 @@ def values_of(
     if not isinstance(last, int):
         raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
     layout = layout.only([last])
-    alone, field = dataset._replace(layout=layout, _numpy=False, _cache=BlockCache()), layout.fields[0]
+    alone, field = dataset._replace(layout=layout, numpy=False), layout.fields[0]
     is_stepped = of_first_step and dataset.layout.segments is not None and field.take.steps is not None
     step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
 
@@ -716,35 +739,18 @@ def values_of(
                     )
                 piece = values[:, 0]
             else:
-                piece = _one_of_each([one[0] for one in piece] if is_stepped else piece, field, first, what)
+                piece = one_of_each([one[0] for one in piece] if is_stepped else piece, field, first, what)
             yield first, piece
 
     return field, pieces()
 
 
-def _one_of_each(values: Any, field: FieldLayout, first: int, what: str) -> list[Any]:
-    """Return values that are not a tensor, one per sample; raise if samples have several, or lists of one each."""
-    several: Any = (torch.Tensor, np.ndarray, list, tuple)
-    is_list = isinstance(values, list)
-    sample = next((k for k, one in enumerate(values) if isinstance(one, several)), None) if is_list else 0
-    if sample is None:
-        return cast("list[Any]", values)
-    has = (
-        f"sample {first + sample:,} has {len(values[sample]):,} of {field.name!r}" if is_list else f"{field.name!r} has"
-    )
-    has += "" if is_list else " another number of them in each"
-    raise OptionError(
-        f"{what} takes a field of one value a sample, and {has}; pass an array with one value a sample, such as the "
-        "first or the mean of each"
-    )
-
-
 def of_copies(dataset: H5Dataset, layout: SampleLayout) -> H5Dataset:
     """Return the dataset of the same samples in byte-for-byte copies of its files, such as staged ones."""
-    return dataset._replace(layout=layout, _cache=BlockCache())
+    return dataset._replace(layout=layout)
 
 
-def opened(source: Any, fields: Fields = None, **of_files: Any) -> H5Dataset | None:
+def opened(source: object, fields: Fields = None, **of_files: object) -> H5Dataset | None:
     """Return the dataset for `H5Dataset` objects: one, a subset, or several joined; None if the source names files."""
     dataset = _opened_dataset(source, fields)
     for name, value in of_files.items():
@@ -753,7 +759,7 @@ def opened(source: Any, fields: Fields = None, **of_files: Any) -> H5Dataset | N
     return dataset
 
 
-def _opened_dataset(source: Any, fields: Fields) -> H5Dataset | None:
+def _opened_dataset(source: object, fields: Fields) -> H5Dataset | None:
     if isinstance(source, Subset):
         if (inner := opened(source.dataset, fields)) is None:
             raise OptionError(f"a Subset needs a dataset whose rows it names, not {source.dataset!r}")
@@ -772,7 +778,7 @@ def _opened_dataset(source: Any, fields: Fields) -> H5Dataset | None:
     return source if fields is None else source.with_fields(fields)
 
 
-def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
+def joined(sources: Sequence[object], fields: Fields = None) -> H5Dataset:
     """Return the concatenation of several datasets; see `opened`."""
     fields = list(fields) if isinstance(fields, Iterator) else fields
     parts = [opened(source, fields) for source in sources]
@@ -786,14 +792,13 @@ def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
         raise OptionError("a Mixture stands among datasets that are read one behind the other; mix all sources in one")
     datasets = [datasets[0], *(part._with_columns_of(datasets[0]) for part in datasets[1:])]
     layout = joined_layout([part.layout for part in datasets])
-    chosen = None
+    requests = tuple(one for part in datasets for one in part._requests)
+    changes: _Changes = {"layout": layout, "requests": requests, "numpy": all(part._numpy for part in datasets)}
     if any(part.chosen is not None for part in datasets):
         starts = np.cumsum([0] + [part.layout.samples for part in datasets])
         own = (np.arange(part.layout.samples) if part.chosen is None else part.chosen for part in datasets)
-        chosen = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
-    requests = tuple(one for part in datasets for one in part._requests)
-    is_numpy = all(part._numpy for part in datasets)
-    return datasets[0]._replace(layout=layout, chosen=chosen, _requests=requests, _numpy=is_numpy, _cache=BlockCache())
+        changes["chosen"] = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
+    return datasets[0]._replace(**changes)
 
 
 def _allocate(nbytes: int) -> Memory:

@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 from collections.abc import Hashable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ _ENTRY_NBYTES = 1024
 """Approximate bytes of an entry besides its values."""
 
 
-def split(index: Any, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any, ...]]:
+def split(index: object, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any, ...]]:
     """Split an index into rows and the indices within rows."""
     entries = list(index) if isinstance(index, tuple) else [index]
     dots = [k for k, entry in enumerate(entries) if entry is Ellipsis]
@@ -52,7 +51,7 @@ def split(index: Any, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any, ..
     return (entries[0], tuple(entries[1:])) if entries else (slice(None), ())
 
 
-def is_one(index: Any) -> bool:
+def is_one(index: object) -> bool:
     """Return whether an index is a single integer, of Python, NumPy or torch."""
     if isinstance(index, (bool, np.bool_)):
         return False
@@ -97,19 +96,16 @@ class BlockCache:
     hand out. The blocks of a dataset are released with it.
     """
 
-    def __init__(self) -> None:
-        self._blocks: collections.OrderedDict[Hashable, tuple[int, int, Any]] = collections.OrderedDict()
-        with SHARED.lock:
-            SHARED.caches.add(self)
+    # By key, each with its time and its bytes; None until there is one: most datasets are never read row by row.
+    _blocks: collections.OrderedDict[Hashable, tuple[int, int, Any]] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[BlockCache], tuple[()]]:
         return BlockCache, ()
 
     def get(self, key: Hashable) -> Any:
         """Return the block of a key, such as its first row; None if it is not cached."""
         with SHARED.lock:
-            entry = self._blocks.pop(key, None)
-            if entry is None:
+            if self._blocks is None or (entry := self._blocks.pop(key, None)) is None:
                 return None
             self._blocks[key] = (next(SHARED.clock), entry[1], entry[2])
             return entry[2]
@@ -118,8 +114,11 @@ class BlockCache:
         """Cache a block, and evict the oldest ones of all caches until they fit."""
         nbytes = _ENTRY_NBYTES + _nbytes(block)
         with SHARED.lock:
+            if self._blocks is None:
+                self._blocks = collections.OrderedDict()
+                SHARED.caches.add(self)
             self._blocks[key] = (next(SHARED.clock), nbytes, block)
-            caches = [cache for cache in SHARED.caches if cache._blocks]
+            caches = list(SHARED.caches)
             total = sum(cache.nbytes for cache in caches)
             while total > LIMIT_NBYTES:
                 of_oldest = min((one._blocks for one in caches if one._blocks), key=lambda b: next(iter(b.values()))[0])
@@ -128,17 +127,26 @@ class BlockCache:
     @property
     def nbytes(self) -> int:
         """Bytes that are cached for this dataset."""
-        return sum(nbytes for _, nbytes, _ in self._blocks.values())
+        return 0 if self._blocks is None else sum(nbytes for _, nbytes, _ in self._blocks.values())
 
 
-SHARED: Any = SimpleNamespace(clock=itertools.count(), caches=Living(), lock=threading.RLock())
-"""The state that the caches of a process share. The lock is reentrant: garbage collection may run while it is held."""
+class _SharedState:
+    def __init__(self) -> None:
+        self.clock, self.caches = itertools.count(), Living[BlockCache]()
+        self.renew_lock()
 
-# In a forked child the thread that held the lock does not exist.
-os.register_at_fork(after_in_child=lambda: vars(SHARED).update(lock=threading.RLock()))
+    def renew_lock(self) -> None:
+        """Replace the lock. It is reentrant: garbage collection may run while it is held."""
+        self.lock = threading.RLock()
 
 
-def _nbytes(value: Any) -> int:
+SHARED = _SharedState()
+"""The state that the caches of a process share."""
+
+os.register_at_fork(after_in_child=SHARED.renew_lock)  # the thread that held the lock does not exist in the child
+
+
+def _nbytes(value: object) -> int:
     if isinstance(value, torch.Tensor):
         return value.nbytes
     if isinstance(value, dict):

@@ -60,9 +60,11 @@ class Mixture(H5Dataset):
     (2, 30)
     """
 
+    shares: SourceShares
+
     def __init__(
         self,
-        sources: Mapping[str, Any],
+        sources: Mapping[str, object],
         weights: Mapping[str, float] | Sequence[float],
         *,
         stop: Literal["first", "all"] = "first",
@@ -77,8 +79,7 @@ class Mixture(H5Dataset):
         if stop not in ("first", "all"):
             raise OptionError(f"Mixture: stop= takes 'first' or 'all', not {stop!r}")
         names, shares = tuple(sources), _shares(tuple(sources), weights)
-        kind = {"samples": samples, "allow_external": allow_external}
-        datasets = [_opened(name, source, fields, **kind) for name, source in sources.items()]
+        datasets = [_opened(name, source, fields, samples, allow_external) for name, source in sources.items()]
         whole = joined(datasets)
         starts = tuple(np.cumsum([0] + [one.layout.samples for one in datasets[:-1]]).tolist())
         columns = tuple(
@@ -90,14 +91,13 @@ class Mixture(H5Dataset):
         self._become(whole, layout=layout, shares=shared)
 
     def __repr__(self) -> str:
-        assert self.shares is not None
         shares = ", ".join(
             f"{name}: {share:.3g}" for name, share in zip(self.shares.names, self.shares.shares, strict=True)
         )
         return f"Mixture({shares}; {super().__repr__()})"
 
 
-def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
+def _opened(name: str, source: Any, fields: Fields, samples: SampleKind | None, allow_external: bool) -> H5Dataset:
     """Return the dataset of a source."""
     dataset = getattr(source, "dataset", None)
     if isinstance(dataset, H5Dataset) and hasattr(source, "window_size"):
@@ -108,8 +108,8 @@ def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
         source = dataset
     opened_source = opened(source, None)
     if opened_source is None:
-        opened_source = H5Dataset(source, fields, **kind)
-    elif fields is not None or kind["samples"] is not None:
+        opened_source = H5Dataset(source, fields, samples=samples, allow_external=allow_external)
+    elif fields is not None or samples is not None:
         raise OptionError(f"Mixture: source {name!r} is a dataset, which says its own fields= and samples=")
     if opened_source.shares is not None:
         raise OptionError(f"Mixture: source {name!r} is a Mixture; name the sources of both in one, with shares of all")
@@ -118,7 +118,7 @@ def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
     return opened_source
 
 
-def _shares(names: tuple[str, ...], weights: Any) -> tuple[float, ...]:
+def _shares(names: tuple[str, ...], weights: Mapping[str, float] | Sequence[float]) -> tuple[float, ...]:
     """Validate the weights of sources and scale them to a sum of 1."""
     if isinstance(weights, Mapping):
         unmatched = sorted(set(names) ^ set(weights))

@@ -9,12 +9,17 @@ power of two first, which costs no digits either.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled._native import add_integers, add_moments, add_short_integers, count_bytes
+
+_Number = TypeVar("_Number", bound=np.generic)
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 LANES = 1024
 """Columns of numbers that are summed side by side, about: enough to keep vector units busy."""
@@ -40,7 +45,7 @@ _NO_EXPONENT = -2000
 class Moments:
     """Counts, sums and extremes of numbers, for each channel."""
 
-    def __init__(self, dtype: np.dtype[Any], channels: int) -> None:
+    def __init__(self, dtype: np.dtype, channels: int) -> None:
         self.is_whole = dtype.kind in "biu"
         self.channels = channels
         self.count, self.nan, self.inf = (np.zeros(channels, dtype=np.int64) for _ in range(3))
@@ -49,10 +54,10 @@ class Moments:
         # The three above are of numbers divided by this power of two.
         self._exponent = np.full(channels, _NO_EXPONENT)
         self._sum = self._squares = np.zeros(channels, dtype=object)  # of Python integers
-        self.least: NDArray[Any] | None = None
-        self.most: NDArray[Any] | None = None
+        self.least: np.ndarray | None = None
+        self.most: np.ndarray | None = None
 
-    def add(self, values: NDArray[Any]) -> None:
+    def add(self, values: np.ndarray) -> None:
         """Add numbers; the last axis of the array is the channels."""
         if values.dtype == bool:
             values = values.view(np.uint8)
@@ -67,7 +72,7 @@ class Moments:
             for first in range(0, len(rows), step):
                 self._add(rows[first : first + step])
 
-    def _add(self, rows: NDArray[Any]) -> None:
+    def _add(self, rows: np.ndarray) -> None:
         rows = np.require(rows, requirements=["C", "A"])  # required by the kernels
         if self.is_whole:
             self._add_whole(rows)
@@ -85,7 +90,7 @@ class Moments:
         self._join_sums(np.full(self.channels, len(rows) * lanes), shift, sums, squares, exponent)
         self._see(least, most)
 
-    def _add_scaled(self, rows: NDArray[Any], lanes: int) -> None:
+    def _add_scaled(self, rows: np.ndarray, lanes: int) -> None:
         """Add numbers that are not all finite, or whose squares leave the range of float64."""
         finite = np.isfinite(rows)
         self.nan += self._of_channels(np.isnan(rows).sum(axis=0))
@@ -100,7 +105,7 @@ class Moments:
         self._join_sums(self._of_channels(finite.sum(axis=0)), shift, sums, squares, exponent)
         self._see(least, most)
 
-    def _exponents(self, least: NDArray[Any], most: NDArray[Any]) -> NDArray[Any]:
+    def _exponents(self, least: np.ndarray, most: np.ndarray) -> Ints:
         """Return the power of two by which each channel's numbers are divided, from the extremes of its lanes."""
         if least.dtype.itemsize < 8:
             return np.zeros(self.channels, dtype=np.int64)  # no square leaves the range
@@ -109,9 +114,7 @@ class Moments:
         exponent = np.frexp(largest)[1]
         return np.where(largest == 0, _NO_EXPONENT, np.where(np.abs(exponent) <= _PLAIN_EXPONENT, 0, exponent))
 
-    def _join_sums(
-        self, count: Any, shift: NDArray[Any], sums: NDArray[Any], squares: NDArray[Any], exponent: NDArray[Any]
-    ) -> None:
+    def _join_sums(self, count: Ints, shift: Floats, sums: Floats, squares: Floats, exponent: Ints) -> None:
         """Merge numbers given by lane sums of their distances from a shift, and of the squares of these."""
         sums, squares = self._of_channels(sums), self._of_channels(squares)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -130,7 +133,7 @@ class Moments:
             self._join(other.count, other._base, other._mean, other._spread, other._exponent)
         self._see(other.least, other.most)
 
-    def _join(self, count: Any, base: Any, mean: Any, spread: Any, exponent: NDArray[Any]) -> None:
+    def _join(self, count: Ints, base: Floats, mean: Floats, spread: Floats, exponent: Ints) -> None:
         """Merge numbers given by their mean relative to a base and their spread, divided by a power of two."""
         exponent = np.where(count > 0, exponent, _NO_EXPONENT)
         common = np.maximum(self._exponent, exponent)
@@ -149,7 +152,7 @@ class Moments:
             self._spread = np.where(is_new, self._spread + spread + apart**2 * (self.count * share), self._spread)
             self._mean, self.count = np.where(is_new, merged, self._mean), total
 
-    def _add_whole(self, rows: NDArray[Any]) -> None:
+    def _add_whole(self, rows: np.ndarray) -> None:
         lanes = rows.shape[1]
         if rows.dtype.itemsize <= 2:
             sums, squares = np.zeros((1, lanes), np.int64), np.zeros((1, lanes), np.int64)
@@ -163,23 +166,23 @@ class Moments:
         )
         self.count += len(rows) * (lanes // self.channels)
 
-    def _see(self, least: NDArray[Any], most: NDArray[Any]) -> None:
+    def _see(self, least: np.ndarray, most: np.ndarray) -> None:
         """Update the extremes from those of some lanes."""
         least, most = least.reshape(-1, self.channels), most.reshape(-1, self.channels)
         low, high = least.min(axis=0), most.max(axis=0)
         self.least = low if self.least is None else np.minimum(self.least, low)
         self.most = high if self.most is None else np.maximum(self.most, high)
 
-    def _of_channels(self, of_lanes: NDArray[Any]) -> NDArray[Any]:
-        summed: NDArray[Any] = of_lanes.reshape(-1, self.channels).sum(axis=0)
+    def _of_channels(self, of_lanes: NDArray[_Number]) -> NDArray[_Number]:
+        summed: NDArray[_Number] = of_lanes.reshape(-1, self.channels).sum(axis=0)
         return summed
 
-    def _shift(self, first: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
+    def _shift(self, first: np.ndarray, rows: np.ndarray) -> Floats:
         """Return for each lane the current mean of its channel; the first number if there is none."""
         of_channels = np.where(self.count > 0, self._base + self._mean, first.astype(np.float64))
         return np.tile(of_channels, rows.shape[1] // self.channels)
 
-    def _first_finite(self, rows: NDArray[Any], finite: NDArray[np.bool_]) -> NDArray[Any]:
+    def _first_finite(self, rows: np.ndarray, finite: NDArray[np.bool_]) -> np.ndarray:
         """Return a finite number of each channel, or 0."""
         rows, finite = rows.reshape(-1, self.channels), finite.reshape(-1, self.channels)
         numbers = rows[finite.argmax(axis=0), np.arange(self.channels)]
@@ -203,12 +206,12 @@ class Moments:
         return np.array([((q * n - s * s) / (n * n)) ** 0.5 if n else np.nan for s, q, n in every])
 
 
-def _divided(base: Any, mean: Any, spread: Any, exponent: NDArray[Any]) -> tuple[Any, Any, Any]:
+def _divided(base: Floats, mean: Floats, spread: Floats, exponent: Ints) -> tuple[Floats, Floats, Floats]:
     """Divide a base, a mean relative to it, and a sum of squares by a power of two."""
     return np.ldexp(base, -exponent), np.ldexp(mean, -exponent), np.ldexp(spread, -2 * exponent)
 
 
-def _moments(rows: NDArray[Any], shift: NDArray[np.float64]) -> tuple[NDArray[Any], ...]:
+def _moments(rows: np.ndarray, shift: Floats) -> tuple[Floats, Floats, np.ndarray, np.ndarray]:
     """Return the sums of distances from `shift` and of their squares for each lane, and its extremes."""
     sums, squares, least, most = np.zeros(rows.shape[1]), np.zeros(rows.shape[1]), rows[0].copy(), rows[0].copy()
     add_moments(rows, shift, sums, squares, least, most)
@@ -221,7 +224,7 @@ class ValueCounts:
     def __init__(self) -> None:
         self.counts: Counter[Any] | None = Counter()  # by value; None once there were too many
 
-    def add(self, values: Any) -> None:
+    def add(self, values: np.ndarray | list[bytes | str]) -> None:
         """Add an array of numbers, or a list of strings."""
         if self.counts is None or not len(values):
             return
@@ -246,7 +249,7 @@ class ValueCounts:
             self.counts = None
 
 
-def _counted(flat: NDArray[Any]) -> dict[Any, int] | None:
+def _counted(flat: np.ndarray) -> dict[float, int] | None:
     """Return the counts of distinct numbers; None if there are many."""
     if flat.dtype.kind in "biu" and flat.dtype.itemsize == 1:
         counts = np.zeros(256, np.int64)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import torch
 
-from h5stream.base.texts import check_ordered
+from h5stream.base.texts import check_ordered, did_you_mean
 from h5stream.compiled._native import deal_groups
 from h5stream.errors import LeakWarning, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import SPLITS, permutation
 from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Grid
-from h5stream.storage.layout.layout import SampleLayout
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.storage.source.local import FilesIdentity
 
 BY = ("segment", "file", "block")
@@ -30,8 +31,27 @@ BY = ("segment", "file", "block")
 LARGE_SHARE = 10
 """A group is large if it has more than 1 / LARGE_SHARE of the smallest part's samples; these are assigned first."""
 
+_ARGUMENTS = ("seed", "by", "stratify")
+_OTHERS = {
+    "test_size": "write split(0.8, 0.2), the share of each part, for test_size=0.2",
+    "train_size": "write split(0.8, 0.2), the share of each part, for train_size=0.8",
+    "lengths": "write the share, or the number of samples, of each part: split(0.8, 0.2)",
+    "random_state": "write seed=",
+    "generator": "write seed=",
+    "groups": "write by=, the samples that stay together",
+    "shuffle": "parts are always drawn at random; subset(slice(0, 800)) takes the first samples",
+}
+"""Arguments of other libraries' splits, and what to write instead."""
 
-def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
+
+def check_no_others(others: Mapping[str, object]) -> None:
+    """Raise `OptionError` for arguments that a split does not have."""
+    for name in others:
+        way_out = _OTHERS.get(name, f"it takes shares, seed=, by= and stratify=.{did_you_mean(name, _ARGUMENTS)}")
+        raise OptionError(f"split has no argument {name}=: {way_out}")
+
+
+def part_sizes(shares: Sequence[float], total: int) -> list[int]:
     """Return the number of samples of each part; fractions are rounded at their cumulative sum."""
     for share in shares:
         check_ordered("split", share)
@@ -117,7 +137,7 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
     return [np.flatnonzero(homes[groups] == part) for part in range(parts)]
 
 
-def parts_of(shares: Sequence[Any], total: int, *, seed: int, groups: Ints | None, strata: Ints | None) -> list[Ints]:
+def parts_of(shares: Sequence[float], total: int, *, seed: int, groups: Ints | None, strata: Ints | None) -> list[Ints]:
     """Return the samples of each part, ascending; see `H5Dataset.split`."""
     sizes = part_sizes(shares, total)
     if strata is not None and (most := int(strata.max()) + 1) > max(2, total // 2):
@@ -160,7 +180,24 @@ def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Bloc
     return place
 
 
-def codes_of(values: Any, total: int, what: str) -> Ints:
+def one_of_each(values: list[Any], field: FieldLayout, first: int, what: str) -> list[Any]:
+    """Return values that are not a tensor, one per sample; raise if samples have several, or lists of one each."""
+    several = (torch.Tensor, np.ndarray, list, tuple)
+    is_list = isinstance(values, list)
+    sample = next((k for k, one in enumerate(values) if isinstance(one, several)), None) if is_list else 0
+    if sample is None:
+        return values
+    has = (
+        f"sample {first + sample:,} has {len(values[sample]):,} of {field.name!r}" if is_list else f"{field.name!r} has"
+    )
+    has += "" if is_list else " another number of them in each"
+    raise OptionError(
+        f"{what} takes a field of one value a sample, and {has}; pass an array with one value a sample, such as the "
+        "first or the mean of each"
+    )
+
+
+def codes_of(values: object, total: int, what: str) -> Ints:
     """Return the rank of each value among the distinct values, one per sample."""
     array = as_array(values)
     if array.dtype.kind == "O":

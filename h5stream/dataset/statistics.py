@@ -62,6 +62,9 @@ MOST_JOBS = 64
 STATISTICS = "statistics"
 """The kind of catalogues that hold statistics."""
 
+Axes = int | np.integer | Sequence[int | np.integer]
+"""The argument ``axis=`` for one field."""
+
 KeptAxes = Sequence[tuple[int, tuple[int, ...]]]
 """Field numbers, each with the axes along which results are separate."""
 
@@ -163,7 +166,11 @@ class FieldStatistics:
 
 
 def statistics_of(
-    layout: SampleLayout, rows: NDArray[np.int64] | None, names: Any, axis: Any, executor: Executor | None
+    layout: SampleLayout,
+    rows: NDArray[np.int64] | None,
+    names: Iterable[str] | None,
+    axis: Axes | Mapping[str, Axes | None] | None,
+    executor: Executor | None,
 ) -> dict[str, FieldStatistics]:
     """Return the statistics of some fields, from the cache or a pass over the files; see `H5Dataset.statistics`."""
     check_executor(executor)
@@ -192,7 +199,7 @@ def statistics_of(
 # --- which fields ---------------------------------------------------------------------------------------------
 
 
-def _chosen(layout: SampleLayout, names: Any) -> dict[str, list[int]]:
+def _chosen(layout: SampleLayout, names: Iterable[str] | None) -> dict[str, list[int]]:
     """Return the numbers of the chosen fields by name; by default of all fields that have statistics."""
     every = {name: [*numbers_of(leaf)] for name, leaf in layout.leaves}
     unfit = {}
@@ -228,20 +235,20 @@ def _axes(layout: SampleLayout, chosen: Mapping[str, list[int]], axis: Any) -> d
     return axes
 
 
-def _checked_axes(name: str, field: FieldLayout, requested: Any) -> tuple[int, ...]:
+def _checked_axes(name: str, field: FieldLayout, requested: Axes | None) -> tuple[int, ...]:
     check_ordered("statistics: axis=", requested)
     axes = () if requested is None else tuple(requested) if isinstance(requested, Sequence) else (requested,)
     if not all(isinstance(entry, (int, np.integer)) and not isinstance(entry, bool) for entry in axes):
         raise OptionError(f"statistics: axis= is a number, several, or a dict of them by field, not {requested!r}")
     if field.is_listed:
-        return axes if field.images is not None else ()
+        return tuple(map(int, axes)) if field.images is not None else ()
     dense = field.ragged is not None and field.ragged.form == DENSE
     many = (field.kind == "ragged" or field.is_of_values) and not dense
     shape = (field.ragged.wanted,) if dense and field.ragged is not None else field.row_shape
     dims = len(shape) + many
     if dims == 0 or not axes:
         return ()  # labels, beside the field that is meant
-    kept = sorted({int(entry) + dims * (entry < 0) for entry in axes})
+    kept = sorted({int(entry) + dims * bool(entry < 0) for entry in axes})
     if kept[0] < 0 or kept[-1] >= dims or (many and kept[0] == 0):
         has = f"{dims} axes{', of which the first has another length in each' if many else f', of {shape}'}"
         raise OptionError(f"statistics: axis={requested!r}, and a sample of field {name!r} has {has}")
@@ -391,7 +398,7 @@ class _FieldSums:
         )
         self._counts = ValueCounts() if is_few and (field.kind != "ragged" or field.is_listed) else None
 
-    def add(self, values: Any) -> None:
+    def add(self, values: np.ndarray | list[Any]) -> None:
         """Add values: an array, or a list if they are not numbers or differ in shape."""
         if not isinstance(values, list):
             self._add_array(values)
@@ -403,7 +410,7 @@ class _FieldSums:
             if isinstance(value, torch.Tensor):
                 self._add_array(numbers_in(value)[None])
 
-    def _add_array(self, values: NDArray[Any]) -> None:
+    def _add_array(self, values: np.ndarray) -> None:
         if not values.size:
             return
         if self._counts is not None:
@@ -414,7 +421,7 @@ class _FieldSums:
         kept = moved.shape[moved.ndim - len(self._axes) :]
         self._moments_of(values.dtype, kept).add(moved.reshape(-1, math.prod(kept)))
 
-    def _moments_of(self, dtype: np.dtype[Any], kept: tuple[int, ...]) -> Moments:
+    def _moments_of(self, dtype: np.dtype, kept: tuple[int, ...]) -> Moments:
         """Return the moments for values of this shape; raise if an earlier shape differs."""
         if self._moments is None:
             self._moments, self._kept = Moments(dtype, math.prod(kept)), kept
@@ -451,7 +458,7 @@ class _FieldSums:
         return FieldStatistics(name=name, samples=samples, counts=few, shape=shape, **shaped)
 
 
-def _flat(values: list[Any]) -> Iterator[Any]:
+def _flat(values: list[Any]) -> Iterator[object]:
     """Yield the items of nested lists."""
     for value in values:
         if isinstance(value, list):
@@ -479,19 +486,19 @@ def _from_text(text: str) -> FieldStatistics:
     return FieldStatistics(**every | {"counts": counts, "shape": tuple(every["shape"])})
 
 
-def _coded(value: Any) -> Any:
+def _coded(value: bytes | np.ndarray | np.generic) -> dict[str, object]:
     if isinstance(value, bytes):
         return {"bytes": value.decode("latin-1")}
     return {"array": value.tolist(), "dtype": value.dtype.str}
 
 
-def _decoded(value: dict[str, Any]) -> Any:
+def _decoded(value: dict[str, Any]) -> object:
     if "array" in value:
         return np.array(value["array"], dtype=value["dtype"])
     return value["bytes"].encode("latin-1") if "bytes" in value else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(value, list):
         return [_plain(item) for item in value]
@@ -500,12 +507,12 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     """Return a digest of a layout, arrays and options."""
     return hashlib.sha256(json.dumps(value, default=_jsonable).encode()).hexdigest()[:24]
 
 
-def _jsonable(value: Any) -> Any:
+def _jsonable(value: object) -> object:
     """Return a value that JSON can encode: a dataclass by its fields without derived ones, an array by a digest."""
     if dataclasses.is_dataclass(value):
         shown = (field.name for field in dataclasses.fields(value) if field.repr)

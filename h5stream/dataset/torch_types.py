@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from h5stream.samples.columns import Values
+from h5stream.samples.columns import Values, VirtualField
 from h5stream.samples.ragged import changed
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.request import SampleShape
@@ -18,7 +17,7 @@ from h5stream.storage.layout.request import SampleShape
 def with_torch_dtypes(shape: SampleShape) -> SampleShape:
     """Return a copy whose fields' dtypes are torch's, if they were given by name or as NumPy's."""
 
-    def torch_dtype_of(value: Any) -> Any:
+    def torch_dtype_of(value: object) -> object:
         name = value.removeprefix("torch.") if isinstance(value, str) else None
         if isinstance(value, (type, np.dtype)):
             with contextlib.suppress(TypeError):
@@ -26,7 +25,7 @@ def with_torch_dtypes(shape: SampleShape) -> SampleShape:
         dtype = None if name is None else getattr(torch, name, None)
         return dtype if isinstance(dtype, torch.dtype) else value
 
-    def with_torch_dtype(one: Any) -> Any:
+    def with_torch_dtype(one: Field | VirtualField) -> Field | VirtualField:
         if not isinstance(one, (Field, Values)) or one.dtype is None:
             return one
         dtype = torch_dtype_of(one.dtype)

@@ -249,6 +249,11 @@ class RowReader:
         if self.kept_rows is not None and self._kept[0] is None:
             self._kept = keeping_of(self.layout, self.kept_rows), {}
 
+    def change_kept(self, rows: Mapping[int, int]) -> None:
+        """Cache other rows than before, if any may be; planned tasks keep theirs."""
+        if self.kept_rows is not None and rows != self.kept_rows:
+            self.kept_rows, self._kept = rows, (None, {})
+
     def trim(self, *, decoded: bool = True) -> None:
         """Release memory for later use, and with `decoded` cached rows; planned tasks keep theirs."""
         if self.ragged_memory is not None:

@@ -242,9 +242,9 @@ class Run:
 
     def serve(self, number: int, window: PlannedWindow | None, part: int, unit: int, settled: int) -> None:
         """Handle a thread's return from the pool, and then all other work for Python."""
-        if (tally := self._tallies.get(number)) is None:
-            tally = self._tallies[number] = self.counters.tally()
         try:
+            if (tally := self._tallies.get(number)) is None:
+                tally = self._tallies[number] = self.counters.tally()
             if window is not None and settled:
                 self._bring_rest(window, part, unit, tally)
                 return

@@ -35,6 +35,7 @@ from h5stream.errors import BudgetError
 from h5stream.order.blocks import block_rows, longest_block, most_blocks
 from h5stream.order.epoch import BatchLimit, OrderSettings
 from h5stream.order.places import place_nbytes
+from h5stream.order.quality import is_weak
 from h5stream.order.shares import POOL_BATCHES
 from h5stream.order.weights import PlannedDraws
 from h5stream.samples.ragged import DENSE
@@ -466,12 +467,19 @@ class Sizing:
         if every and size.needed_nbytes > (room := budget - format_of(layout, every).nbytes):
             least = size.window_rows if size.window_rows == most_rows else size.window_rows / LEAST_WINDOW_SHARE
             smaller = self._sized(size.kept, window, room, most_rows)
-            size = replace(smaller, memory_budget=budget) if smaller.fits and smaller.window_rows >= least else size
+            mixes = smaller.window_rows >= least and (self._is_weak(size) or not self._is_weak(smaller))
+            size = replace(smaller, memory_budget=budget) if smaller.fits and mixes else size
         # What has come from a store is held once more while it is copied.
         coming = 2 * REQUEST_NBYTES * size.threads if layout.is_far else 0
         rows = rows_to_keep(layout, size.kept, max(0, budget - size.needed_nbytes - coming), fetched=True)
         keeping = size.keeping(rows, format_of(layout, rows).nbytes) if rows else size
         return keeping if keeping.fits else size
+
+    def _is_weak(self, size: Footprint) -> bool:
+        """Return whether a window holds so few blocks that the loader warns of it."""
+        shape = self.shapes[size.kept]
+        window, blocks = round(size.window_rows / shape.block_rows), round(shape.rows / shape.block_rows)
+        return size.window_rows < shape.rows and is_weak(window, blocks)
 
     def _gathered(self, size: Footprint) -> Iterator[Footprint]:
         """Yield the footprint with all data in memory and a few batches gathered at a time, if that is possible."""

@@ -1,8 +1,7 @@
-"""Checks of the loader's arguments: old names, functions passed to the wrong argument, and default seed and ranks."""
+"""Arguments of the loader that few pass: old names, functions for another argument, and seeds drawn at random."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypedDict, get_type_hints
@@ -11,9 +10,9 @@ import torch
 from torch import nn
 
 from h5stream.base.hints import SAMPLES, hint
-from h5stream.base.texts import checked_number, did_you_mean
+from h5stream.base.texts import did_you_mean
 from h5stream.errors import OptionError
-from h5stream.order.users import Balanced, Ranks, Sized, Weighted
+from h5stream.order.users import Balanced, Sized, Weighted
 from h5stream.storage.layout.layout import FieldLayout
 from h5stream.workers.samples import parts_of_library
 
@@ -22,22 +21,24 @@ class OldNames(TypedDict, total=False):
     """Old argument names: the type of each, its new name, and what to write instead."""
 
     transform: Annotated[
-        Callable[[Any], Any] | None,
+        Callable[[Any], object] | None,
         "batch_transform",
         "write batch_transform=FUNCTION, which gets whole batches, or sample_transform=FUNCTION for single samples",
     ]
-    order: Annotated[Any, "draw", "write draw=FUNCTION"]
+    order: Annotated[object, "draw", "write draw=FUNCTION"]
     max_batch_rows: Annotated[int | Mapping[str, int] | None, "draw", "write draw=Sized(rows, field)"]
     bucket: Annotated[bool | str | None, "draw", "write draw=Sized(rows, field, bucket=True)"]
-    weights: Annotated[Any, "draw", "write draw=Weighted(weights)"]
-    balance: Annotated[Any, "draw", "write draw=Balanced(field, shares)"]
+    weights: Annotated[object, "draw", "write draw=Weighted(weights)"]
+    balance: Annotated[object, "draw", "write draw=Balanced(field, shares)"]
     samples_per_epoch: Annotated[
         int | None, "draw", "write draw=NUMBER, or count=NUMBER in Weighted(...) or Balanced(...)"
     ]
     replacement: Annotated[bool | None, "draw", "write draw=Weighted(..., replacement=...) or Balanced(...)"]
-    isolation: Annotated[Any, None, "it has no effect any more; transform_workers=1 applies batch_transform= elsewhere"]
+    isolation: Annotated[
+        object, None, "it has no effect any more; transform_workers=1 applies batch_transform= elsewhere"
+    ]
     allow_external: Annotated[bool | None, "allow_external", "write H5Dataset(..., allow_external=True)"]
-    window_device: Annotated[Any, "device", "write device=...; windows lie in this machine's memory"]
+    window_device: Annotated[object, "device", "write device=...; windows lie in this machine's memory"]
     reuse_device_buffers: Annotated[bool | None, None, "it has no effect any more; each batch owns its memory"]
 
 
@@ -112,7 +113,7 @@ def _draw_of(old: Mapping[str, Any]) -> Any:
     return draw if order is None else order
 
 
-def check_batch_transform(function: Any) -> None:
+def check_batch_transform(function: object) -> None:
     """Raise for transforms of single samples: torchvision's and albumentations' would draw once per batch."""
     for part in _parts_of(function):
         bases = type(part).__mro__
@@ -131,7 +132,7 @@ CHANNELS = (1, 3, 4)
 """Lengths of an axis that is taken for colours."""
 
 
-def hint_of_channels(function: Any, fields: Iterable[FieldLayout]) -> None:
+def hint_of_channels(function: object, fields: Iterable[FieldLayout]) -> None:
     """Hint at images with channels last if a transform of torchvision, which needs them first, gets them."""
     for field in fields:
         height, *_, channels = field.row_shape[-3:] if len(field.row_shape) > 2 else (1, 1)
@@ -150,21 +151,7 @@ def hint_of_channels(function: Any, fields: Iterable[FieldLayout]) -> None:
         return
 
 
-def hints_of_types(fields: Iterable[FieldLayout]) -> list[str]:
-    """Return a hint at each field of many numbers whose type differs from that of a model's layers."""
-    hints = []
-    for field in fields:
-        is_plain = field.kind == "array" and field.is_as_stored and field.images is None
-        is_plain = is_plain and field.labels.categories is None
-        if is_plain and math.prod(field.row_shape) > 1 and field.dtype.name in ("float64", "int16", "uint16"):
-            hints.append(
-                f"field {field.name!r} is {field.dtype.name}, as it is stored, and layers of models take float32: "
-                f"Field({field.name!r}, dtype='float32') casts its batches"
-            )
-    return hints
-
-
-def _parts_of(function: Any) -> Iterator[Any]:
+def _parts_of(function: object) -> Iterator[object]:
     """Yield the transforms of a pipeline, or the function itself."""
     parts = list(function) if isinstance(function, nn.Sequential) else getattr(function, "transforms", None)
     if isinstance(parts, Iterable) and not isinstance(parts, (str, bytes)):
@@ -172,9 +159,6 @@ def _parts_of(function: Any) -> Iterator[Any]:
             yield from _parts_of(part)
     else:
         yield function
-
-
-# --- the rank of this process, and the seed that ranks share -----------------------------------------------
 
 
 class DrawnSeed(int):
@@ -186,26 +170,3 @@ def drawn_seed(generator: torch.Generator | None = None, *, needed: bool = True)
     if not needed:
         return DrawnSeed(0)
     return DrawnSeed(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
-
-
-def checked_ranks(rank: int | None, world_size: int | None, *, listed: bool) -> Ranks | None:
-    """Validate rank and world size; None leaves them to `torch.distributed`.
-
-    `listed` is whether a sampler decides the order, which is not divided here.
-    """
-    rank = None if rank is None else checked_number("rank=", rank, 0, "an integer of at least 0")
-    if world_size is not None:
-        world_size = checked_number("world_size=", world_size, 1, "an integer of at least 1")
-    if listed and (world_size or 1) > 1:
-        raise OptionError(
-            f"a sampler decides each rank's rows: world_size={world_size} must be left out; shard in the sampler"
-        )
-    if rank is None or world_size is None:
-        if rank is None and world_size is None:
-            return None
-        raise OptionError(
-            f"rank= and world_size= belong together, not rank={rank} with world_size={world_size}; give both or neither"
-        )
-    if rank >= world_size:
-        raise OptionError(f"rank must be below world_size={world_size}, not {rank}")
-    return Ranks(rank=rank, world_size=world_size)

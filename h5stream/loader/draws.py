@@ -151,7 +151,7 @@ def draw_name(draw: Weighted | Balanced | int) -> str:
 # --- weights ------------------------------------------------------------------------------------------------
 
 
-def _checked_weights(dataset: H5Dataset, weights_or_name: Any, total: int) -> NDArray[np.float64]:
+def _checked_weights(dataset: H5Dataset, weights_or_name: object, total: int) -> NDArray[np.float64]:
     if isinstance(weights_or_name, str):
         weights: NDArray[np.float64] = new_array(total, np.float64)
         for first, values in _field_and_values(dataset, "Weighted", weights_or_name)[1]:
@@ -216,7 +216,7 @@ def _balanced(draw: Balanced, dataset: H5Dataset) -> PlannedDraws:
     return _of_classes(numbers, _class_counts(classes, sizes, shares / shares.sum(), draw), total)
 
 
-def _class_values(dataset: H5Dataset, values_or_name: Any, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
+def _class_values(dataset: H5Dataset, values_or_name: object, name: str) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the class values of some samples at a time, with the number of the first sample."""
     if isinstance(values_or_name, str):
         for first, piece in _field_and_values(dataset, "Balanced", values_or_name)[1]:
@@ -229,7 +229,7 @@ def _class_values(dataset: H5Dataset, values_or_name: Any, name: str) -> Iterato
         yield from ((first, every[first : first + _READ_ROWS]) for first in range(0, len(every), _READ_ROWS))
 
 
-def _check_classes(values: NDArray[Any], samples: int, name: str, first: int) -> None:
+def _check_classes(values: np.ndarray, samples: int, name: str, first: int) -> None:
     if values.shape != (samples,) or values.dtype.kind not in "biufmMSU":
         raise OptionError(
             f"Balanced: by= takes the name of a field, or one number or text a sample: {samples:,} samples, values "
@@ -240,10 +240,10 @@ def _check_classes(values: NDArray[Any], samples: int, name: str, first: int) ->
         raise OptionError(f"Balanced({name}): sample {wrong:,} is {missing}, which is no class")
 
 
-def _classes(every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int) -> tuple[NDArray[Any], Ints]:
+def _classes(every: Iterator[tuple[int, np.ndarray]], name: str, total: int) -> tuple[np.ndarray, Ints]:
     """Return the distinct values of a field, ascending, and how many samples have each."""
     most = min(_MOST_CLASSES, max(_CERTAINLY_CLASSES, total // 2))
-    counted, kinds = collections.Counter[Any](), set[np.dtype[Any]]()
+    counted, kinds = collections.Counter[Any](), set[np.dtype]()
     for first, values in every:
         kinds.add(values.dtype)
         distinct, counts = np.unique(values, return_counts=True)
@@ -259,7 +259,7 @@ def _classes(every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int) -
 
 
 def _shares(
-    ratio: Mapping[Any, Any], classes: list[Any], sizes: Ints, name: str, names: tuple[str, ...]
+    ratio: Mapping[Any, Any], classes: list[object], sizes: Ints, name: str, names: tuple[str, ...]
 ) -> NDArray[np.float64]:
     """Return the user's share of each class; `names` are the names that class codes stand for."""
 
@@ -295,7 +295,7 @@ def _shares(
     return shares
 
 
-def _class_counts(classes: list[Any], sizes: Ints, shares: NDArray[np.float64], draw: Balanced) -> list[int]:
+def _class_counts(classes: list[object], sizes: Ints, shares: NDArray[np.float64], draw: Balanced) -> list[int]:
     """Return the number of samples of each class in an epoch."""
     most = int((sizes[shares > 0] / shares[shares > 0]).min() + 1e-6)
     while (np.array(shared_out(most, shares)) > sizes).any():
@@ -327,7 +327,19 @@ def _field_and_values(dataset: H5Dataset, kind: str, name: str) -> tuple[FieldLa
 _OF_TORCH = (WeightedRandomSampler, SubsetRandomSampler, RandomSampler, DistributedSampler)
 
 
-def recognised(dataset: H5Dataset, sampling: SamplingArguments) -> tuple[H5Dataset, SamplingArguments, Any]:
+class Followed:
+    """A DistributedSampler whose epoch the loader follows, and the epoch that it had when the loader last looked."""
+
+    def __init__(self, sampler: DistributedSampler[object]) -> None:
+        self.sampler, self.epoch = sampler, sampler.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of both."""
+        self.sampler.set_epoch(epoch)
+        self.epoch = epoch
+
+
+def recognised(dataset: H5Dataset, sampling: SamplingArguments) -> tuple[H5Dataset, SamplingArguments, Followed | None]:
     """Replace a random sampler of torch by equivalent arguments; also return the sampler whose epoch is to be followed.
 
     Samples have the same probabilities, in the loader's own order, which with ``window="all"`` is the sampler's too.
@@ -350,7 +362,7 @@ def recognised(dataset: H5Dataset, sampling: SamplingArguments) -> tuple[H5Datas
         changes["seed"] = sampling.seed
     elif "seed" not in changes:
         changes["seed"] = drawn_seed(sampler.generator)
-    return dataset, replace(sampling, **changes), sampler if type(sampler) is DistributedSampler else None
+    return dataset, replace(sampling, **changes), Followed(sampler) if type(sampler) is DistributedSampler else None
 
 
 def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
@@ -379,7 +391,7 @@ def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
     return {"shuffle": sampler.shuffle, "seed": sampler.seed, **ranks}
 
 
-def _warn_of_slow(layout: SampleLayout, sampler: Any) -> None:
+def _warn_of_slow(layout: SampleLayout, sampler: object) -> None:
     """Warn of the cost of a modified random sampler of torch, which is followed row by row."""
     inner = getattr(sampler, "sampler", sampler)
     if not isinstance(inner, _OF_TORCH) or all(part.access != DECODED for parts in layout.datasets for part in parts):
@@ -430,12 +442,10 @@ class SizedBatches:
 
     def __init__(self, dataset: H5Dataset, sized: Sized) -> None:
         layout, self._chosen = dataset.layout, dataset.chosen
-        self.field, self._is_drawn = _field(layout, sized.field), layout.draws is not None
-        counts, ragged = layout.ragged[self.field].counts, layout.fields[self.field].ragged
-        assert counts is not None
+        self.field, self.lengths = _field_and_lengths(layout, sized.field)  # lengths of all samples, chosen or not
+        self._is_drawn, ragged = layout.draws is not None, layout.fields[self.field].ragged
         padded = ragged is not None and ragged.form == "pad"
         self.limit = BatchLimit(rows=sized.rows, padded=padded, bucketed=sized.bucket)
-        self.lengths = counts  # of all samples, chosen or not
         lengths, rows = self._chosen_lengths, sized.rows
         if rows is not None and len(over := np.flatnonzero(lengths > rows)):
             longest = int(np.argmax(lengths))
@@ -475,19 +485,19 @@ def _key_of(layout: SampleLayout, number: int) -> str:
     return next(keys, layout.fields[number].name)
 
 
-def _field(layout: SampleLayout, name: str | None) -> int:
-    ragged = {number: one for number, one in layout.ragged.items() if one.draw is None}
-    if not ragged:
+def _field_and_lengths(layout: SampleLayout, name: str | None) -> tuple[int, Ints]:
+    """Return the number of the named ragged field, by default of the one with the most rows, and its lengths."""
+    lengths = {n: one.counts for n, one in layout.ragged.items() if one.draw is None and one.counts is not None}
+    if not lengths:
         raise OptionError(
             "draw=Sized(...) goes by a ragged field, and there is none: Field(name, lookup=Bounds(...)) makes one"
         )
     if name is None:
-        # The first of the fields with the most rows.
-        return max(ragged, key=lambda number: int(np.asarray(ragged[number].counts).sum()))
+        return max(lengths.items(), key=lambda pair: int(pair[1].sum()))  # the first of those with the most
     pairs = ((key, numbers_of(leaf)[0]) for key, leaf in layout.leaves)
-    number_of = {key: number for key, number in pairs if number in ragged}
+    number_of = {key: number for key, number in pairs if number in lengths}
     number = number_of.get(name, layout.field_named(name))
-    if number is None or number not in ragged:
+    if number is None or number not in lengths:
         names = ", ".join(map(repr, number_of))
         raise OptionError(f"Sized: field= names {name!r}, which is no ragged field; those are {names}")
-    return number
+    return number, lengths[number]

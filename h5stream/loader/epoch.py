@@ -20,7 +20,7 @@ from h5stream.errors import LoaderClosedError
 from h5stream.loader.options import Batch
 from h5stream.loader.position import Cursor, Progress
 from h5stream.loader.route import Route, route_for
-from h5stream.loader.settings import Settings
+from h5stream.loader.settings import DataLoaderAttributes, Settings
 from h5stream.loader.state import EpochPosition
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.window import Order
@@ -53,7 +53,9 @@ class Iterations:
             self.route = Route(slot_format=slot_format, new_slots=slots, assembler=assembler)
         self.engine = _engine_for(settings, layout, self.route, cursor)
         self._pid = os.getpid()
-        self._ahead: dict[int, tuple[Run, Progress, Any]] = {}  # by epoch, with what ends it; at most one
+        self._ahead: dict[
+            int, tuple[Run, Progress, weakref.finalize[[], Iterations]]
+        ] = {}  # by epoch, with what ends it; at most one
         self._expected: EpochPosition | None = None
         self._follows = True
         # Stores charge for requests, so there are none for an epoch that may never begin.
@@ -64,7 +66,7 @@ class Iterations:
             if field.kind == "object" or field.is_listed or field.is_of_values:
                 self._reads_windows_ahead = False
 
-    def begin(self, loader: Any) -> LoaderIterator[Any]:
+    def begin(self, loader: DataLoaderAttributes) -> LoaderIterator[Any]:
         """Begin the next iteration of the loader: the one that was started ahead for it, or a new one."""
         start = self.cursor.next_start()
         # If epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is wasted work.
@@ -149,9 +151,10 @@ class Iterations:
             if (ahead := self._ahead.pop(number, None)) is not None:
                 ahead[-1]()
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Continue from a saved state, with the window sizes of the state."""
         self.cursor.restore(state)
+        self.engine.reader.change_kept(dict(self.cursor.footprint.kept_rows))
         self.drop_ahead()
         self._expected = None
 
@@ -182,7 +185,7 @@ class LoaderIterator(Generic[Batch]):
     end when it is closed, dropped or fails; at its end only what was read ahead stays.
     """
 
-    def __init__(self, loader: Any, iterations: Iterations, run: Run, progress: Progress) -> None:
+    def __init__(self, loader: DataLoaderAttributes, iterations: Iterations, run: Run, progress: Progress) -> None:
         self._loader, self._iterations = loader, iterations  # the loader's timeout may change
         self._run, self._progress, self._route = run, progress, iterations.route
         self._feed = None if self._route.feed is None else self._route.feed(run)
@@ -300,9 +303,16 @@ def _engine_for(settings: Settings, layout: SampleLayout, route: Route, cursor: 
     reading, functions = settings.reading, settings.functions
     kept_rows = None if reading.keep == "never" else dict(footprint.kept_rows)
     reader, slot_format = RowReader(layout, kept_rows, footprint.kept), route.slot_format
-    options: dict[str, Any] = {"threads": footprint.threads, "skip_corrupt": reading.on_error == "skip"}
+    skips_corrupt = reading.on_error == "skip"
     if route.functions is None or not functions.workers:
-        return Engine(reader, slot_format, route.new_slots, on_thread_start=functions.worker_init_fn, **options)
+        return Engine(
+            reader,
+            slot_format,
+            route.new_slots,
+            threads=footprint.threads,
+            on_thread_start=functions.worker_init_fn,
+            skip_corrupt=skips_corrupt,
+        )
     from h5stream.workers.sample_engine import SampleEngine  # imported here since most loaders have none
 
     return SampleEngine(
@@ -316,5 +326,6 @@ def _engine_for(settings: Settings, layout: SampleLayout, route: Route, cursor: 
         seed=cursor.seed,
         option=f"{'transform' if functions.sample_workers is None else 'sample'}_workers={functions.workers}",
         spare_nbytes=max(0, footprint.memory_budget - footprint.needed_nbytes),
-        **options,
+        threads=footprint.threads,
+        skip_corrupt=skips_corrupt,
     )

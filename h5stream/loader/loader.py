@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, Unpack, overload
 
 import torch
 
@@ -23,7 +23,7 @@ from h5stream.engine.counters import RunCounters
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
-from h5stream.loader.arguments import OLD, OldNames, drawn_seed, hint_of_channels, hints_of_types, with_new_names
+from h5stream.loader.arguments import OLD, OldNames, drawn_seed, hint_of_channels, with_new_names
 from h5stream.loader.draws import recognised
 from h5stream.loader.epoch import Iterations, LoaderIterator
 from h5stream.loader.options import Batch, FunctionOptions, PlainArguments, PlainOptions
@@ -33,6 +33,7 @@ from h5stream.loader.sampler import batch_sampler_of, sampler_of, warn_of_weak_s
 from h5stream.loader.settings import (
     DEFAULT_BATCH_ROWS,
     DataArguments,
+    DataLoaderAttributes,
     DataSource,
     FunctionArguments,
     ReadingArguments,
@@ -50,7 +51,7 @@ from h5stream.structure import copy_batch
 _T = TypeVar("_T")
 
 
-class H5StreamLoader(Generic[Batch]):
+class H5StreamLoader(DataLoaderAttributes, Generic[Batch]):
     """Streams shuffled batches from HDF5 files; every parameter of ``DataLoader`` keeps its name and place.
 
     Parameters
@@ -226,7 +227,7 @@ class H5StreamLoader(Generic[Batch]):
         *,
         batch_transform: Callable[[Any], _T],
         fields: Fields = ...,
-        collate_fn: Callable[[list[Any]], Any] | None = ...,
+        collate_fn: Callable[[list[Any]], object] | None = ...,
         **options: Unpack[FunctionOptions],
     ) -> None: ...
     @overload
@@ -245,20 +246,20 @@ class H5StreamLoader(Generic[Batch]):
         dataset: DataSource,
         batch_size: int | None = ...,
         shuffle: bool | None = ...,
-        sampler: Iterable[Any] | None = ...,
-        batch_sampler: Iterable[Any] | None = ...,
+        sampler: Iterable[object] | None = ...,
+        batch_sampler: Iterable[object] | None = ...,
         num_workers: int | None = ...,
-        collate_fn: Callable[[list[Any]], Any] | None = ...,
+        collate_fn: Callable[[list[Any]], object] | None = ...,
         pin_memory: bool = ...,
         drop_last: bool = ...,
         timeout: float = ...,
         worker_init_fn: Callable[[int], None] | None = ...,
-        multiprocessing_context: Any = ...,
+        multiprocessing_context: object = ...,
         generator: torch.Generator | None = ...,
         *,
         fields: Fields = ...,
         batch_transform: None = ...,
-        sample_transform: Callable[[Any], Any] | None = ...,
+        sample_transform: Callable[[Any], object] | None = ...,
         sample_workers: int | None = ...,
         transform_workers: int | None = ...,
         **options: Unpack[PlainOptions],
@@ -268,15 +269,15 @@ class H5StreamLoader(Generic[Batch]):
         dataset: DataSource,
         batch_size: int | None = DEFAULT_BATCH_ROWS,
         shuffle: bool | None = None,
-        sampler: Iterable[Any] | None = None,
-        batch_sampler: Iterable[Any] | None = None,
+        sampler: Iterable[object] | None = None,
+        batch_sampler: Iterable[object] | None = None,
         num_workers: int | None = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Any]], object] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: object = None,
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | None = None,
@@ -289,15 +290,15 @@ class H5StreamLoader(Generic[Batch]):
         seed: int | None = None,
         window: WindowRows = "auto",
         memory_budget: int | str | None = None,
-        batch_transform: Callable[[Any], Any] | None = None,
+        batch_transform: Callable[[Any], object] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        storage_options: Any = None,
+        storage_options: object = None,
         stage_to: str | os.PathLike[str] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         draw: Weighted | Balanced | Sized | int | OrderFactory | None = None,
         keep: Literal["auto", "never"] = "auto",
-        sample_transform: Callable[[Any], Any] | None = None,
+        sample_transform: Callable[[Any], object] | None = None,
         sample_workers: int | None = None,
         transform_workers: int | None = None,
         **old: Unpack[OldNames],
@@ -396,29 +397,12 @@ class H5StreamLoader(Generic[Batch]):
         self._iterators: Living[LoaderIterator[Any]] = Living()
         self._counters: RunCounters | None = None
         self._settings = settings
-        # Arguments that are attributes, as in DataLoader.
-        self.batch_size = sampling.batch_rows
-        self.shuffle = settings.shuffle
-        self.drop_last = sampling.drop_last
-        self.generator = sampling.generator
-        self.collate_fn = functions.collate_fn
-        self.batch_transform = functions.batch_transform
-        self.worker_init_fn = functions.worker_init_fn
-        self.multiprocessing_context = functions.multiprocessing_context
-        self.prefetch_factor = functions.prefetch_factor
-        self.timeout = reading.timeout
-        self.pin_memory = reading.pin_memory
-        self.pin_memory_device = reading.pin_memory_device
-        self.persistent_workers = reading.persistent_workers
-        self.in_order = reading.in_order
+        DataLoaderAttributes.__init__(self, settings)
         self.device = None if backend is None else backend.device
         self.num_workers, self.memory_budget = self.window_size.threads, self.window_size.memory_budget
         if reading.memory_budget is None:
             _without_budget.add(self)
-        self._hints = hints_of_types(self.dataset.layout.fields)  # for the first iteration
-        if names := data.fields_to_name(layout):
-            unpacked = "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`"
-            self._hints.insert(0, f"{unpacked}: fields={names}")
+        self._hints = data.hints(self.dataset.layout)  # for the first iteration
         if self._cursor.sampler_order is None:
             order = self._cursor.order(0)  # raises now, not in the first epoch
             if settings.shuffle and isinstance(order, EpochOrder):
@@ -428,7 +412,7 @@ class H5StreamLoader(Generic[Batch]):
                     warn_of_weak_shuffle(layout, order, self._cursor.sizing.budget_for, stacklevel=4)
         self._is_made = True
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         # DataLoader refuses some; here all settings are applied once, so later changes would have no effect.
         if self._is_made and name in _FIXED:
             raise ValueError(
@@ -439,11 +423,11 @@ class H5StreamLoader(Generic[Batch]):
     if not TYPE_CHECKING:  # so that a type checker refuses it
 
         @property
-        def transform(self) -> Any:  # numpydoc ignore=GL08
+        def transform(self) -> object:  # numpydoc ignore=GL08
             """Return `batch_transform`, by its old name."""
             return with_new_names({"transform": self.batch_transform}, stacklevel=2).get("batch_transform")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Pickle as the arguments: the copy opens the files itself, and begins with the next epoch of this loader.
 
         An iterator in progress is not copied, and neither is a position within an epoch that a state restored.
@@ -584,18 +568,18 @@ class H5StreamLoader(Generic[Batch]):
         self._iterators.add(iterator)
         return iterator
 
-    def __next__(self) -> Any:
+    def __next__(self) -> NoReturn:
         """Raise for ``next(loader)``: only iterators, which belong to one epoch, yield batches."""
         raise OptionError("next(loader) is of no epoch; write iterator = iter(loader), and next(iterator)")
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> NoReturn:
         """Raise for ``loader[index]``, as a stock DataLoader over a loader would call it."""
         raise OptionError(
             f"an H5StreamLoader has no sample {index!r}: it gives batches itself, in place of a DataLoader; "
             "loader.dataset, an H5Dataset, has samples by number, also for a DataLoader"
         )
 
-    def copy_into(self, static: Any) -> Iterator[int]:
+    def copy_into(self, static: object) -> Iterator[int]:
         """Stream an epoch into fixed tensors, as a captured CUDA graph needs them.
 
         Each batch is copied on the current stream, so a graph that is replayed next on this stream sees the batch.
@@ -626,7 +610,9 @@ class H5StreamLoader(Generic[Batch]):
         return self._counters.snapshot(self._iterations.asked_ahead())
 
     @classmethod
-    def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader[Any]:
+    def from_profile(
+        cls, profile: str | Path, dataset: DataSource | None = None, **arguments: Any
+    ) -> H5StreamLoader[Any]:
         """Make a loader with the settings that `h5stream tune` wrote; arguments given here take precedence.
 
         It shuffles, as `tune` did, unless the profile says otherwise, or ``shuffle=False`` or a sampler is given here.

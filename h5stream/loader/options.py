@@ -23,45 +23,50 @@ else:  # defaults are new in Python 3.13
     Batch = TypeVar("Batch", covariant=True)
 
 
-class PlainOptions(OldNames, total=False):
-    """The arguments that take a name only and do not change the type of a batch."""
+class ReadingOptions(OldNames, total=False):
+    """The arguments by name alone that say how samples are read, kept and delivered."""
 
     prefetch_factor: int | None
     persistent_workers: bool
     pin_memory_device: str
     in_order: bool
     device: torch.device | str | None
+    memory_budget: int | str | None
+    storage_options: object
+    stage_to: str | os.PathLike[str] | None
+    on_error: Literal["raise", "skip"]
+    keep: Literal["auto", "never"]
+
+
+class PlainOptions(ReadingOptions, total=False):
+    """The arguments that take a name only and do not change the type of a batch: how samples are read, and which."""
+
     samples: SampleKind | None
     seed: int | None
     window: WindowRows
-    memory_budget: int | str | None
     rank: int | None
     world_size: int | None
-    storage_options: Any
-    stage_to: str | os.PathLike[str] | None
-    on_error: Literal["raise", "skip"]
     draw: Weighted | Balanced | Sized | int | OrderFactory | None
-    keep: Literal["auto", "never"]
 
 
 class PlainArguments(PlainOptions, total=False):
     """All arguments that do not change the type of a batch, by name: `PlainOptions`, and those of DataLoader."""
 
     shuffle: bool | None
-    sampler: Iterable[Any] | None
-    batch_sampler: Iterable[Any] | None
+    sampler: Iterable[object] | None
+    batch_sampler: Iterable[object] | None
     num_workers: int | None
     pin_memory: bool
     drop_last: bool
     timeout: float
     worker_init_fn: Callable[[int], None] | None
-    multiprocessing_context: Any
+    multiprocessing_context: object
     generator: torch.Generator | None
 
 
 class FunctionOptions(PlainArguments, total=False):
     """The arguments of a loader whose last function decides on the type of a batch."""
 
-    sample_transform: Callable[[Any], Any] | None
+    sample_transform: Callable[[Any], object] | None
     sample_workers: int | None
     transform_workers: int | None

@@ -17,7 +17,7 @@ from h5stream.engine.reader import default_threads
 from h5stream.engine.sizing import LimitedField, Sizing
 from h5stream.errors import OptionError, StateError
 from h5stream.loader.arguments import DrawnSeed
-from h5stream.loader.draws import SizedBatches, epoch_draws, sampler_order
+from h5stream.loader.draws import Followed, SizedBatches, epoch_draws, sampler_order
 from h5stream.loader.settings import DEFAULT_BATCH_ROWS, Settings
 from h5stream.loader.state import (
     FORMAT,
@@ -35,6 +35,7 @@ from h5stream.order.weights import DrawnBlocks, EpochDraws, PlannedDraws, drawn_
 from h5stream.order.window import Order
 from h5stream.storage.layout.layout import SampleLayout
 
+_Key = TypeVar("_Key")
 _Made = TypeVar("_Made")
 
 _LISTED_AT_ONCE = 4
@@ -97,10 +98,10 @@ class Progress:
 class Cursor:
     """The position of a loader in its orders. # Guarantees: used by the thread that iterates."""
 
-    def __init__(self, settings: Settings, dataset: H5Dataset, layout: SampleLayout, followed: Any) -> None:
+    def __init__(self, settings: Settings, dataset: H5Dataset, layout: SampleLayout, followed: Followed | None) -> None:
         sampling = settings.sampling
         self.settings, self.dataset = settings, dataset
-        self._followed, self._followed_epoch = followed, getattr(followed, "epoch", 0)
+        self._followed = followed
         blocks = dataset.blocks_for(settings.shuffle)
         draws = epoch_draws(settings, dataset, blocks) if settings.is_drawn else None
         self._sized = None if sampling.sized is None else SizedBatches(dataset, sampling.sized)
@@ -109,7 +110,6 @@ class Cursor:
         self.footprint = self.sizing.choose(sampling.window)
         self.draws = None if draws is None else draws.make()  # only after the sizing has found room for it
         self.blocks = blocks if self._sized is None else self._sized.measured(blocks)
-        self._ranks = sampling.ranks
         self._chosen = OrderSettings(
             batch_size=sampling.batch_rows or 1,
             window_rows=self.footprint.window_rows,
@@ -164,7 +164,7 @@ class Cursor:
     @property
     def ranks(self) -> Ranks:
         """The rank whose part is read; by default that of `torch.distributed`, whose group may be created later."""
-        return self._ranks or current_ranks()
+        return self.settings.sampling.ranks or current_ranks()
 
     @property
     def order_settings(self) -> OrderSettings:
@@ -288,7 +288,6 @@ class Cursor:
             self.sampler_order.set_epoch(epoch)
         if self._followed is not None:
             self._followed.set_epoch(epoch)
-            self._followed_epoch = epoch
 
     def next_start(self) -> EpochPosition:
         """Return the position at which the next iteration begins.
@@ -296,9 +295,8 @@ class Cursor:
         Trainers make an iterator only to see whether that works. One that was dropped before it gave a batch uses up
         neither its epoch nor the position of a state.
         """
-        if self._followed is not None and self._followed.epoch != self._followed_epoch:
-            self._followed_epoch = self._followed.epoch
-            self.set_epoch(self._followed_epoch)
+        if self._followed is not None and self._followed.sampler.epoch != self._followed.epoch:
+            self.set_epoch(self._followed.sampler.epoch)
         place, newest = self.position
         if newest is not None and newest.untouched and self._iterator() is None:
             place = newest.start
@@ -317,7 +315,7 @@ class Cursor:
 
     # --- state --------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Return the position of the newest iteration, or the start of the next, as a state dict."""
         place, newest = self.position
         place = place if newest is None else newest.place
@@ -330,7 +328,7 @@ class Cursor:
             "fingerprint": self._fingerprint(),
         }
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Continue from a saved state; if it is refused, nothing changes."""
         place, rank, fingerprint = place_of(state)
         fingerprint = brought_up_to_date(state, place, fingerprint, self._fingerprint(), self.dataset.is_of_pattern)
@@ -374,7 +372,7 @@ class Cursor:
         return replace(self._chosen, **valid)
 
 
-def _kept(cache: dict[Any, _Made], key: Any, make: Callable[[], _Made]) -> _Made:
+def _kept(cache: dict[_Key, _Made], key: _Key, make: Callable[[], _Made]) -> _Made:
     """Look up a value, creating it if needed; the cache keeps the two newest."""
     if key not in cache:
         value = make()

@@ -137,7 +137,7 @@ def with_seeds(layout: SampleLayout) -> SampleLayout:
     return replace(layout, fields=(*layout.fields, seeds), columns=columns)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def _moved(value: object, device: torch.device) -> object:
     """Copy a structure of tensors to a device, without waiting."""
     return with_tensors(value, lambda tensor: tensor.to(device, non_blocking=True))
 

@@ -34,14 +34,21 @@ from h5stream.storage.layout.layout import SampleLayout
 class OrderSampler(Sampler[list[int]]):
     """A batch sampler of torch that yields the rows of each batch, epoch after epoch."""
 
-    def __init__(self, epoch: int, batch_size: int, places: NDArray[np.int64] | None, order_of: Any = None) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        batch_size: int,
+        places: NDArray[np.int64] | None,
+        order_of: Callable[[int], Order] | None = None,
+    ) -> None:
         self.epoch, self.batch_size, self._places, self._order_of = epoch, batch_size, places, order_of
         self._first_batch = 0
         self._newest: tuple[int, int] | None = None  # epoch and batches given of the newest iteration
 
     def _order(self, epoch: int) -> Order:
-        order: Order = self._order_of(epoch)
-        return order
+        if self._order_of is None:
+            raise NotImplementedError("a sampler has a function that makes orders, or makes them itself")
+        return self._order_of(epoch)
 
     def __len__(self) -> int:
         return self._order(self.epoch).batches or 0
@@ -55,7 +62,7 @@ class OrderSampler(Sampler[list[int]]):
             yield rows
 
 
-def sampler_of(cursor: Cursor) -> Any:
+def sampler_of(cursor: Cursor) -> object:
     """Return the sampler of a loader: the user's, or one of the loader's own orders."""
     if cursor.sampler_order is not None:
         return cursor.sampler_order.source
@@ -73,7 +80,7 @@ def sampler_of(cursor: Cursor) -> Any:
     return OrderSampler(cursor.position[0].epoch, cursor.order_settings.batch_size, places, order_of_places)
 
 
-def batch_sampler_of(cursor: Cursor) -> Any:
+def batch_sampler_of(cursor: Cursor) -> object:
     """Return the iterable of each batch's indices; None if samples come singly."""
     sampling = cursor.settings.sampling
     if sampling.batch_rows is None and sampling.batch_sampler is None:
@@ -281,7 +288,7 @@ class ChunkBatchSampler(OrderSampler):
 
 def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) -> Iterator[list[int]]:
     """Yield the rows of batch after batch; with `places`, the places of these rows."""
-    pending: dict[int, list[Any]] = {}
+    pending: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     for window in order.windows(first_batch):
         rows = window.rows if places is None else places[window.rows]
         by_batch = window.batch.argsort(kind="stable")

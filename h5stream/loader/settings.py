@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -17,12 +18,15 @@ from h5stream.base.texts import checked_number
 from h5stream.dataset.dataset import H5Dataset, opened
 from h5stream.engine.footprint import WindowRows, check_budget, check_window
 from h5stream.errors import OptionError
-from h5stream.loader.arguments import check_batch_transform, checked_ranks
+from h5stream.loader.arguments import check_batch_transform
 from h5stream.order.users import Balanced, OrderFactory, Ranks, Sized, Weighted, checked_drawn
 from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.layout.request import Fields, Source
 from h5stream.storage.open.extents import SampleKind
 from h5stream.workers.processes import checked_method
+
+MOST_READERS = 1024
+"""Reader threads, at most: no machine feeds more."""
 
 DEFAULT_BATCH_ROWS = 8192
 """Large enough to amortize the work per batch."""
@@ -38,24 +42,41 @@ class DataArguments:
     dataset: DataSource
     fields: Fields
     samples: SampleKind | None
-    storage_options: Any
+    storage_options: object
     stage_to: str | os.PathLike[str] | None
     allow_external: bool | None  # by its old name
 
     def opened(self) -> H5Dataset:
         """Return an open dataset, made from files or from datasets of torch."""
-        of_files = {"samples": self.samples, "storage_options": self.storage_options}
-        dataset = opened(self.dataset, self.fields, **of_files)
-        if dataset is None:
-            source: Any = self.dataset
-            dataset = H5Dataset(source, self.fields, allow_external=bool(self.allow_external), **of_files)
-        return dataset
+        dataset = opened(self.dataset, self.fields, samples=self.samples, storage_options=self.storage_options)
+        if dataset is not None:
+            return dataset
+        return H5Dataset(
+            self.dataset,
+            self.fields,
+            samples=self.samples,
+            allow_external=bool(self.allow_external),
+            storage_options=self.storage_options,
+        )
 
-    def fields_to_name(self, layout: SampleLayout) -> str:
-        """Return the fields to name, as code, if files were given without fields; empty if there is only one."""
+    def hints(self, layout: SampleLayout) -> list[str]:
+        """Return hints: name the fields of files, if there are several, and cast those that no model's layers take."""
+        hints = []
         sources = self.dataset if isinstance(self.dataset, list | tuple) else [self.dataset]
         named = self.fields is not None or any(isinstance(one, Dataset) for one in sources)
-        return "" if named or len(layout.shape.keys) < 2 else json.dumps(layout.shape.keys, ensure_ascii=False)
+        if not named and len(layout.shape.keys) > 1:
+            hints.append(
+                "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: "
+                f"fields={json.dumps(layout.shape.keys, ensure_ascii=False)}"
+            )
+        for one in layout.fields:
+            is_plain = one.kind == "array" and one.is_as_stored and one.images is None and one.labels.categories is None
+            if is_plain and math.prod(one.row_shape) > 1 and one.dtype.name in ("float64", "int16", "uint16"):
+                hints.append(
+                    f"field {one.name!r} is {one.dtype.name}, as it is stored, and layers of models take float32: "
+                    f"Field({one.name!r}, dtype='float32') casts its batches"
+                )
+        return hints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +85,8 @@ class SamplingArguments:
 
     batch_size: int | None
     shuffle: bool | None  # None until it is checked
-    sampler: Iterable[Any] | None
-    batch_sampler: Iterable[Any] | None
+    sampler: Iterable[object] | None
+    batch_sampler: Iterable[object] | None
     drop_last: bool
     generator: torch.Generator | None
     seed: int | None
@@ -78,12 +99,17 @@ class SamplingArguments:
     factory: OrderFactory | None = field(init=False)
     sized: Sized | None = field(init=False)
     drawn: Weighted | Balanced | int | None = field(init=False)
+    ranks: Ranks | None = field(init=False)  # that the user set; None leaves them to `torch.distributed`
 
     def __post_init__(self) -> None:
         drawn = self.draw.draw if isinstance(self.draw, Sized) else self.draw
         object.__setattr__(self, "factory", self.draw if callable(self.draw) else None)
         object.__setattr__(self, "sized", self.draw if isinstance(self.draw, Sized) else None)
         object.__setattr__(self, "drawn", None if callable(drawn) else drawn)
+        ranks = None
+        if self.rank is not None and self.world_size is not None:
+            ranks = Ranks(rank=self.rank, world_size=self.world_size)
+        object.__setattr__(self, "ranks", ranks)
 
     @property
     def is_listed(self) -> bool:
@@ -100,26 +126,19 @@ class SamplingArguments:
         """Whether each sample comes singly, without an axis of rows."""
         return self.batch_size is None and not hasattr(self.sampler, "batch_size") and self.batch_sampler is None
 
-    @property
-    def ranks(self) -> Ranks | None:
-        """The rank that the user set; None leaves it to `torch.distributed`."""
-        if self.rank is None or self.world_size is None:
-            return None
-        return Ranks(rank=self.rank, world_size=self.world_size)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionArguments:
     """The user's functions, and the processes that apply them."""
 
-    collate_fn: Callable[[list[Any]], Any] | None
-    batch_transform: Callable[[Any], Any] | None
-    sample_transform: Callable[[Any], Any] | None
+    collate_fn: Callable[[list[Any]], object] | None
+    batch_transform: Callable[[Any], object] | None
+    sample_transform: Callable[[Any], object] | None
     worker_init_fn: Callable[[int], None] | None
     sample_workers: int | None
     transform_workers: int | None
     prefetch_factor: int | None
-    multiprocessing_context: Any
+    multiprocessing_context: object
     workers: int = field(init=False)  # processes that apply the functions
     are_seeded: bool = field(init=False)  # whether they get random numbers that depend on the sample, in any process
 
@@ -182,16 +201,37 @@ class Settings:
         drawn = any(one.spare is not None or one.draw is not None for one in layout.lookups)
         return self.shuffle or self.is_drawn or self.functions.are_seeded or layout.draws is not None or drawn
 
-    def travelling(self, seed: int) -> dict[str, Any]:
+    def travelling(self, seed: int) -> dict[str, object]:
         """Return the arguments that make a loader of this seed in another process."""
-        arguments = {"dataset": self.dataset, "stage_to": self.stage_to}
+        arguments: dict[str, object] = {"dataset": self.dataset, "stage_to": self.stage_to}
         for group in (self.sampling, self.functions, self.reading):
             arguments |= {one.name: getattr(group, one.name) for one in fields(group) if one.init}
         method = checked_method(self.functions.multiprocessing_context) if self.functions.workers else None
         return arguments | {"multiprocessing_context": method, "generator": None, "seed": seed}
 
 
-def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:
+class DataLoaderAttributes:
+    """The arguments that a loader has as attributes, as a stock DataLoader has them."""
+
+    def __init__(self, settings: Settings) -> None:
+        sampling, functions, reading = settings.sampling, settings.functions, settings.reading
+        self.batch_size = sampling.batch_rows
+        self.shuffle = settings.shuffle
+        self.drop_last = sampling.drop_last
+        self.generator = sampling.generator
+        self.collate_fn = functions.collate_fn
+        self.batch_transform = functions.batch_transform
+        self.worker_init_fn = functions.worker_init_fn
+        self.multiprocessing_context = functions.multiprocessing_context
+        self.prefetch_factor = functions.prefetch_factor
+        self.timeout = reading.timeout
+        self.pin_memory = reading.pin_memory
+        self.pin_memory_device = reading.pin_memory_device
+        self.persistent_workers = reading.persistent_workers
+        self.in_order = reading.in_order
+
+
+def remade(kind: Callable[..., Any], arguments: dict[str, object], epoch: int) -> object:
     """Make a loader in another process, with the next epoch of the original."""
     loader = kind(**arguments)
     if epoch:
@@ -210,7 +250,7 @@ def checked(
     if functions.batch_transform is not None:
         check_batch_transform(functions.batch_transform)
     check_window(sampling.window)
-    ranks = checked_ranks(sampling.rank, sampling.world_size, listed=sampling.is_listed)
+    ranks = _checked_ranks(sampling.rank, sampling.world_size, listed=sampling.is_listed)
     is_drawn = sampling.drawn is not None
     for source in (data.dataset, getattr(data.dataset, "dataset", None)):  # a Mixture, or a Subset of one
         is_drawn = is_drawn or getattr(source, "shares", None) is not None
@@ -221,6 +261,8 @@ def checked(
         checked_method(functions.multiprocessing_context)
     batch_size = _count("batch_size", sampling.batch_size, 1, "a positive whole number of rows")
     num_workers = _count("num_workers", reading.num_workers, 0, "a non-negative number of reader threads")
+    if num_workers is not None and num_workers > MOST_READERS:
+        raise OptionError(f"num_workers= takes at most {MOST_READERS:,} reader threads, not {num_workers:,}")
     functions = replace(
         functions,
         sample_workers=_count("sample_workers", functions.sample_workers, 0, "a number of processes, 0 for none"),
@@ -327,3 +369,26 @@ def _checked_draw(draw: Any) -> Any:
     if draw is None or isinstance(draw, Sized) or (callable(draw) and draw not in (Weighted, Balanced, Sized)):
         return draw
     return checked_drawn(draw, "draw=", "Weighted(...), Balanced(...), Sized(...), a function that makes orders")
+
+
+def _checked_ranks(rank: int | None, world_size: int | None, *, listed: bool) -> Ranks | None:
+    """Validate rank and world size; None leaves them to `torch.distributed`.
+
+    `listed` is whether a sampler decides the order, which is not divided here.
+    """
+    rank = None if rank is None else checked_number("rank=", rank, 0, "an integer of at least 0")
+    if world_size is not None:
+        world_size = checked_number("world_size=", world_size, 1, "an integer of at least 1")
+    if listed and (world_size or 1) > 1:
+        raise OptionError(
+            f"a sampler decides each rank's rows: world_size={world_size} must be left out; shard in the sampler"
+        )
+    if rank is None or world_size is None:
+        if rank is None and world_size is None:
+            return None
+        raise OptionError(
+            f"rank= and world_size= belong together, not rank={rank} with world_size={world_size}; give both or neither"
+        )
+    if rank >= world_size:
+        raise OptionError(f"rank must be below world_size={world_size}, not {rank}")
+    return Ranks(rank=rank, world_size=world_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class EpochPosition:
     ranks: Ranks = _ALONE  # this process's rank, once an iteration begins here
 
 
-def place_of(state: Any) -> tuple[EpochPosition, int, dict[str, int | str]]:
+def place_of(state: object) -> tuple[EpochPosition, int, dict[str, int | str]]:
     """Parse a state dict: the position, the rank that wrote it, and the fingerprint; see `brought_up_to_date`."""
     if not isinstance(state, dict) or "format" not in state:
         raise StateError(f"load_state_dict takes what state_dict() gave, not {state!r:.200}")
@@ -158,13 +158,13 @@ def _samples_text(layout: SampleLayout, space: Space) -> str:
     return f"{space.samples} sequences, pad={space.pad}, {hashed}{origins}"
 
 
-def _each(numbers: Any) -> int | str:
+def _each(numbers: Iterable[int]) -> int | str:
     """Return the common value of all numbers, or a digest of them."""
     distinct = list(numbers)
     return distinct[0] if len(set(distinct)) == 1 else digest(repr(distinct).encode())
 
 
-def _chunk_bytes(layout: SampleLayout) -> Any:
+def _chunk_bytes(layout: SampleLayout) -> Iterator[bytes | memoryview]:
     yield repr(layout.file_sizes + list(layout.file_starts)).encode()
     for parts in layout.datasets:
         for part in parts:
@@ -176,7 +176,7 @@ def _chunk_bytes(layout: SampleLayout) -> Any:
 # --- comparing a state with the present --------------------------------------------------------------------
 
 
-def check_same(saved: Mapping[str, Any], now: Mapping[str, Any], of: str, way: str) -> None:
+def check_same(saved: Mapping[str, object], now: Mapping[str, object], of: str, way: str) -> None:
     """Raise `StateError` if a state is of other data or settings, naming the changes."""
     changed = tuple(name for name in {**now, **saved} if saved.get(name) != now.get(name))
     if changed:
@@ -198,7 +198,7 @@ _MEANT = {
 }
 
 
-def _change_text(name: str, before: Any, now: Any) -> str:
+def _change_text(name: str, before: object, now: object) -> str:
     """Return a description of a change in the user's terms, without digests."""
     if name == "order" and {before, now} == {"shuffled", "file"}:
         return f"shuffle was {before == 'shuffled'} and is now {now == 'shuffled'}"

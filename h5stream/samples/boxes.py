@@ -26,7 +26,7 @@ from h5stream.samples.kinds import (
     integer,
     one_of,
 )
-from h5stream.samples.segments import Ints, Segmentation, as_array
+from h5stream.samples.segments import Edges, Ints, Segmentation, as_array
 from h5stream.samples.space import Accept, Grid, Listed, Space, scaled
 from h5stream.samples.table import ROW, START, Parts, Table, check_begins, part_of_each
 
@@ -98,7 +98,7 @@ class Boxes:
     draw: Draw = "rows"
     halo: tuple[int, ...] | None = None
     pad: Pad | Literal["reflect"] = None
-    accept: Callable[[Any], Any] | None = None
+    accept: Callable[[Any], object] | None = None
     accept_on: str | int | None = None
     tries: int = 500
     of: Of = None
@@ -210,7 +210,7 @@ def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> Space:
     return Space(volumes=volumes, starts=Listed(volume=of, origins=origins), pad=boxes.pad)
 
 
-def _places(at: Any) -> Ints:
+def _places(at: object) -> Ints:
     boxes = as_array(at)
     if boxes.ndim != 2 or not len(boxes) or boxes.dtype.kind not in "iu":
         raise OptionError(
@@ -237,7 +237,7 @@ class AlongAxis:
         return int(self.has_rows)
 
 
-def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
+def along_axis(samples: object, is_scaled: bool = False) -> AlongAxis | None:
     """Return the axis that samples move along; None if they are rows, or unscaled parts of axis 0."""
     if isinstance(samples, Table):
         if samples.axis is None:
@@ -273,12 +273,14 @@ class FieldSteps:
         """The first place at which a sample may begin so that no step is outside."""
         return -(self.least / self.scale).__floor__()
 
-    def last(self, most: int) -> Any:
+    def last(self, most: int) -> Ints:
         """Return the last place at which a sample may begin if its steps reach `most` further."""
         return -scaled(most - np.asarray(self.elements), 1 / self.scale) - 1
 
 
-def axis_space(samples: Sequences | Rows, volumes: Ints, steps: Sequence[FieldSteps], edges: Any = None) -> Space:
+def axis_space(
+    samples: Sequences | Rows, volumes: Ints, steps: Sequence[FieldSteps], edges: Edges | None = None
+) -> Space:
     """Return the space of all samples along an axis; `edges` of segments make it axis 0."""
     sequences = Sequences(1) if isinstance(samples, Rows) else samples
     first, last = _limits(sequences, volumes[:, -1], steps)

@@ -137,7 +137,7 @@ class SampleColumn:
     steps: Steps = ()  # steps, space: set if the column marks the steps outside of a sample's segment
     space: Space | None = None
 
-    def of(self, numbers: Ints, rows: NDArray[Any]) -> Any:
+    def of(self, numbers: Ints, rows: NDArray[np.integer]) -> Any:
         """Return the values of some samples, from their numbers and the rows that they begin at."""
         if self.space is not None:
             return self.space.outside(numbers, self.steps)
@@ -149,7 +149,7 @@ class SampleColumn:
         return [self.values[place] for place in places.tolist()]
 
 
-def _in_memory(values: Any) -> Any:
+def _in_memory(values: Any) -> NDArray[np.generic] | list[Any]:
     """Convert a user's values to an array if they are numbers, else to a list."""
     check_ordered("Values", values)
     if isinstance(values, Sequence) and any(isinstance(value, (str, bytes)) for value in values[:1]):
@@ -179,7 +179,7 @@ class DrawnRows:
     function: LookupFunction
     rows: int  # the number of rows to choose from
 
-    def of(self, samples: NDArray[Any], seed: int, epoch: int) -> Ints:
+    def of(self, samples: NDArray[np.integer], seed: int, epoch: int) -> Ints:
         """Return the row of each sample; raise if the function returned something else."""
         rows = as_array(self.function(samples.astype(np.int64), epoch, seed))
         if rows.shape != samples.shape or rows.dtype.kind not in "iu":

@@ -194,7 +194,7 @@ class Objects:
     missing: Missing = "error"
 
     def __post_init__(self) -> None:
-        value: Any = self.of
+        value: object = self.of
         if not isinstance(value, Collection) and not hasattr(value, "__array__"):
             raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {value!r}")
         of = checked_of("Objects", value)
@@ -250,7 +250,7 @@ class Rows:
             raise OptionError("Rows needs of=, the groups whose rows are samples, or axis=, where these are not axis 0")
 
 
-def checked_steps(steps: Any) -> tuple[int, ...]:
+def checked_steps(steps: object) -> tuple[int, ...]:
     """Validate ``steps=`` and return it as a tuple."""
     check_ordered("take= (steps=)", steps)
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
@@ -261,13 +261,13 @@ def checked_steps(steps: Any) -> tuple[int, ...]:
     return numbers
 
 
-def one_of(kind: str, name: str, value: Any, options: tuple[str, ...]) -> None:
+def one_of(kind: str, name: str, value: object, options: tuple[str, ...]) -> None:
     """Raise `OptionError` if a value is not one of the options."""
     if value not in options:
         raise OptionError(f"{kind}: {name}= is {', '.join(map(repr, options[:-1]))} or {options[-1]!r}, not {value!r}")
 
 
-def checked_missing(kind: str, missing: Any) -> None:
+def checked_missing(kind: str, missing: object) -> None:
     """Raise `OptionError` if ``missing=`` is not valid for rows."""
     if missing == "fill":
         raise OptionError(f"{kind}: missing='fill' is for Objects; rows of a file that lacks them cannot be counted")
@@ -292,14 +292,14 @@ def checked_of(kind: str, of: Any) -> Of:
     return names
 
 
-def checked_pad(kind: str, pad: Any) -> Any:
+def checked_pad(kind: str, pad: Pad) -> Pad:
     """Return ``pad=`` if it is valid, else raise `OptionError`; `kind` names the samples in the message."""
     if pad is None or pad in ("edge", "zeros") or (isinstance(pad, (int, float)) and not isinstance(pad, bool)):
         return pad
     raise OptionError(f"{kind}: pad= is 'edge', 'zeros' or a number, not {pad!r}")
 
 
-def integer(value: Any, name: str) -> int:
+def integer(value: object, name: str) -> int:
     """Return an integer of any type as an int; raise `OptionError` for anything else."""
     if (number := whole_number(value)) is None:
         raise OptionError(f"{name} is an integer, not {value!r}")
@@ -307,7 +307,7 @@ def integer(value: Any, name: str) -> int:
     return number
 
 
-def checked_counts(what: str, values: Any, least: int, rule: str, length: int | None = None) -> tuple[int, ...]:
+def checked_counts(what: str, values: object, least: int, rule: str, length: int | None = None) -> tuple[int, ...]:
     """Return whole numbers of at least `least`, `length` of them if given; the error says that `what` is `rule`."""
     check_ordered(what, values)
     numbers = [whole_number(number) for number in values] if isinstance(values, Iterable) else []

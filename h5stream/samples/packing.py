@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.segments import as_array
@@ -45,11 +44,10 @@ class Packing:
     dtype: str = "float32"  # the NumPy type of the result
 
 
-def missing_of(name: str, value: Any) -> tuple[str | Number, ...]:
+def missing_of(name: str, value: object) -> tuple[str | Number, ...]:
     """Validate ``missing=`` of a field; return its words and numbers without duplicates."""
-    if not isinstance(value, (str, list, tuple)):
-        value = as_array(value).tolist()  # arrays, tensors, single numbers
-    several = list(value) if isinstance(value, (list, tuple)) else [value]
+    words = value if isinstance(value, (str, list, tuple)) else as_array(value).tolist()  # of arrays, tensors, numbers
+    several = list(words) if isinstance(words, (list, tuple)) else [words]
     several = [one.item() if isinstance(one, np.generic) else one for one in several]
     wrong = [
         one
@@ -64,11 +62,14 @@ def missing_of(name: str, value: Any) -> tuple[str | Number, ...]:
 
 
 def packing(
-    missing: tuple[str | Number, ...], dtype: np.dtype[Any], attributes: Mapping[str, Any], fill: Any = None
+    missing: tuple[str | Number, ...],
+    dtype: np.dtype,
+    attributes: Mapping[str, object],
+    fill: object = None,
 ) -> Packing:
     """Return how numbers of a type become floats, from ``missing=``, the attributes and the fill value."""
     stored = _stored_type(dtype, attributes) if NETCDF in missing else dtype
-    words: list[Any] = [fill] if FILL in missing and fill is not None else []
+    words: list[object] = [fill] if FILL in missing and fill is not None else []
     if NETCDF in missing:
         words += [attributes[name] for name in ("_FillValue", "missing_value") if name in attributes]
     values = [one for word in words for one in _numbers(word, dtype, stored)]
@@ -96,7 +97,7 @@ def all_missing(like: Packing) -> Packing:
     return Packing(scale=0.0, scaled_least=math.inf, stored=like.stored, dtype=like.dtype)
 
 
-def as_stored(number: Number, dtype: np.dtype[Any]) -> Number | None:
+def as_stored(number: Number, dtype: np.dtype) -> Number | None:
     """Return a number as a type stores it; None if the type cannot."""
     if dtype.kind in "iu":
         if isinstance(number, float) and not number.is_integer():
@@ -113,7 +114,7 @@ def joint_type(packings: Iterable[Packing]) -> str:
     return np.result_type(*(one.dtype for one in packings)).name
 
 
-def _stored_type(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[Any]:
+def _stored_type(dtype: np.dtype, attributes: Mapping[str, object]) -> np.dtype:
     """Return the type of the stored bytes: the attribute `_Unsigned` changes the sign of integers."""
     unsigned = _text(attributes.get("_Unsigned"))
     if dtype.kind not in "iu" or unsigned not in ("true", "false"):
@@ -121,15 +122,15 @@ def _stored_type(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtyp
     return np.dtype(f"{'u' if unsigned == 'true' else 'i'}{dtype.itemsize}")
 
 
-def _text(value: Any) -> str:
-    flat = np.ravel(value) if value is not None else np.zeros(0)
+def _text(value: object) -> str:
+    flat = np.asarray(value).reshape(-1) if value is not None else np.zeros(0)
     one = flat[0] if flat.size == 1 else ""
     return (one.decode("latin-1") if isinstance(one, bytes) else str(one)).lower()
 
 
-def _numbers(value: Any, dtype: np.dtype[Any], stored: np.dtype[Any]) -> list[Number]:
+def _numbers(value: object, dtype: np.dtype, stored: np.dtype) -> list[Number]:
     """Return the numbers of an attribute as they are stored, without those that no element can have."""
-    flat: NDArray[Any] = np.ravel(value)
+    flat = np.asarray(value).reshape(-1)
     if flat.dtype.kind not in "iuf":
         return []
     stored_numbers = [as_stored(one, stored) for one in flat.tolist()]
@@ -139,17 +140,17 @@ def _numbers(value: Any, dtype: np.dtype[Any], stored: np.dtype[Any]) -> list[Nu
     return [one for one in stored_numbers if one is not None]
 
 
-def _one(value: Any) -> Any:
+def _one(value: object) -> np.integer | np.floating | None:
     """Return the single number of an attribute, with its type; None for anything else."""
-    flat: NDArray[Any] = np.ravel(value) if value is not None else np.zeros(0)
+    flat = np.asarray(value).reshape(-1) if value is not None else np.zeros(0)
     return flat[0] if flat.size == 1 and flat.dtype.kind in "iuf" else None
 
 
 def _limits(
-    dtype: np.dtype[Any], stored: np.dtype[Any], attributes: Mapping[str, Any], *, is_scaled: bool
+    dtype: np.dtype, stored: np.dtype, attributes: Mapping[str, object], *, is_scaled: bool
 ) -> dict[str, Number]:
     """Return the bounds of valid numbers: of stored numbers, or of scaled ones if a bound is a fraction."""
-    both = np.ravel(attributes.get("valid_range", np.zeros(0)))
+    both = np.asarray(attributes.get("valid_range", np.zeros(0))).reshape(-1)
     bounds = [_one(attributes.get(name)) for name in ("valid_min", "valid_max")]
     if both.size == 2 and both.dtype.kind in "iuf":
         bounds = [own if own is not None else one for own, one in zip(bounds, both, strict=True)]
@@ -169,7 +170,13 @@ def _limits(
     return limits
 
 
-def _float_type(dtype: np.dtype[Any], scale: Any, offset: Any, *, is_masked: bool) -> np.dtype[Any]:
+def _float_type(
+    dtype: np.dtype,
+    scale: np.integer | np.floating | None,
+    offset: np.integer | np.floating | None,
+    *,
+    is_masked: bool,
+) -> np.dtype:
     """Return the type that xarray decodes to (`_choose_float_dtype`, `maybe_promote`)."""
     if scale is None and offset is None:
         if dtype.kind == "f":

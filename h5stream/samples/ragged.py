@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,7 +126,7 @@ class Ragged:
         return 0 if self.places is None else int(self.places.max(initial=-1)) + 1
 
 
-def changed(one: Option, **values: Any) -> Option:
+def changed(one: Option, **values: object) -> Option:
     """Return a copy of a field, or of its form, with other values of some attributes."""
     other = copy.copy(one)
     for name, value in values.items():
@@ -136,14 +136,17 @@ def changed(one: Option, **values: Any) -> Option:
 
 # --- normalization: what is done to the numbers of a field before a batch has them -----------------------
 
+NestedFloats: TypeAlias = "float | tuple[NestedFloats, ...]"
+"""One number, or an array of numbers as nested tuples."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalization:
     """Normalization of numbers to ``(x * factor - mean) / std``; NaN is then replaced by `nan`."""
 
     factor: float = 1.0  # multiplied first
-    mean: Any = 0.0  # mean, std: one number, or arrays that fit a sample
-    std: Any = 1.0
+    mean: NestedFloats = 0.0  # mean, std: one number, or arrays that fit a sample
+    std: NestedFloats = 1.0
     nan: float | None = None  # replaces NaN; None keeps it
 
     @property
@@ -166,7 +169,7 @@ class Normalization:
         return ""
 
 
-def normalization(name: str, options: Any) -> Normalization | None:
+def normalization(name: str, options: Mapping[str, object] | None) -> Normalization | None:
     """Validate ``normalize=`` of a field; None if there is nothing to do."""
     if options is None or options == {}:
         return None
@@ -178,7 +181,7 @@ def normalization(name: str, options: Any) -> Normalization | None:
     return Normalization(**{key: _numbers(name, key, one) for key, one in options.items() if one is not None})
 
 
-def _numbers(name: str, key: str, value: Any) -> Any:
+def _numbers(name: str, key: str, value: object) -> Any:
     """Validate numbers of ``normalize=`` and return them as nested tuples, which can be compared."""
     is_one = key in ("factor", "nan")
     try:
@@ -200,6 +203,6 @@ def _numbers(name: str, key: str, value: Any) -> Any:
     return _tuples(numbers.tolist())
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: Any) -> NestedFloats:
     """Return nested lists as nested tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 Edges = Ints
 
 
-def as_array(values: Any) -> NDArray[Any]:
+def as_array(values: object) -> np.ndarray:
     """Return a user's values as an array; accepts tensors of any device without importing torch."""
     check_ordered("an array of values", values)
     try:
@@ -32,8 +32,8 @@ def as_array(values: Any) -> NDArray[Any]:
             f"an array of values takes what NumPy can hold, each entry of the same shape, and not "
             f"{reprlib.repr(values)} ({error}); give one value for each, or a tensor of another type or layout"
         ) from None
-    is_listed = array.dtype.kind == "f" and isinstance(values, list | tuple) and bool(values)
-    if is_listed and all(isinstance(one, int) for one in values):
+    is_float = array.dtype.kind == "f" and array.size
+    if is_float and isinstance(values, list | tuple) and all(isinstance(one, int) for one in values):
         return np.array(values, dtype=object)  # on both sides of 2**63: distinct numbers would be equal as floats
     return array
 
@@ -56,7 +56,7 @@ class _RowSpec:
         return tuple(getattr(self, name) for name in self._source_names())
 
 
-def _checked_sources(kind: type, sources: Sequence[Any]) -> tuple[Any, ...]:
+def _checked_sources(kind: type, sources: Sequence[object]) -> tuple[Any, ...]:
     """Return the dataset paths, or the arrays, of a specification; raise for anything else."""
     if sources and all(isinstance(one, str) and one for one in sources):
         return tuple(sources)
@@ -230,7 +230,7 @@ class RowLists:
         return not len(self.counts) or int(self.counts.min()) == int(self.counts.max())
 
 
-def row_lists(values: Any, what: str) -> RowLists | None:
+def row_lists(values: object, what: str) -> RowLists | None:
     """Return lists of rows, one per sample; None for arrays of one axis, or of more than two."""
     listed = values if isinstance(values, (list, tuple)) else as_array(values)
     if isinstance(listed, np.ndarray) and (listed.dtype.kind != "O" or listed.ndim != 1):
@@ -255,7 +255,7 @@ def row_lists(values: Any, what: str) -> RowLists | None:
     return RowLists(np.concatenate(checked), np.array([len(one) for one in checked[1:]], dtype=np.int64))
 
 
-def _is_list(one: Any) -> bool:
+def _is_list(one: object) -> bool:
     return isinstance(one, Sized) and not isinstance(one, (str, bytes)) and getattr(one, "ndim", 1) > 0
 
 
@@ -263,7 +263,7 @@ Segmentation = Ends | Ids | Lengths | Bounds
 Stretches = Bounds | Lengths | Between
 
 
-def in_memory(spec: Any) -> bool:
+def in_memory(spec: object) -> bool:
     """Return whether rows are specified by arrays in memory instead of datasets."""
     return isinstance(spec, _RowSpec) and not isinstance(spec.names[0], str)
 
@@ -273,14 +273,14 @@ def samples_bounded(bounds: Bounds, numbers: int) -> int:
     return max(0, numbers - (bounds.holds not in ("starts", "ends")))
 
 
-def _written(bounds: Bounds, **options: Any) -> str:
+def _written(bounds: Bounds, **options: object) -> str:
     """Return the code of bounds with other options, for messages."""
     name = repr(bounds.name) if isinstance(bounds.name, str) else "..."
     every = {"holds": bounds.holds, "base": bounds.base or None} | options
     return f"Bounds({', '.join([name, *(f'{key}={one!r}' for key, one in every.items() if one)])})"
 
 
-def called(name: Any) -> str:
+def called(name: str | Sized) -> str:
     """Return the name of a dataset, or a description of an array, for messages."""
     return repr(name) if isinstance(name, str) else f"the array of {len(name):,}"
 
@@ -291,7 +291,7 @@ def edges_over(spec: Segmentation, files: Edges) -> Edges:
     return np.sort(np.append(edges, np.setdiff1d(files, edges)))
 
 
-def edges_of(spec: Segmentation, values: list[NDArray[Any]], rows: int) -> Edges:
+def edges_of(spec: Segmentation, values: Sequence[np.ndarray], rows: int) -> Edges:
     """Return the edges of segments from the values that define them."""
     if isinstance(spec, Ends):
         ends = np.zeros(rows, dtype=bool)
@@ -345,7 +345,7 @@ def _covering(edges: Edges, rows: int) -> Edges:
     return edges if edges[-1] == rows else np.append(edges, rows)
 
 
-def _one_a_row(values: NDArray[Any], name: str, rows: int, kinds: str) -> NDArray[Any]:
+def _one_a_row(values: np.ndarray, name: str, rows: int, kinds: str) -> np.ndarray:
     """Return one value per row; raise unless their NumPy kind is one of `kinds` and objects are texts."""
     if values.shape[:1] != (rows,) or values.size != rows:
         raise OptionError(
@@ -360,7 +360,7 @@ def _one_a_row(values: NDArray[Any], name: str, rows: int, kinds: str) -> NDArra
     return flat
 
 
-def whole_numbers(values: NDArray[Any], name: str) -> Edges:
+def whole_numbers(values: np.ndarray, name: str) -> Edges:
     """Return a dataset's values as row numbers; raise if they are not whole numbers."""
     flat = np.asarray(values).reshape(-1)
     wrong = flat[: flat.dtype.kind not in "iu"]
@@ -382,7 +382,7 @@ def renamed(spec: Stretches, new: Callable[[str], str]) -> Stretches:
 
 
 def stretches_of(
-    spec: Stretches, values: Sequence[NDArray[Any]], samples: int, rows: int, *, is_alone: bool = False
+    spec: Stretches, values: Sequence[np.ndarray], samples: int, rows: int, *, is_alone: bool = False
 ) -> tuple[Ints, Ints]:
     """Return each sample's first row and number of rows; `is_alone` if only `spec` defines the number of samples."""
     names = [called(name) for name in spec.names]
@@ -486,7 +486,7 @@ def _ways(spec: Bounds, *holds: str) -> str:
 _PIECE_ROWS = 1 << 20
 
 
-def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "left") -> Ints:
+def searchsorted(dataset: Any, values: object, side: Literal["left", "right"] = "left") -> Ints:
     """Find the rows at which values would be inserted in a dataset of ascending numbers, as `numpy.searchsorted` does.
 
     It turns times into rows: those of a camera's events between two frames, for ``lookup=Bounds(...)`` or
@@ -544,7 +544,7 @@ def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "le
     return rows.reshape(wanted.shape)
 
 
-def _signed(values: Any) -> NDArray[Any]:
+def _signed(values: object) -> np.ndarray:
     """Return numbers in types that NumPy compares exactly: small uint64 as int64, which would mix to floats."""
     array = as_array(values)
     texts = array.dtype.kind == "O" and all(isinstance(one, (str, bytes)) for one in array.reshape(-1).tolist())

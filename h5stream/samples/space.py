@@ -130,7 +130,7 @@ class Grid:
             return b""
         return repr(self.stride).encode() + b"".join(array.tobytes() for array in self.arrays)
 
-    def of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
+    def of(self, numbers: NDArray[np.integer]) -> tuple[Ints, Ints]:
         """Return the volume and the origin of each sample, from its number."""
         volume = np.searchsorted(self.ends, numbers, side="right")
         remaining = numbers - np.where(volume > 0, self.ends[volume - 1], 0)
@@ -177,7 +177,7 @@ class Listed:
         """Bytes that identify the origins, for checkpoints."""
         return b"".join(array.tobytes() for array in self.arrays)
 
-    def of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
+    def of(self, numbers: NDArray[np.integer]) -> tuple[Ints, Ints]:
         """Return the volume and the origin of each sample, from its number."""
         return self.volume[numbers], self.origins[numbers]
 
@@ -186,7 +186,7 @@ class Listed:
 class Accept:
     """A user's function that accepts or refuses boxes."""
 
-    function: Callable[[Any], Any]  # returns whether to accept a box
+    function: Callable[[Any], object]  # returns whether to accept a box
     on: str | int | None  # the field that the function gets, by name or position; None for whole samples
     tries: int  # the most boxes to try for each sample
 
@@ -215,11 +215,16 @@ class Space:
         """The rows at which samples of segments begin: one array per column."""
         return self.starts.origins.T if isinstance(self.starts, Listed) else self._begins(np.arange(self.samples))[None]
 
-    def _begins(self, numbers: NDArray[Any]) -> Ints:
+    @property
+    def _segment_edges(self) -> Edges:
+        if self.edges is None:
+            raise TypeError("samples of volumes that are no segments begin at no rows")
+        return self.edges
+
+    def _begins(self, numbers: NDArray[np.integer]) -> Ints:
         """Compute the rows at which samples of segments begin."""
-        assert self.edges is not None
         volume, origins = self.starts.of(numbers)
-        begins: Ints = self.edges[volume] + origins[:, 0]
+        begins: Ints = self._segment_edges[volume] + origins[:, 0]
         return begins
 
     @functools.cached_property
@@ -232,10 +237,10 @@ class Space:
 
     def number_at(self, rows: Ints) -> Ints:
         """Return how many samples of segments on a grid begin before each row."""
-        assert self.edges is not None
         assert isinstance(self.starts, Grid)
-        volume = np.searchsorted(self.edges[1:-1], rows, side="right")
-        return self.starts.before(volume, rows - self.edges[volume])
+        edges = self._segment_edges
+        volume = np.searchsorted(edges[1:-1], rows, side="right")
+        return self.starts.before(volume, rows - edges[volume])
 
     @property
     def segments(self) -> tuple[Ints, Ints]:
@@ -252,7 +257,7 @@ class Space:
         edges = 0 if self.edges is None else self.edges.nbytes
         return edges + self.volumes.nbytes + sum(array.nbytes for array in self.starts.arrays)
 
-    def anchors_of(self, numbers: NDArray[Any], at: str = "") -> Ints:
+    def anchors_of(self, numbers: NDArray[np.integer], at: str = "") -> Ints:
         """Return the rows of a column at which samples begin, from their numbers; for boxes, their volumes."""
         if self.edges is None:
             return self.starts.of(numbers)[0]
@@ -261,7 +266,7 @@ class Space:
         anchors: Ints = self.starts.origins[numbers, self.columns.index(at) if at in self.columns else 0]
         return anchors
 
-    def boxes_of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
+    def boxes_of(self, numbers: NDArray[np.integer]) -> tuple[Ints, Ints]:
         """Return the volume and the origin of each sample, from its number."""
         return self.starts.of(numbers)
 
@@ -275,7 +280,7 @@ class Space:
         segment = np.searchsorted(first, numbers, side="right") - 1
         return first[segment] + (words % counts[segment].astype(np.uint64)).astype(np.int64)
 
-    def outside(self, numbers: NDArray[Any], steps: Sequence[int]) -> NDArray[np.bool_]:
+    def outside(self, numbers: NDArray[np.integer], steps: Sequence[int]) -> NDArray[np.bool_]:
         """Return for each sample which steps along the last axis are outside of the volume."""
         if self.edges is None:
             volume, origins = self.boxes_of(numbers)
@@ -288,10 +293,14 @@ class Space:
         return (places < 0) | (places >= self.volumes[volume, -1:])
 
 
-def space_of_rows(rows: Ints, edges: Edges, columns: tuple[str, ...] = ("",), **options: Any) -> Space:
+def space_of_rows(
+    rows: Ints, edges: Edges, columns: tuple[str, ...] = ("",), *, pad: str | float | None = None, left_out: int = 0
+) -> Space:
     """Return the space of samples that begin at given rows: one array of rows per column."""
     listed = Listed(volume=np.zeros(0, dtype=np.int64), origins=rows.T)
-    return Space(volumes=np.diff(edges)[:, None], starts=listed, edges=edges, columns=columns, **options)
+    return Space(
+        volumes=np.diff(edges)[:, None], starts=listed, edges=edges, columns=columns, pad=pad, left_out=left_out
+    )
 
 
 def joined_space(spaces: Sequence[Space], starts: Sequence[int]) -> Space:
@@ -333,7 +342,7 @@ def number_outside(pad: str | float | None) -> float | None:
     return None if pad is None or pad in ("edge", "reflect") else 0.0 if isinstance(pad, str) else pad
 
 
-def steps_of(steps: Any, samples: Any, name: str) -> Steps | None:
+def steps_of(steps: Sequence[int] | None, samples: Any, name: str) -> Steps | None:
     """Return the steps of a field: its own, or those of its kind of samples; None if it takes a single row."""
     if samples is None and steps is not None:
         raise OptionError(

@@ -62,7 +62,13 @@ class Table:
     """
 
     def __init__(
-        self, columns: Any = None, *, length: int | None = None, pad: Pad = None, axis: int | None = None, **more: Any
+        self,
+        columns: Any = None,
+        *,
+        length: int | None = None,
+        pad: Pad = None,
+        axis: int | None = None,
+        **more: object,
     ) -> None:
         self.columns = {name: _column(name, values) for name, values in (_named(columns) | more).items()}
         self.axis = None if axis is None else integer(axis, "axis")
@@ -132,7 +138,7 @@ def groups_in(table: Table, number: int, paths: Sequence[str]) -> list[str] | No
     return list(dict.fromkeys(members))
 
 
-def _named(columns: Any) -> dict[str, Any]:
+def _named(columns: Any) -> dict[str, object]:
     """Return the columns of any table-like object by name."""
     if columns is None:
         return {}
@@ -144,7 +150,7 @@ def _named(columns: Any) -> dict[str, Any]:
     return {str(name): columns[name] for name in names}
 
 
-def _column(name: str, values: Any) -> Any:
+def _column(name: str, values: object) -> Any:
     check_ordered(f"Table: column {name!r}", values)
     array = as_array(values)
     if array.ndim != 1:
@@ -198,7 +204,7 @@ def check_begins(table: Table, name: str, numbers: Ints, least: Ints, most: Ints
         )
 
 
-def part_of_each(table: Table, parts: Parts, paths: Sequence[str]) -> Any:
+def part_of_each(table: Table, parts: Parts, paths: Sequence[str]) -> Ints | None:
     """Return the number of each sample's part; None if rows count through all."""
     files = file_numbers(table, paths)
     if GROUP in table.columns:

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled._native import copy_past_cache
@@ -22,7 +21,7 @@ from h5stream.engine.plan.tasks import Bytes, Destination, Placement, Task, Tool
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.decode.filters import DecodeError
-from h5stream.storage.decode.images import Images, OtherShapeError, decode_image
+from h5stream.storage.decode.images import Images, OtherShapeError, Pixels, decode_image
 from h5stream.storage.layout.layout import FieldLayout
 from h5stream.storage.layout.parts import DatasetPart
 
@@ -83,7 +82,7 @@ class EncodedRows:
             copy_past_cache(at, address_of(memory), nbytes)
         return nbytes
 
-    def _decoded(self, row: int, data: Bytes, out: NDArray[np.generic] | None, tools: Tools) -> NDArray[np.generic]:
+    def _decoded(self, row: int, data: Bytes, out: Pixels | None, tools: Tools) -> Pixels:
         try:
             return decode_image(data, self._images.format, out)
         except (OtherShapeError, DecodeError) as error:

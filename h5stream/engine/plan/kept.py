@@ -7,8 +7,11 @@ of a dataset fits, that is its first rows, of which each window has its share. L
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import hashlib
 import itertools
+import operator
 import os
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -209,19 +212,36 @@ def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Kept | None:
 _SHARED: Living[Kept] = Living()
 
 
+FROM_THE_FILE = frozenset({"via", "pipeline", "objects", "meaning", "others"})
+"""What `DatasetPart` and `Target` have of the file, which its name and the dataset's path tell already, or as words."""
+
+_PLAIN = ("file", "path", "rows", "row_start", "access", "chunk_rows", "stored_element_nbytes", "dtype_text", "shape")
+_plain_of = operator.attrgetter(*_PLAIN)
+_others = [f.name for f in dataclasses.fields(DatasetPart) if f.name not in FROM_THE_FILE and f.name not in _PLAIN]
+_others_of = operator.attrgetter(*_others)
+
+
 def _named(layout: SampleLayout) -> Hashable:
     """Return a key for datasets and fields, equal if their rows are equal; None for objects."""
     parts = [part for every in layout.datasets for part in every]
     if any(part.objects is not None for part in parts):
         return None
-    dtypes = [shown(field.dtype) for field in layout.fields]
-    return layout.files, tuple(
-        (
-            (part.file, part.path, part.rows, part.row_start, part.chunk_rows, str(part.columns)),
-            tuple((t.field, t.member, t.stacked, dtypes[t.field]) for t in part.targets),
-        )
-        for part in parts
-    )
+    fields = tuple((f.kind, shown(f.dtype), f.row_shape, f.placed_nbytes) for f in layout.fields)
+    return layout.files, fields, tuple((_plain_of(part), _key_of(_others_of(part))) for part in parts)
+
+
+def _key_of(value: object) -> Hashable:
+    """Return what is equal where values are equal; arrays by a digest of their bytes."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, hashlib.sha256(value.tobytes()).digest()
+    if isinstance(value, list | tuple):
+        return tuple(map(_key_of, value))
+    if isinstance(value, np.dtype | slice):
+        return str(value)
+    if not dataclasses.is_dataclass(value):
+        return value
+    names = (f.name for f in dataclasses.fields(value) if f.name not in FROM_THE_FILE)
+    return tuple(_key_of(getattr(value, name)) for name in names)
 
 
 class _Chunks:

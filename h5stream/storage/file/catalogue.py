@@ -31,7 +31,7 @@ SWITCH = "H5STREAM_CATALOGUE"
 MOST_NBYTES = 2 << 30
 """The most bytes of the folder; the least recently used catalogues are deleted first."""
 
-_VERSION = 8
+_VERSION = 9
 """The format's version: 2 has objects in h5py's order, 3 one table of addresses, 4 the number of omitted objects.
 
 In 8 a name in the file takes precedence over a pattern."""
