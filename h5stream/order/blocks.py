@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from h5stream.base.texts import check_ordered
+from h5stream.base.texts import check_holds, check_ordered
 from h5stream.errors import OptionError
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
 from h5stream.samples.lookup import Lookup
@@ -191,6 +191,8 @@ def numbers(index: object, count: int, *, axis: int) -> Ints:
     if chosen.ndim != 1 or (len(chosen) and not np.issubdtype(chosen.dtype, np.integer)):
         shown = f"{chosen.dtype} of shape {chosen.shape}" if chosen.ndim else repr(index)
         raise OptionError(f"{what} named by integers, a slice or a mask, not {shown}; a list has one axis: reshape(-1)")
+    if chosen.dtype == np.uint64 and len(chosen):
+        check_holds("an index", int(chosen.max()))
     return chosen.astype(np.int64)
 
 

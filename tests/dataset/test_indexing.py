@@ -248,3 +248,27 @@ def test_a_loader_refuses_numpy_and_says_what_to_write(path):
         H5StreamLoader(path, fields="flat", numpy=True)
     with H5StreamLoader(H5Dataset(path, "flat", numpy=True)) as loader:
         assert isinstance(next(iter(loader)), torch.Tensor)
+
+
+@pytest.mark.parametrize("wrong", [[1.7], ["1"], [None], [2**70], [2**63], [2**64 - 1]])
+def test_rows_that_are_no_whole_numbers_are_refused_by_every_door(path, wrong):
+    dataset = H5Dataset(path, "flat")
+    for read in (dataset.__getitem__, dataset.__getitems__, dataset.read):
+        with pytest.raises(OptionError):
+            read(wrong)
+
+
+def test_rows_of_any_type_of_whole_numbers_are_read_by_every_door(path):
+    dataset = H5Dataset(path, "flat")
+    for rows in ([3, -1], np.array([3, -1], "i2"), (3, -1), [np.uint8(3), np.int64(-1)]):
+        for read in (dataset.__getitem__, dataset.read) if not isinstance(rows, tuple) else (dataset.read,):
+            assert read(rows).tolist() == dataset[[3, -1]].tolist()
+        assert [one.tolist() for one in dataset.__getitems__(rows)] == dataset[[3, -1]].tolist()
+
+
+@pytest.mark.parametrize("wrong", ["one", 1.5, -1, None])
+def test_an_epoch_and_a_seed_are_whole_numbers(path, wrong):
+    dataset = H5Dataset(path, "flat")
+    for options in ({"epoch": wrong}, {"epoch": 0, "seed": wrong}):
+        with pytest.raises(OptionError, match=r"set_epoch.* takes a non-negative integer, not"):
+            dataset.set_epoch(**options)

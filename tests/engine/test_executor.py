@@ -107,6 +107,19 @@ def test_a_reader_that_breaks_anywhere_is_an_error_and_not_a_hang(sample, monkey
         next(iter(H5StreamLoader(sample.path, 50, num_workers=2, window=100, timeout=20)))
 
 
+def test_a_reader_that_cannot_begin_to_serve_is_an_error_and_not_a_hang(sample, monkeypatch):
+    counted = RunCounters.tally
+
+    def broken(counters):
+        if threading.current_thread().name.startswith("h5stream-reader"):
+            raise MemoryError("no memory for counters")
+        return counted(counters)
+
+    monkeypatch.setattr(RunCounters, "tally", broken)
+    with pytest.raises(MemoryError, match="no memory for counters"):
+        next(iter(H5StreamLoader(sample.path, 50, num_workers=2, timeout=20)))
+
+
 def test_a_slot_that_is_still_written_to_is_not_returned(sample, monkeypatch):
     returned = []
     around(monkeypatch, Slot, "give_back", before=lambda *_: returned.append(True))

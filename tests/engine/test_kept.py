@@ -1,16 +1,19 @@
 """Rows that stay in memory once they are decoded: the same samples, each chunk decoded once, within the budget."""
 
 import time
+from dataclasses import fields, replace
 
 import h5py
 import numpy as np
 import pytest
 from support.inner import stream_all
-from support.making import corrupt_chunk
+from support.making import corrupt_chunk, write_datasets
 from support.sample_files import eventually, plain, write_sample
 
-from h5stream import H5Dataset, H5StreamLoader
+from h5stream import Field, H5Dataset, H5StreamLoader
+from h5stream.engine.plan import kept
 from h5stream.errors import CorruptChunkError
+from h5stream.storage.layout.access import ThroughH5py
 
 BUDGET = 64 << 20
 
@@ -131,3 +134,91 @@ def test_loaders_of_the_same_fields_share_what_is_kept(tmp_path):
     for each in (loader, one):
         each.close()
     assert decoded(make(val, fields=None))[0] > 0  # no loader has it any more
+
+
+def matrix(path, dense, genes):
+    """Write a sparse matrix of chunks whose columns have names."""
+    rows, columns = dense.nonzero()
+    text = h5py.string_dtype()
+    with h5py.File(path, "w") as file:
+        group = file.create_group("X")
+        group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": dense.shape})
+        group.create_dataset("data", data=dense[rows, columns], chunks=(500,), compression="gzip")
+        group.create_dataset("indices", data=columns.astype("i4"), chunks=(500,), compression="gzip")
+        group["indptr"] = np.append(0, np.cumsum((dense != 0).sum(1)))
+        names = file.create_group("var")
+        names.attrs.update({"_index": "_index", "encoding-type": "dataframe", "encoding-version": "0.2.0"})
+        names.attrs["column-order"] = np.array([], dtype=text)
+        names["_index"] = np.array(genes, dtype=text)
+    return str(path)
+
+
+@pytest.mark.parametrize("form", ["dense", "packed"])
+def test_loaders_that_number_columns_otherwise_share_nothing_that_is_kept(tmp_path, form):
+    dense, genes = ((np.arange(300)[:, None] + np.arange(50)) % 3).astype("f4"), [f"g{k}" for k in range(50)]
+    paths = [matrix(tmp_path / "a.h5", dense, genes), matrix(tmp_path / "b.h5", dense[:, ::-1], genes[::-1])]
+
+    def sums(columns, keep="auto"):
+        options = {"ragged": form, "columns": columns} if form == "dense" else {"ragged": form}
+        source = paths if form == "dense" else paths[0]
+        loader = make(source, 100, shuffle=False, fields=Field("X", **options), keep=keep)
+        return loader, [batch.sum() if form == "dense" else batch.values[1].sum() for batch in loader]
+
+    few, _ = sums(genes[:10])
+    many, mixed = sums(genes[::-1])
+    assert mixed == sums(genes[::-1], keep="never")[1]
+    assert mixed == sums(genes[::-1])[1]
+    if form == "dense":
+        dataset = H5Dataset(paths, Field("X", ragged="dense", columns=genes))
+        assert dataset.statistics()["X"].mean == pytest.approx(dense.mean())
+    few.close(), many.close()
+
+
+OTHER = {int: 3, str: "other", tuple: (7,), np.ndarray: np.arange(3), type(None): np.arange(3)}
+"""Another value of the type of a part's attribute."""
+
+
+def test_each_thing_that_decides_the_bytes_of_rows_decides_what_is_shared(tmp_path):
+    layout = H5Dataset(write_sample(tmp_path).path, "x").layout
+    (part,) = layout.datasets[0]
+
+    def key(changed):
+        return kept._named(replace(layout, datasets=((changed,),)))
+
+    assert key(part) == key(replace(part))
+    for one in fields(part):
+        if one.name not in kept.FROM_THE_FILE and one.name != "targets":
+            value = getattr(part, one.name)
+            assert key(replace(part, **{one.name: OTHER[type(value)]})) != key(part), one.name
+    (target,) = part.targets
+    for one in fields(target):
+        if one.name not in {*kept.FROM_THE_FILE, "field"}:
+            value = 5 if one.name == "leaf" else OTHER[type(getattr(target, one.name))]
+            other = replace(target, **{one.name: value})
+            assert key(replace(part, targets=(other,))) != key(part), one.name
+    through_h5py = replace(part, via=ThroughH5py(reason="virtual"))
+    assert key(through_h5py) != key(part)
+
+
+def test_a_state_of_other_windows_keeps_no_rows_that_its_budget_has_no_room_for(tmp_path):
+    x = {"data": np.arange(20_000, dtype="f4")[:, None].repeat(256, 1), "chunks": (64, 256), "compression": "lzf"}
+    path = write_datasets(tmp_path / "a.h5", x=x)
+    options = {"fields": "x", "window": "auto", "num_workers": 1}
+    with make(path, 200, memory_budget=2 << 30, **options) as wide:
+        state = wide.state_dict()
+    with make(path, 200, memory_budget=28 << 20, **options) as narrow:
+        narrow.load_state_dict(state)
+        for _ in range(2):
+            assert sum(len(x) for x in narrow) == 20_000
+        assert narrow.window_size.kept_rows == ()
+        assert narrow.held_nbytes <= narrow.window_size.needed_nbytes
+
+
+def test_a_larger_budget_mixes_no_less_for_the_sake_of_rows_that_stay(tmp_path):
+    x = {"data": np.arange(20_000, dtype="f4")[:, None].repeat(256, 1), "chunks": (64, 256), "compression": "lzf"}
+    path = write_datasets(tmp_path / "a.h5", x=x)
+    windows = []
+    for mib in range(18, 34, 2):
+        with make(path, 200, memory_budget=mib << 20, fields="x", window="auto", num_workers=1) as loader:
+            windows.append(loader.window_size.window_rows)
+    assert windows == sorted(windows)

@@ -72,6 +72,10 @@ class Model:
             places = self.places(tree, sample)
             return np.array([not sample.first <= place < sample.end for place in places])
         name, options = (tree, {}) if isinstance(tree, str) else (tree["args"][0], tree["options"])
+        if self._has_genes(name, sample.part) and isinstance(columns := options.get("columns"), list):  # by their names
+            row = self._stored(name, {**options, "columns": None}, sample, number, tree)
+            order = [*sample.part.file["var/_index"].asstr()]
+            return row[[order.index(gene) for gene in columns]]
         found = self._aligned(name, self._stored(name, options, sample, number, tree), sample.part)
         if isinstance(found, (np.ndarray, np.void)):
             refuse_unreadable(found.dtype.base)
@@ -84,13 +88,18 @@ class Model:
             found = self._cropped(found, options)
         return self._arithmetic(found, options)
 
+    @staticmethod
+    def _has_genes(name: str, part: Part) -> bool:
+        """Tell whether the columns of a field have names."""
+        return name == "X" and isinstance(part.file.get("var/_index"), h5py.Dataset)
+
     def _aligned(self, name: str, value: Any, part: Part) -> Any:
         """Give what another file says of itself the meaning that it has in the first; refuse what has none there."""
         first = self.samples[0].part
         if part is first or "unlike" not in self.case.get("marks", ()) or part.is_attribute(name):
             return value
         owner, before = part.find(name)[0], first.find(name)[0]
-        if name == "X" and isinstance(part.file.get("var/_index"), h5py.Dataset):
+        if self._has_genes(name, part):
             order, wanted = ([*one.file["var/_index"].asstr()] for one in (part, first))
             return value[[order.index(gene) for gene in wanted]]
         if isinstance(owner, h5py.Group):

@@ -15,6 +15,7 @@ from h5stream.storage.file import groups
 from h5stream.storage.open import reading as members
 
 from . import writing
+from .beside import loader_beside
 from .compare import WrongError
 from .containers import has_set
 from .forms import FORMS
@@ -63,6 +64,7 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
             mock.patch.object(groups, "MANY", case.get("many", groups.MANY)),
             mock.patch.object(members, "MOST_OPENED", min(members.MOST_OPENED, case.get("many", members.MOST_OPENED))),
             mock.patch.object(sizing, "KEEP_NBYTES", -1 if case.get("streamed") else sizing.KEEP_NBYTES),
+            loader_beside(reading),
         ):
             return [{"form": form["form"], **run_form(reading, form)} for form in case["forms"]]
 

@@ -41,7 +41,7 @@ def smaller(case: Case) -> Iterator[Case]:
     for key in ("window", "keep", "memory_budget", "drop_last"):
         if key in case["loader"]:
             yield changed(case, lambda one, key=key: one["loader"].pop(key))
-    for key in ("many", "consumer"):
+    for key in ("many", "consumer", "beside"):
         if key in case:
             yield changed(case, lambda one, key=key: one.pop(key))
     if case["loader"]["num_workers"]:

@@ -21,7 +21,7 @@ from typing import Any
 from h5stream import H5StreamError
 from h5stream.errors import CorruptChunkError, LoaderClosedError, SourceError
 
-from . import hazards, writing
+from . import beside, hazards, writing
 from .compare import WrongError
 from .reading import Reading, flat, numbers_in
 
@@ -36,6 +36,7 @@ def drawn_beside(rng: random.Random, case: dict[str, Any], sound: list[tuple[str
     if rng.random() < 0.25:
         case["consumer"] = {"how": rng.choice(["holds", "holds", "sleeps"]), "ms": rng.choice([1, 3, 10])}
         case["marks"] = sorted({*case["marks"], f"a loop that {case['consumer']['how']}"})
+    beside.drawn(rng, case)
     after = rng.choice([0, 1, 1, 2, 5])
     if any(form["form"] == "damaged" for form in case["forms"]):
         return

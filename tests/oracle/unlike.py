@@ -52,6 +52,9 @@ def genes(draft: Draft, how: str) -> None:
     else:
         draft.add("X", lambda place: [place.rows, count], rng.choice(["<f4", "<i4"]), written=1)
         draft.fields["X"] = "X"
+    if rng.random() < 0.6:
+        wanted = {"columns": rng.sample(names, rng.randint(1, count))}
+        draft.fields["X"] = call("Field", "X", **({"ragged": "dense"} if is_sparse else {}), **wanted)
     for k, place in enumerate(draft.places):
         order = names if k == 0 else rng.sample(names, count)
         root = {"path": "/", "attr": "encoding-type", "type": "str", "shape": [], "data": "anndata"}
@@ -78,8 +81,11 @@ def sparse_matrix(draft: Draft, widths: list[int]) -> None:
             ("indices", "<i4", columns),
             ("indptr", "<i8", edges),
         ]
+        is_chunked = rng.random() < 0.5
+        lies = {"chunks": [rng.choice([2, 50])], "maxshape": [None], "filters": ["gzip"]} if is_chunked else {}
         nodes = [
-            {"path": f"{path}/{name}", "type": one, "shape": [len(data)], "data": data} for name, one, data in parts
+            {"path": f"{path}/{name}", "type": one, "shape": [len(data)], "data": data, **lies}
+            for name, one, data in parts
         ]
         place.file["nodes"] += [{"path": path}, kind, shape, *nodes]
     draft.fields["X"] = call("Field", "X", ragged="dense")

@@ -108,6 +108,13 @@ def test_a_batch_larger_than_the_data_with_drop_last_and_more_ranks_than_rows_ar
     sample = write_sample(tmp_path, rows=3, chunk_rows=1)
     said = "3 rows cannot give each of 4 ranks one; use fewer ranks"
     refused(errors.OptionError, said, source=sample.path, rank=0, world_size=4)
+    for options in ({}, {"drop_last": True}):
+        refused(errors.OptionError, "ranks? one; use|no batch", source=sample.path, rank=0, world_size=2**62, **options)
+
+
+def test_more_reader_threads_than_any_machine_feeds_are_refused(tmp_path):
+    said = "num_workers= takes at most 1,024 reader threads, not 2,147,483,648"
+    refused(errors.OptionError, said, source=write_sample(tmp_path).path, num_workers=2**31)
 
 
 def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):
