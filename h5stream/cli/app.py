@@ -179,7 +179,7 @@ def _as_typed(message: str, name: str = "") -> str:
     message = re.sub(r"samples=(Rows\(of='[^']*'\)) takes", r'--samples "\1" takes', message)
     if "samples" not in options:
         message = re.sub(r"; --samples [^.`]*(?=\. )", "", message)
-    for option, text in re.findall(r"\b(fields|samples)=(.+?)(?=, samples=| \(|$)", message):
+    for option, text in re.findall(r"\b(fields|samples)=(\S.*?)(?=, samples=| \(|$)", message):
         if option in options and not text.startswith("[...]"):
             message = message.replace(f"{option}={text}", f"--{option} {shlex.quote(text)}").replace(
                 ", --samples", " --samples"

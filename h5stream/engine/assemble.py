@@ -69,8 +69,7 @@ class Assembler:
                 self.types[number] = (torch.from_numpy if f.dtype.metadata is None else tensor_of)(empty).dtype
             if f.shapes is not None:
                 self._own_shapes.append((number, f.shapes))
-            changes = f.cast is not None or f.normalize is not None or f.packings
-            self.changes += (change_of(f, self.types.get(number)) if changes else None,)
+            self.changes += (None if f.is_as_stored else change_of(f, self.types.get(number)),)
             is_rare = f.is_of_values or f.kind in ("object", "ragged", "bytes")
             make = maker_of(f) if is_rare else None
             self._makers.append((make or Assembler.tensor, number, f))

@@ -316,7 +316,7 @@ def test_stage_has_no_good_news_of_a_folder_that_is_not_there(option, here, h5st
         (["monitor", "--interval", "inf"], "at most 92"),
         (["inspect"], "FILE"),
         (["inspect", "a1.h5", "--samples", "Nothing(3)"], "Nothing is none of Sequences"),
-        (["inspect", "a1.h5", "--samples", "Sequences("], "is not that"),
+        (["inspect", "a1.h5", "--samples", "Sequences("], "--samples takes what samples= does, such as"),
         (["inspect", "a1.h5", "--samples", "Sequences(16, of=open('x'))"], "open is none of"),
         (["inspect", "a1.h5", "--samples", "3"], "takes one of Sequences"),
         (["inspect", "a1.h5", "--fields", "Field('x', lookup=open('x'))"], "open is none of Field"),
