@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.machine import describe
 from h5stream.compiled import _native as native
-from h5stream.order.permutation import BUCKET
+from h5stream.order.places import BUCKET
 
 OUT = Path(__file__).parent / "results" / "kernels.json"
 NBYTES, CHUNK = 64 << 20, 1 << 20

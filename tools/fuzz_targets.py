@@ -271,7 +271,8 @@ class Pipelines:
         import h5py
         import test_damaged_chunks as chunks  # type: ignore[import-not-found]
 
-        from h5stream.storage.decode.pipeline import DecodeScratch, pipeline_of
+        from h5stream.storage.decode.filters import DecodeScratch
+        from h5stream.storage.decode.pipeline import pipeline_of
 
         self.chunks, self.scratch, self.cases = chunks, DecodeScratch(), []
         x = np.repeat(np.random.default_rng(0).integers(0, 99, (chunks.ROWS, chunks.COLUMNS // 3)), 3, axis=1)

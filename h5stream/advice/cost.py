@@ -31,8 +31,7 @@ from h5stream.errors import H5StreamError
 from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.order.quality import forecast, is_weak
 from h5stream.samples.ragged import DENSE, STACKED
-from h5stream.storage.decode.filters import DecodeError
-from h5stream.storage.decode.pipeline import DecodeScratch
+from h5stream.storage.decode.filters import DecodeError, DecodeScratch
 from h5stream.storage.decode.small_floats import shown
 from h5stream.storage.layout.access import DECODED, DIRECT, VIA_H5PY
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout

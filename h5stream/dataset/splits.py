@@ -1,6 +1,6 @@
 """Splits: grouping of samples that stay together, and assignment of samples to parts.
 
-Results depend only on the seed and the samples, not on the machine: permutations are `h5stream.order.permutation`'s,
+Results depend only on the seed and the samples, not on the machine: permutations are `h5stream.order.places`'s,
 sizes are integers and ratios of integers, and floats are summed in a fixed order.
 """
 
@@ -19,7 +19,7 @@ from h5stream.base.texts import check_ordered, did_you_mean
 from h5stream.compiled._native import deal_groups
 from h5stream.errors import LeakWarning, OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.permutation import SPLITS, permutation
+from h5stream.order.places import SPLITS, permutation
 from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Grid
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout

@@ -21,8 +21,7 @@ from h5stream.loader.arguments import drawn_seed
 from h5stream.loader.settings import SamplingArguments, Settings
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import BatchLimit
-from h5stream.order.permutation import permutation
-from h5stream.order.places import Places, new_array, place_dtype, place_nbytes
+from h5stream.order.places import Places, new_array, permutation, place_dtype, place_nbytes
 from h5stream.order.shares import cut_by_rows, most_samples
 from h5stream.order.users import Balanced, SamplerOrder, Sized, Weighted
 from h5stream.order.weights import (

@@ -23,7 +23,7 @@ from h5stream.loader.draws import places_of
 from h5stream.loader.position import Cursor, current_ranks
 from h5stream.loader.state import check_same
 from h5stream.order.epoch import EpochOrder, OrderSettings
-from h5stream.order.permutation import VERSION
+from h5stream.order.places import VERSION
 from h5stream.order.quality import FEW_BLOCKS, Quality, distinct, forecast, is_weak
 from h5stream.order.users import CheckedOrder
 from h5stream.order.weights import DrawnBlocks

@@ -1,6 +1,6 @@
 """Random numbers that depend on nothing but their own arguments: one for each sample, or as many as are needed.
 
-Streams of the same seed and epoch are kept apart by their purpose; see `h5stream.order.permutation`.
+Streams of the same seed and epoch are kept apart by their purpose; see `h5stream.order.places`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.order.permutation import LOOKUPS, seed_of
+from h5stream.order.places import LOOKUPS, seed_of
 from h5stream.samples.space import mixed
 
 
@@ -43,7 +43,7 @@ def fractions(samples: NDArray[np.integer], epoch: int, seed: int, stream: int =
 
 
 def random_words(count: int, *key: int) -> NDArray[np.uint64]:
-    """Return random 64-bit numbers as a function of `key` alone; see `h5stream.order.permutation`."""
+    """Return random 64-bit numbers as a function of `key` alone; see `h5stream.order.places`."""
     words: NDArray[np.uint64] = np.random.Philox(key=seed_of(key).generate_state(2, np.uint64)).random_raw(count)
     return words
 

@@ -18,8 +18,7 @@ import numpy as np
 from h5stream.compiled import _native as kernels
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.permutation import BLOCKS, ROWS, permutation
-from h5stream.order.places import Places, in_ranges, narrowed, new_array, place_dtype
+from h5stream.order.places import BLOCKS, ROWS, Places, in_ranges, narrowed, new_array, permutation, place_dtype
 from h5stream.order.weights import DrawnBlocks, interleaved
 from h5stream.order.window import Order, Window
 from h5stream.samples.segments import Ints

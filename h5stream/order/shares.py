@@ -27,8 +27,7 @@ from h5stream.order.epoch import (
     TakenBatches,
     even_runs,
 )
-from h5stream.order.permutation import BATCHES, permutation
-from h5stream.order.places import Places
+from h5stream.order.places import BATCHES, Places, permutation
 from h5stream.samples.segments import Ints
 
 POOL_BATCHES = 64

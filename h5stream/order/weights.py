@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.draws import random_words
-from h5stream.order.permutation import DRAWS, permutation
-from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, sought
+from h5stream.order.places import DRAWS, Places, is_ascending, new_array, permutation, pieces, place_dtype, sought
 from h5stream.samples.segments import Ints
 from h5stream.samples.space import Space
 

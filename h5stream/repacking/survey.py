@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from h5stream.base.filesystem import is_full
 from h5stream.base.texts import text_of_bytes
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError, OptionError, StagedFileDamagedError
-from h5stream.order.permutation import permutation
+from h5stream.order.places import permutation
 from h5stream.repacking import Recipe
 from h5stream.storage.decode.elements import (
     Leaf,

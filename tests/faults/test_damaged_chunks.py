@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support.inner import no_decompressor
 
-from h5stream.storage.decode.filters import DecodeError
-from h5stream.storage.decode.pipeline import DecodeScratch, pipeline_of
+from h5stream.storage.decode.filters import DecodeError, DecodeScratch
+from h5stream.storage.decode.pipeline import pipeline_of
 
 ROWS, COLUMNS = 40, 30
 RAW_NBYTES = ROWS * COLUMNS * 4

@@ -24,8 +24,8 @@ from h5stream.advice.listing import list_file
 from h5stream.advice.program import tried
 from h5stream.cli.app import app
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, SourceError, UnsupportedFieldError
-from h5stream.storage.decode.filters import Filter, NotAskedError
-from h5stream.storage.decode.pipeline import DecodeScratch, Pipeline
+from h5stream.storage.decode.filters import DecodeScratch, Filter, NotAskedError
+from h5stream.storage.decode.pipeline import Pipeline
 from h5stream.storage.file.discovery import datasets_of
 
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus")

@@ -14,7 +14,7 @@ from h5stream.compiled._native import shuffled_into
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, listed_blocks, make_blocks
 from h5stream.order.epoch import BatchLimit, EpochOrder, OrderSettings, RegroupedOrder
-from h5stream.order.permutation import BUCKET, permutation
+from h5stream.order.places import BUCKET, permutation
 from h5stream.order.quality import forecast
 from h5stream.order.shares import cut_by_rows, most_samples
 from h5stream.order.weights import class_draws, distinct_draws, drawn_blocks, source_draws, weighted_draws

@@ -8,7 +8,7 @@ from support.making import write_datasets
 from support.same_file import assert_same_tree
 
 from h5stream.errors import StagingError
-from h5stream.order.permutation import permutation
+from h5stream.order.places import permutation
 
 
 def test_a_round_trip(write, ram, left):

@@ -22,7 +22,7 @@ from support.making import corrupt_chunk, make_file, write_datasets
 from support.same_file import assert_same_tree
 
 from h5stream import H5StreamLoader, errors, repack, stage, staged
-from h5stream.order.permutation import permutation
+from h5stream.order.places import permutation
 from h5stream.repacking import survey
 from h5stream.staging import StagedState, list_staged, verify_staged
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine.plan.tasks import Destination, Placement, Task, copying
 from h5stream.order.draws import words_of
-from h5stream.order.permutation import SAMPLES
+from h5stream.order.places import SAMPLES
 from h5stream.samples.space import number_outside
 from h5stream.storage.decode.small_floats import held_as
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout

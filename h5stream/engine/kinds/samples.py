@@ -15,8 +15,7 @@ from h5stream.engine.kinds.ragged import Share
 from h5stream.engine.kinds.sparse import dense_rows
 from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Placement, Task
 from h5stream.order.draws import fractions_of
-from h5stream.order.permutation import CROPS
-from h5stream.order.places import Places, narrowed, place_dtype
+from h5stream.order.places import CROPS, Places, narrowed, place_dtype
 from h5stream.samples.lookup import Lookup
 from h5stream.samples.space import Space, Steps, neighbours, number_outside
 from h5stream.storage.layout.layout import SampleLayout

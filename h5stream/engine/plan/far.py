@@ -22,7 +22,7 @@ from h5stream.engine.plan.keeping import Keeping
 from h5stream.engine.plan.tasks import TASK_NBYTES, Destination, Ints, Placement, Task, Tools, cut_by
 from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.slots import address_of
-from h5stream.storage.decode.pipeline import DecodeScratch
+from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.layout.index import MISSING
 from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.identity import ByteSource

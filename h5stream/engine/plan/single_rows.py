@@ -16,7 +16,7 @@ from h5stream.engine.changes import tensor_of
 from h5stream.engine.plan.tasks import GOING_ON, NONE, OwnScratch, Placement, descriptor_of
 from h5stream.engine.plan.unfiltered import UnfilteredRows
 from h5stream.engine.slots import address_of
-from h5stream.storage.decode.pipeline import DecodeScratch
+from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.layout.parts import DatasetPart
 from h5stream.storage.source.identity import ByteSource, SourceIdentity

@@ -24,7 +24,7 @@ from h5stream.engine.kinds.ragged import Share
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, place_dtype, sought
 from h5stream.order.window import Window
-from h5stream.storage.decode.pipeline import DecodeScratch
+from h5stream.storage.decode.filters import DecodeScratch
 from h5stream.storage.file.h5py_reader import H5pyReader
 from h5stream.storage.layout.layout import FieldLayout
 from h5stream.storage.layout.parts import DatasetPart

@@ -1,4 +1,4 @@
-"""Filters: their numbers and names, the functions that undo them, and what is wrong with bytes that do not decode.
+"""Filters: their numbers and names, the functions that undo them, the steps that do so, and errors of decoding.
 
 Source: HDF5 File Format Specification, "Data Storage - Filter Pipeline Message"; ``libdeflate.h``, ``lz4.h``,
 ``zstd.h``, ``blosc.h``.
@@ -11,9 +11,10 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import operator
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ import hdf5plugin
 import imagecodecs
 import numpy as np
 
+from h5stream.compiled import _native as kernels
 from h5stream.storage.decode.plugins import FILTER_NAMES, Bytes, plugin_function
 
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, LZ4 = 1, 2, 3, 4, 5, 6, 32000, 32004
@@ -310,3 +312,113 @@ UNDO: dict[int, Callable[[tuple[int, ...], Bytes, Bytes], Bytes]] = {
 }
 """Functions for filters that C does not undo: they take parameters, stored bytes and a buffer, and return the part of
 the buffer that they wrote. Memory of their own would not reach the batch."""
+
+
+# --- the steps that undo the filters of a chunk
+
+
+@dataclass(slots=True, eq=False)
+class DecodeScratch:
+    """Buffers that one thread reuses for all chunks.
+
+    # Guarantees: belongs to one thread. A result of `Pipeline.decode` is valid until its next call.
+    """
+
+    native: kernels.Scratch = field(default_factory=kernels.Scratch)
+    _buffers: dict[str, Bytes] = field(default_factory=dict)
+
+    def buffer(self, role: str, nbytes: int) -> Bytes:
+        """Return a buffer of `nbytes`, valid until the next call for this role."""
+        buffer = self._buffers.get(role)
+        if buffer is None or buffer.nbytes < nbytes:
+            buffer = self._buffers[role] = np.empty(nbytes, dtype=np.uint8)
+        return buffer[:nbytes]
+
+
+class DecodingPlan(NamedTuple):
+    """The steps that decode the chunks of a dataset that have one filter mask."""
+
+    steps: tuple[StepsInC | StepInPython, ...]
+    shuffled: int  # element bytes of a shuffle that was applied first, and is left to the scatter; or 0
+
+    @staticmethod
+    def of(filters: Sequence[Filter], filter_mask: int, raw_nbytes: int) -> DecodingPlan:
+        """Plan Python steps, and runs of C steps between them; raise `DecodeError` if a filter cannot be undone."""
+        # The filters in the order in which they are undone, each with the bytes that it must produce for those after
+        # it, or -1 if these take any number.
+        undone, shuffled, exact = list[tuple[Filter, int]](), 0, raw_nbytes
+        for i, one in enumerate(filters):
+            if filter_mask >> i & 1:
+                continue
+            is_first = one.id == SHUFFLE and not undone and not shuffled
+            if is_first and raw_nbytes % (width := element_nbytes_of(one.values)) == 0:
+                shuffled = width
+                continue
+            undone.insert(0, (one, exact))
+            exact = exact + 4 * (one.id == FLETCHER32) if exact >= 0 and one.id in (SHUFFLE, FLETCHER32) else -1
+        left_shuffled = shuffled if shuffled > 1 else 0
+        steps, run = list[StepsInC | StepInPython](), list[tuple[Filter, int]]()
+        for k, (one, exact) in enumerate(undone):
+            if function_of(one.id) is not None:
+                run.append((one, exact))
+                continue
+            if one.id not in UNDO:
+                raise DecodeError(f"filter {one.id} ({one.word}) is not available")
+            if run:
+                steps.append(StepsInC.of(run, raw_nbytes, left_shuffled))
+                run = []
+            steps.append(StepInPython(one, exact, raw_nbytes, role=f"step {k % 2}"))
+        if run or not undone:
+            steps.append(StepsInC.of(run, raw_nbytes, left_shuffled))
+        return DecodingPlan(tuple(steps), left_shuffled)
+
+
+class StepInPython(NamedTuple):
+    """A filter that Python undoes."""
+
+    filter: Filter
+    exact: int  # bytes that it must produce, or -1 for any number
+    raw_nbytes: int
+    role: str  # of its buffer
+
+    def undo(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
+        """Undo the filter for one chunk."""
+        name, most = self.filter.word, most_nbytes(self.raw_nbytes)
+        if data.nbytes > most:
+            raise decoding_error((), TAKES_MORE, data.nbytes, self.raw_nbytes)
+        if out is None:
+            out = scratch.buffer(self.role, most if self.exact < 0 else self.exact)
+        try:
+            undone = UNDO[self.filter.id](self.filter.values, data, out)
+        except (RuntimeError, ValueError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
+            raise DecodeError(f"{name}: {error}") from error
+        if self.exact >= 0 and undone.nbytes != self.exact:
+            raise decoding_error((self.filter,), GAVE, undone.nbytes, self.exact)
+        return undone
+
+
+class StepsInC(NamedTuple):
+    """Consecutive filters that one call undoes without the GIL."""
+
+    filters: tuple[Filter, ...]
+    native: kernels.Pipeline
+
+    @staticmethod
+    def of(steps: Sequence[tuple[Filter, int]], raw_nbytes: int, shuffled: int) -> StepsInC:
+        """Return the steps of filters, each with the bytes that it must produce or -1, before a shuffle that stays."""
+        rows, values = np.zeros((len(steps), 7), dtype=np.int64), list[int]()
+        for row, (one, exact) in zip(rows, steps, strict=True):
+            is_plugin, decoder = function_of(one.id) or (False, Decoder(0))
+            row[:] = (one.id, is_plugin, exact, *decoder, len(one.values))
+            values += one.values
+        parameters = np.array(values, dtype=np.uint32)
+        native = kernels.Pipeline(rows, parameters, raw_nbytes, most_nbytes(raw_nbytes), shuffled)
+        return StepsInC(tuple(map(operator.itemgetter(0), steps)), native)
+
+    def undo(self, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
+        """Undo the filters for one chunk."""
+        undone = self.native.decode(data, out, scratch.native)
+        if isinstance(undone, tuple):
+            step, reason, first, second = undone
+            raise decoding_error(self.filters[step : step + 1] if step >= 0 else (), reason, first, second)
+        return np.frombuffer(undone, np.uint8) if isinstance(undone, memoryview) else undone

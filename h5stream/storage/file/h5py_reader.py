@@ -23,9 +23,8 @@ from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.decode.columns import columns_of
 from h5stream.storage.decode.elements import stored_as, type_of
-from h5stream.storage.decode.filters import DecodeError, NotAskedError
+from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
-from h5stream.storage.decode.pipeline import DecodeScratch
 from h5stream.storage.decode.values import in_stored_byte_order, safe_to_read, values_of
 from h5stream.storage.layout.access import DIRECT
 from h5stream.storage.layout.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
