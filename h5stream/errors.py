@@ -258,9 +258,25 @@ class UnfollowableReferenceError(StagingError):
 class LoaderTimeoutError(H5StreamError, TimeoutError):
     """No batch was ready within ``timeout`` seconds."""
 
+    @classmethod
+    def of_batch(cls, batch: int, timeout_s: float, *, is_read: bool = False) -> LoaderTimeoutError:
+        """Say that a batch did not come in time: from the source, or once it is read, of the user's functions."""
+        why = (
+            "it is read, and the worker that was to apply your functions to it was ended: they may hang, or need "
+            "longer than that for a batch, or it was still starting: raise it"
+            if is_read
+            else "the source may hang, or timeout is too short for the first window: raise it"
+        )
+        return cls(f"no batch within timeout={timeout_s} s (batch {batch}); {why}, or 0 waits for as long as it takes")
+
 
 class LoaderClosedError(H5StreamError, RuntimeError):
     """The loader or its iterator was used after it had been closed."""
+
+    @classmethod
+    def of_iterator(cls) -> LoaderClosedError:
+        """Say that an iterator was used after it had been stopped."""
+        return cls("the loader was closed; make a new iterator with iter(loader)")
 
 
 class IsolatedProcessError(H5StreamError, RuntimeError):

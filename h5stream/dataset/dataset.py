@@ -40,7 +40,7 @@ from h5stream.engine.counters import Tally
 from h5stream.engine.kinds.ragged import objects_for
 from h5stream.engine.plan.tasks import Destination
 from h5stream.engine.reader import RowReader
-from h5stream.engine.slots import Memory, SlotFormat, map_memory
+from h5stream.engine.slots import SlotFormat, map_memory
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, epoch_blocks, numbers, row_numbers, select_rows
 from h5stream.order.places import Places, is_ascending, place_dtype
@@ -614,10 +614,7 @@ class H5Dataset(Dataset[Any]):
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """
         check_ordered("a batch of indices", indices)
-        rows = np.asarray(indices)
-        if not np.can_cast(rows.dtype, np.int64) and len(rows):  # fractions, and numbers that no row has
-            rows = row_numbers(indices, len(self))
-        return Samples(self.read(rows.astype(np.int64, copy=False)), len(indices), self._numpy)
+        return Samples(self.read(np.asarray(indices)), len(indices), self._numpy)
 
     def _several(self, rows: object) -> Any:
         """Read rows as one batch; consecutive rows without a plan if possible."""
@@ -648,8 +645,7 @@ class H5Dataset(Dataset[Any]):
         SourceChangedError, CorruptChunkError
             If a file is not what was opened, or its bytes do not decode.
         """
-        is_plain = isinstance(rows, np.ndarray) and rows.dtype == np.int64 and rows.ndim == 1
-        return self._read(self._row_numbers(rows if is_plain else numbers(rows, len(self), axis=0)))
+        return self._read(self._row_numbers(rows))
 
     def _read(self, numbers: Places, tally: Tally | None = None) -> Any:
         """Read samples by their numbers in the files, and count the work in `tally`."""
@@ -661,7 +657,8 @@ class H5Dataset(Dataset[Any]):
             by_row = np.argsort(numbers, kind="stable")
             numbers = numbers[by_row]
         slot_format = SlotFormat.for_rows(self.layout.fields, count)
-        memory = _allocate(slot_format.nbytes)
+        nbytes = slot_format.nbytes
+        memory = map_memory(nbytes) if nbytes >= REUSED_NBYTES else np.empty(nbytes, dtype=np.uint8)
         objects = objects_for(self.layout.fields, count)
         destination = Destination.of_batch(memory, slot_format, self.layout.fields, [objects])
         if count:
@@ -678,6 +675,8 @@ class H5Dataset(Dataset[Any]):
 
     def _row_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         count = len(self)
+        if not isinstance(rows, np.ndarray) or rows.dtype != np.int64 or rows.ndim != 1:
+            rows = numbers(rows, count, axis=0)
         if len(rows) and (rows.min() < 0 or rows.max() >= count):
             wrong = rows[(rows < -count) | (rows >= count)]
             if len(wrong):
@@ -799,7 +798,3 @@ def joined(sources: Sequence[object], fields: Fields = None) -> H5Dataset:
         own = (np.arange(part.layout.samples) if part.chosen is None else part.chosen for part in datasets)
         changes["chosen"] = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
     return datasets[0]._replace(**changes)
-
-
-def _allocate(nbytes: int) -> Memory:
-    return map_memory(nbytes) if nbytes >= REUSED_NBYTES else np.empty(nbytes, dtype=np.uint8)

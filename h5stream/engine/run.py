@@ -148,7 +148,7 @@ class Run:
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
         """Take the next batch if it is complete; return whether no waiting is needed. Empty batches are skipped."""
         if self._stopped[0]:
-            raise closed()
+            raise LoaderClosedError.of_iterator()
         while (batch := self._open.first_full(self.counters)) is not None:
             if batch.rows == 0 and self._world_size > 1 and batch.corrupt is not None:
                 self._fail(batch.number, nothing_left(batch.number, batch.corrupt, self._world_size))
@@ -207,7 +207,7 @@ class Run:
     def _wait(self, deadline: float | None, timeout_s: float) -> None:
         left_s = None if deadline is None else deadline - time.monotonic()
         if left_s is not None and left_s <= 0:
-            raise timed_out(self._open.next, timeout_s)
+            raise LoaderTimeoutError.of_batch(self._open.next, timeout_s)
         self._queue.set_awaited(True)
         try:
             self._batch_came.wait(left_s)
@@ -599,24 +599,6 @@ class Engine:
             run.stop()
         self.trim()
         self.reader.close()
-
-
-def timed_out(batch: int, timeout_s: float, *, is_read: bool = False) -> LoaderTimeoutError:
-    """Say that a batch did not come in time: from the source, or once it is read, of the user's functions."""
-    why = (
-        "it is read, and the worker that was to apply your functions to it was ended: they may hang, or need longer "
-        "than that for a batch, or it was still starting: raise it"
-        if is_read
-        else "the source may hang, or timeout is too short for the first window: raise it"
-    )
-    return LoaderTimeoutError(
-        f"no batch within timeout={timeout_s} s (batch {batch}); {why}, or 0 waits for as long as it takes"
-    )
-
-
-def closed() -> LoaderClosedError:
-    """Say that an iterator was used after it had been stopped."""
-    return LoaderClosedError("the loader was closed; make a new iterator with iter(loader)")
 
 
 _process = [os.getpid()]

@@ -19,8 +19,9 @@ from h5stream.base.hints import WORKERS, hint
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import clock
 from h5stream.engine.reader import RowReader
-from h5stream.engine.run import STOP_S, Engine, Run, check_process, closed, timed_out
+from h5stream.engine.run import STOP_S, Engine, Run, check_process
 from h5stream.engine.slots import PAGE_NBYTES, Slot, SlotFormat, SlotRing
+from h5stream.errors import LoaderClosedError, LoaderTimeoutError
 from h5stream.order.window import Order
 from h5stream.workers.memory import SharedMemory, create_file, pack, unpack
 from h5stream.workers.processes import check_function, is_being_imported, main_module
@@ -207,7 +208,7 @@ class SampleRun:
             number, worker = self._due[0][:2] if self._due else (self._coming, None)
         if worker is not None:
             worker.end()  # it may never finish
-        raise timed_out(number, timeout_s, is_read=worker is not None)
+        raise LoaderTimeoutError.of_batch(number, timeout_s, is_read=worker is not None)
 
     def _wait(self, deadline: float | None) -> bool:
         """Wait until the next batch is decided, or the deadline; called under the lock."""
@@ -226,7 +227,7 @@ class SampleRun:
 
     def _next(self) -> ReadyBatch | None:
         if self._stopped:
-            raise closed()
+            raise LoaderClosedError.of_iterator()
         if not self._due:
             if self._error is not None:
                 raise self._error
@@ -236,7 +237,7 @@ class SampleRun:
         if done.failure is not None:
             raise done.failure.to_raise()
         if done.packed is None:  # cancelled, which only `stop` does
-            raise closed()
+            raise LoaderClosedError.of_iterator()
         self._engine.has_made = True
         self._due.popleft()
         self._coming = number + 1

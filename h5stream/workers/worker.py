@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 from torch.utils.data._utils import worker as torch_worker
 
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.run import closed
 from h5stream.engine.slots import Slot
-from h5stream.errors import OptionError
+from h5stream.errors import LoaderClosedError, OptionError
 from h5stream.workers.memory import BorrowedMemory, Loan, PackedBatch, SharedMemory, create_file, pack, unpack
 from h5stream.workers.processes import (
     END_S,
@@ -203,7 +202,11 @@ class Worker:
             self.due.popleft().set_result(message)
         else:
             who, exitcode = f"the child process {self.pid} of {self._option}", wait_or_kill(self._process)
-            gone = closed() if self._ended else exit_error(who, exitcode, "Iterate again to start others")
+            gone = (
+                LoaderClosedError.of_iterator()
+                if self._ended
+                else exit_error(who, exitcode, "Iterate again to start others")
+            )
         with self._sending:
             self.gone = gone
         while self.due:
