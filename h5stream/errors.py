@@ -260,7 +260,21 @@ class LoaderTimeoutError(H5StreamError, TimeoutError):
 
     @classmethod
     def of_batch(cls, batch: int, timeout_s: float, *, is_read: bool = False) -> LoaderTimeoutError:
-        """Say that a batch did not come in time: from the source, or once it is read, of the user's functions."""
+        """Say that a batch did not come in time.
+
+        Parameters
+        ----------
+        batch : int
+            Its number.
+        timeout_s : float
+            The limit, in seconds.
+        is_read : bool
+            Whether its rows were read, and a worker was to apply the user's functions to it.
+
+        Returns
+        -------
+        LoaderTimeoutError
+        """
         why = (
             "it is read, and the worker that was to apply your functions to it was ended: they may hang, or need "
             "longer than that for a batch, or it was still starting: raise it"
@@ -275,7 +289,12 @@ class LoaderClosedError(H5StreamError, RuntimeError):
 
     @classmethod
     def of_iterator(cls) -> LoaderClosedError:
-        """Say that an iterator was used after it had been stopped."""
+        """Say that an iterator was used after it had been stopped.
+
+        Returns
+        -------
+        LoaderClosedError
+        """
         return cls("the loader was closed; make a new iterator with iter(loader)")
 
 
