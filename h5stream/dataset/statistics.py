@@ -398,7 +398,7 @@ class _FieldSums:
         )
         self._counts = ValueCounts() if is_few and (field.kind != "ragged" or field.is_listed) else None
 
-    def add(self, values: np.ndarray | list[Any]) -> None:
+    def add(self, values: np.ndarray | list[object]) -> None:
         """Add values: an array, or a list if they are not numbers or differ in shape."""
         if not isinstance(values, list):
             self._add_array(values)
@@ -458,7 +458,7 @@ class _FieldSums:
         return FieldStatistics(name=name, samples=samples, counts=few, shape=shape, **shaped)
 
 
-def _flat(values: list[Any]) -> Iterator[object]:
+def _flat(values: list[object]) -> Iterator[object]:
     """Yield the items of nested lists."""
     for value in values:
         if isinstance(value, list):

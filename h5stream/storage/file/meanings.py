@@ -42,7 +42,7 @@ Packed = tuple[tuple[int, Packing], ...]
 # --- one dataset
 
 
-def attributes_of(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, Any]:
+def attributes_of(dataset: h5py.Dataset, names: Sequence[str]) -> dict[str, object]:
     """Return the named attributes of a dataset, without missing, unreadable and large ones."""
     values: dict[str, Any] = {}
     if not isinstance(dataset, h5py.Dataset) or not h5py.h5a.get_num_attrs(dataset.id):
@@ -126,7 +126,7 @@ def packing_of(
     return every[0]
 
 
-def _packing(missing: MissingValues, dtype: np.dtype, attributes: dict[str, Any], fill: Any = None) -> Packing:
+def _packing(missing: MissingValues, dtype: np.dtype, attributes: dict[str, object], fill: object = None) -> Packing:
     """Return the packing of numbers of a dtype; missing values are rounded to a small float's precision."""
     if name_of(dtype):
         missing = tuple(one if isinstance(one, str) else _rounded(one, dtype).item() for one in missing)

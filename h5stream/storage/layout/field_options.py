@@ -227,7 +227,7 @@ def not_ragged(name: str) -> OptionError:
 BY_NAME, BY_PLACE = "by name", "by place"
 
 
-def _members(members: Any) -> list[str]:
+def _members(members: object) -> list[str]:
     """Check the names in the former argument `members`."""
     names = [members] if isinstance(members, str) else [*names_in("Field: members=", members)]
     if wrong := [one for one in names if not isinstance(one, str) or not one]:
@@ -235,7 +235,7 @@ def _members(members: Any) -> list[str]:
     return names
 
 
-def parsed_columns(columns: Any) -> Columns:
+def parsed_columns(columns: object) -> Columns:
     """Parse the argument `columns` of `Field`."""
     if isinstance(columns, str) and columns in (BY_NAME, BY_PLACE):
         return ColumnNames(by_place=columns == BY_PLACE)
@@ -252,7 +252,7 @@ def parsed_columns(columns: Any) -> Columns:
     return tuple(_axis_index(index, is_one=True) for index in columns)
 
 
-def columns_argument(columns: Columns) -> Any:
+def columns_argument(columns: Columns) -> object:
     """Return columns in the form of the argument."""
     if not isinstance(columns, ColumnNames):
         return columns
