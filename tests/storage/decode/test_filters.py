@@ -142,7 +142,7 @@ def test_a_missing_filter_that_no_chunk_needs_is_no_obstacle(tmp_path):
 
 def test_a_filter_parameter_that_gives_silent_garbage_is_noticed_when_the_file_is_opened(tmp_path, monkeypatch):
     path = make_file(tmp_path / "a.h5", data=numbers(32, 4), chunks=(16, 4), shuffle=True, compression="gzip")
-    monkeypatch.setattr("h5stream.storage.decode.pipeline.element_nbytes_of", lambda values: 2)
+    monkeypatch.setattr("h5stream.storage.decode.filters.element_nbytes_of", lambda values: 2)
     dataset = H5Dataset(path, "x")
     assert access_of(dataset) == ("h5py", "its first chunk, decoded here, is not what h5py reads")
     assert dataset[:].numpy().tobytes() == numbers(32, 4).tobytes()
