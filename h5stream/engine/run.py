@@ -329,7 +329,7 @@ class Run:
         return nothing_coming and not self._open.any_waits
 
     def _admit(self, window: PlannedWindow) -> None:
-        """Return the window its slots and queue its tasks; called under the lock."""
+        """Assign slots to the window and queue its tasks; called under the lock."""
         self._open.admit(window)
         if not window.pending:  # rows without elements: nothing is to be done for them
             self._complete(window)

@@ -44,7 +44,7 @@ class LoaderStatistics(ShownAsText):
     read_bytes, reads : int
         Bytes fetched from files, and calls that did. Few bytes a read: many small chunks, or scattered rows.
     decoded_bytes, chunks : int
-        Bytes and number of the chunks that were decoded; where nothing has to be, of the reads that were used.
+        Bytes and number of the chunks that were decoded; for unfiltered data, of the reads instead.
     requests, requested_bytes : int
         Requests for this epoch's rows that this process made of object stores, and bytes that it asked for.
         Few bytes a request: small chunks that lie scattered; `stage_to` copies whole objects.
@@ -63,7 +63,7 @@ class LoaderStatistics(ShownAsText):
     threads : int
         Readers; with ``num_workers=0`` the asking thread is the one.
     running_s : float
-        Seconds that the readers were there; longer than `elapsed_s` if they read ahead of the epoch.
+        Lifetime of the reader threads, in seconds; longer than `elapsed_s` if they read ahead of the epoch.
     read_s, decode_s, scatter_s, copy_s, h5py_s, plan_s : float
         Seconds spent in each kind of work, added over the threads; see the shares, such as `read_busy`. `copy_s` is
         the device's own time, between events around each copy of a slot to it; 0 on the host.

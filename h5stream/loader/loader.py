@@ -93,9 +93,9 @@ class H5StreamLoader(DataLoaderAttributes, Generic[Batch]):
         Batches that are held ready on `device`, or that each of `sample_workers` has at a time. Otherwise it has no
         effect: on the host, a whole window is read ahead.
     persistent_workers : bool
-        Whether a second epoch is sure to follow, for files in object stores: its first window is read then while the
-        last batches of the first are used. Otherwise stores are asked for nothing that may not be needed, until a
-        second epoch has begun. The windows of later epochs, and those of local files, are always read so; such a
+        For files in object stores, set this if another epoch will follow: its first window is then read while the last
+        batches of the first epoch are used. Otherwise stores are asked for nothing that may not be needed, until a
+        second epoch has begun. The windows of later epochs, and those of local files, are always read ahead; such a
         window is held until its epoch begins or the loader is closed or deleted.
     multiprocessing_context : str or context, optional
         How `sample_workers` are started: "spawn" (the default), "forkserver" or "fork". Readers are threads.
@@ -137,8 +137,8 @@ class H5StreamLoader(DataLoaderAttributes, Generic[Batch]):
         cannot be removed until it is closed or deleted. On unfiltered copies, ``window="all"`` is cheap.
     on_error : "raise" or "skip"
         What to do about a corrupt chunk: raise an error at the batch that needs it, or leave its rows out, with one
-        warning per epoch and a count in `stats`. A batch of which nothing is left is left out too; with several ranks,
-        it is an error.
+        warning per epoch and a count in `stats`. A batch that loses all its rows is dropped; with several ranks, it is
+        an error.
     draw : Weighted, Balanced, Sized, int or callable, optional
         Which samples an epoch takes, how often, and in which batches; by default each once, `batch_size` at a time.
         `Weighted` draws samples by weight, `Balanced` the same number of each class, and a number takes that many

@@ -56,7 +56,7 @@ def place_of(state: object) -> tuple[EpochPosition, int, dict[str, int | str]]:
         raise StateError(f"the state is damaged: {error!r}") from error
     wrong = [n for n in (*numbers, *(n for pair in taken for n in pair)) if type(n) is not int or not 0 <= n < 1 << 63]
     if wrong or any(not 1 <= ranks <= _MOST_RANKS for ranks, _ in taken):
-        raise StateError(f"the state is damaged: {wrong or state['taken']!r:.200} are no counts")
+        raise StateError(f"the state is damaged: invalid counts: {wrong or state['taken']!r:.200}")
     return EpochPosition(epoch=numbers[0], taken=taken, checksum=numbers[1]), numbers[2], fingerprint
 
 

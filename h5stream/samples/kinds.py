@@ -171,7 +171,7 @@ class Objects:
     of : str or sequence of str
         The objects: a pattern (``"*"``, ``"data/*"``, ``"*/*/run_*"``), in the order in which h5py lists them, so
         sample ``k`` is the one that ``list(file)[k]`` names; names, each once, in the order given; or ``"files"``. An
-        object that has the pattern for its name is meant alone; a backslash takes the next character as it is.
+        object whose name equals the pattern is taken alone; a backslash takes the next character as it is.
     missing : str, keyword-only
         What to do with an object that lacks a field. ``"error"`` raises an error. ``"skip"`` leaves the object out;
         ``print(dataset)`` says how many. ``"fill"`` gives it the fill value (0, unless the file says otherwise) of the
@@ -214,7 +214,7 @@ class Rows:
     ----------
     of : str or sequence of str, optional
         The groups: a pattern (``"*"``, ``"data/*"``), whose groups come in the order in which h5py lists them; or
-        names, in the order given. A group that has the pattern for its name is meant alone; a backslash takes the next
+        names, in the order given. A group whose name equals the pattern is taken alone; a backslash takes the next
         character as it is. By default each file's fields are taken as they are.
     axis : int
         The axis that samples lie along, if it is not the first: -1 for the last. A sample has the other axes, but only

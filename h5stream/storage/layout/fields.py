@@ -69,11 +69,11 @@ class Field:
         ``"by place"`` joins them all the same.
     dtype : torch.dtype or str, optional, keyword-only
         The type that the batch is cast to, or its name such as ``"float32"``, after the stored bytes have reached the
-        batch's device. Of opaque bytes it is the type that they are, bfloat16 or a float of 8 bits, as h5py stores
-        arrays of ml_dtypes.
+        batch's device. For opaque bytes it names the type that they hold, bfloat16 or a float of 8 bits, as h5py
+        stores arrays of ml_dtypes.
     take : range or sequence of int, "all" or Take, optional, keyword-only
         With ``samples=Sequences(...)`` or ``Table(...)``: the rows that a sample takes, counted from the row at which
-        it begins. They are an axis of the sample, also the single row of ``take=[0]``. A `Take` says what else differs
+        it begins. They form an axis of the sample, even for one row (``take=[0]``). A `Take` says what else differs
         from the other fields, such as the axis. ``"all"`` is for a dataset that exists once per file, or per group of
         ``samples=``, and has no axis of rows: every sample gets all of it.
     file : path, pattern or several, optional, keyword-only
@@ -125,7 +125,7 @@ class Field:
         dataset: ``_FillValue``, ``missing_value``, ``valid_min``, ``valid_max``, ``valid_range`` and ``_Unsigned`` say
         which numbers are valid, and these are multiplied by ``scale_factor`` before ``add_offset`` is added. The type
         is then the one that xarray decodes to, float32 or float64, unless `dtype` or `normalize` are given.
-        `normalize` gets the numbers that come of this. Objects that lack the dataset are NaN with
+        `normalize` is applied to the result. Objects that lack the dataset are NaN with
         ``Objects(..., missing="fill")``.
     **old
         Arguments of earlier versions, which warn and say what to write.
@@ -133,7 +133,7 @@ class Field:
     Raises
     ------
     OptionError
-        If the name is not a name, `columns` are neither a slice nor numbers, or options contradict each other.
+        If the name is empty or malformed, `columns` are neither a slice nor numbers, or options contradict each other.
     SourceNotFoundError
         If `file` matches nothing.
 
