@@ -410,6 +410,8 @@ def lays(draw: Draw) -> None:
     with contextlib.suppress(*REFUSED):
         native.locate(some, edges, draw.number(9, 0.2), draw.number(11), draw.number(95), batch, within)
     with contextlib.suppress(*REFUSED):
+        native.in_turn(some, draw.places(draw.changed(draw.rng.permutation(rows), 0.2)), draw.number(0, 0.3), batch)
+    with contextlib.suppress(*REFUSED):
         native.count_batches(batch, NOTHING, np.zeros(draw.upto(20, 0), np.int64))
     with contextlib.suppress(*REFUSED):
         counts = draw.changed(draw.rng.integers(0, 9, chunks), 0.3)
@@ -446,6 +448,8 @@ def pools(draw: Draw) -> None:
         scratch, served, settled = native.Scratch(), None, 0
         while (event := pool.work(scratch, served, ticket, settled)) is not None:
             served, _, name, part, _, settled = event
+            if served is not None:
+                served.set_brief(part < 0)
             if name is not None and part < 0:
                 complete.release()
 
@@ -471,6 +475,7 @@ def pools(draw: Draw) -> None:
                 queue.add(group, [(copies, edges, 0, -1, *to), (reads, edges, 9, descriptor, *to)])
                 added += 1
                 queue.call(draw.upto(2, 0))
+                queue.let_through()
                 if draw.rng.random() < 0.2:
                     begin(queue.give_up())
             if len(workers) >= threads and draw.rng.random() < 0.5:

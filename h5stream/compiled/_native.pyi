@@ -178,6 +178,12 @@ class Queue:
     def set_awaited(self, is_awaited: bool, /) -> None:
         """Say whether the training loop waits for a batch."""
 
+    def set_brief(self, is_brief: bool, /) -> None:
+        """Say whether the calling thread of the pool has Python's lock for a moment only, as it has after `work`."""
+
+    def let_through(self) -> None:
+        """Let threads of the pool that wait for Python's lock have it, 2 ms at most."""
+
     def end(self) -> None:
         """Take no part any more, once `stop` is set; threads that have nothing else to do end."""
 
@@ -649,6 +655,9 @@ def count_batches(batch: _Places, lengths: _Places, counts: _Longs, /) -> None:
 
 def in_ranges(begins: _Longs, counts: _Longs, every: _Longs, out: _Places, /) -> None:
     """Write the numbers of ranges one behind the other: `counts` of each from `begins` on, `every` apart."""
+
+def in_turn(rows: _Places, outputs: _Places, base: int, out: _Places, /) -> None:
+    """Write each row at its output place, counted from `base`."""
 
 def into_chunks(
     rows: _Places, first_row: int, chunk_rows: int, inside: _Places, begins: _Longs, numbers: _Longs, /

@@ -712,7 +712,7 @@ FUNCTION(shuffled_into, WRITTEN("numbers", "iq", 1, 0), WRITTEN("edges", "q", 1,
     MUST(buckets > 0 && !(buckets & (buckets - 1)), "edges must be one more than a power of two")
     MUST(v[2].count == 4, "state must be 4 numbers")
     MUST(count <= (v[0].nbytes == 8 ? INT64_C(1) << 32 : INT64_C(1) << 31), "numbers have too few bits")
-    WITHOUT_GIL(shuffled_into(v[0].at, count, v[0].nbytes == 8, v[1].at, buckets, v[2].at));
+    WITHOUT_GIL_IF_LONG(count, shuffled_into(v[0].at, count, v[0].nbytes == 8, v[1].at, buckets, v[2].at));
 END
 
 FUNCTION(deal_groups, LONGS("groups", 0), LONGS("edges", 0), LONGS("strata", 0), LONGS("samples", 3),
@@ -754,6 +754,11 @@ FUNCTION(in_ranges, LONGS("begins", 0), LONGS("counts", 1), LONGS("every", 0), W
     int status;
     MUST(v[2].count == 1 || v[2].count == v[0].count, "every must be one, or as many as begins")
     WITHOUT_GIL_IF_LONG(v[3].count, status = in_ranges(longs(v), v[1].at, longs(v + 2), numbers(v + 3)));
+END_WITH_STATUS(status, Py_NewRef(Py_None))
+
+FUNCTION(in_turn, PLACES("rows", 0), PLACES("outputs", 1), NUMBER("base"), WRITTEN("out", "iq", 1, 1))
+    int status;
+    WITHOUT_GIL_IF_LONG(v[0].count, status = in_turn(numbers(v), numbers(v + 1), v[2].number, numbers(v + 3)));
 END_WITH_STATUS(status, Py_NewRef(Py_None))
 
 FUNCTION(into_chunks, PLACES("rows", 0), NUMBER("first_row"), NUMBER("chunk_rows"), WRITTEN("inside", "iq", 1, 1),
@@ -957,7 +962,8 @@ PyMethodDef FUNCTIONS[] = {
     METHOD(add_integers), METHOD(add_moments), METHOD(add_short_integers), METHOD(add_sparse), METHOD(begins_of_stretches),
     METHOD(copy_past_cache), METHOD(count_bytes), METHOD(count_reads), METHOD(deal_groups), METHOD(fill_behind),
     METHOD(fill_outside), METHOD(gather_any), METHOD(chunk_fields), METHOD(land), METHOD(land_decoded), METHOD(plan_chunks),
-    METHOD(plan_dense), METHOD(plan_heap), METHOD(plan_memory), METHOD(plan_rows), METHOD(count_batches), METHOD(in_ranges), METHOD(into_chunks), METHOD(lay_chunks),
+    METHOD(plan_dense), METHOD(plan_heap), METHOD(plan_memory), METHOD(plan_rows), METHOD(count_batches), METHOD(in_ranges), METHOD(in_turn),
+    METHOD(into_chunks), METHOD(lay_chunks),
     METHOD(locate), METHOD(range_of), METHOD(subtract),
     METHOD(renumber), METHOD(unshuffle), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
     METHOD(place_boxes), METHOD(place_rows), METHOD(read_files),

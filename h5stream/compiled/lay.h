@@ -2,11 +2,33 @@
 
 Guarantees: each writes its outputs alone, as many as the caller made room for; what would lead out of them is refused. */
 
+/* The same for places and batches in 32 bits, whose size divides without a division: half a place more is far from the next batch,
+compared with what a double rounds off. */
+static int locate_narrow(const int32_t *restrict output, int64_t count, int32_t size, int32_t last, int32_t last_begin,
+                         int32_t *restrict batch, int32_t *restrict within)
+{
+    const double in_batches = 1.0 / size;
+    int is_wrong = 0;
+    for (int64_t i = 0; i < count; i++)
+        batch[i] = (int32_t)(((double)output[i] + 0.5) * in_batches);
+    for (int64_t i = 0; i < count; i++) {
+        const int is_last = output[i] >= last_begin;
+        is_wrong |= output[i] < 0;
+        batch[i] = is_last ? last : batch[i];
+        within[i] = output[i] - (is_last ? last_begin : batch[i] * size);
+    }
+    return is_wrong;
+}
+
 /* Give each output place its batch and its place in that. Batches begin at `edges`; without, each has `size` places, but the
 last, which is `last` and begins at `last_begin`. */
 static int locate(Numbers output, Longs edges, int64_t size, int64_t last, int64_t last_begin, Numbers batch, Numbers within)
 {
     int is_wrong = 0;
+    if (!edges.count && !output.wide && !batch.wide && !within.wide && size <= INT32_MAX && last >= 0 && last <= INT32_MAX
+        && last_begin >= 0 && last_begin <= INT32_MAX)
+        return locate_narrow(output.at, output.count, (int32_t)size, (int32_t)last, (int32_t)last_begin, (int32_t *)batch.at,
+                             (int32_t *)within.at) ? WRONG : DONE;
     for (int64_t i = 0; i < output.count; i++) {
         const int64_t place = number_at(output, i);
         int64_t number = last, begin = last_begin;
@@ -38,8 +60,14 @@ static void range_of(Numbers numbers, int64_t *least_of, int64_t *most_of)
 
 static void subtract(Numbers numbers, int64_t amount, Numbers out)
 {
-    for (int64_t i = 0; i < numbers.count; i++)
-        put(out, i, number_at(numbers, i) - amount);
+    const int32_t *const narrow = numbers.at;
+    int32_t *const to = (int32_t *)out.at;
+    if (numbers.wide || out.wide)
+        for (int64_t i = 0; i < numbers.count; i++)
+            put(out, i, number_at(numbers, i) - amount);
+    else
+        for (int64_t i = 0; i < numbers.count; i++)
+            to[i] = (int32_t)(uint32_t)((uint32_t)narrow[i] - (uint64_t)amount);
 }
 
 /* Count how often each batch occurs, or, with lengths, the rows of its spans. */
@@ -63,11 +91,54 @@ static int in_ranges(Longs begins, const int64_t *counts, Longs every, Numbers o
         const int64_t step = every.count == 1 ? every.at[0] : every.at[k];
         if (counts[k] < 0 || counts[k] > out.count - at)
             return WRONG;
-        for (int64_t i = 0; i < counts[k]; i++)
-            put(out, at + i, begins.at[k] + i * step);
+        if (step == 1 && !out.wide) {
+            const uint32_t begin = (uint32_t)begins.at[k];
+            uint32_t *const to = (uint32_t *)out.at + at;
+            for (int64_t i = 0; i < counts[k]; i++)
+                to[i] = begin + (uint32_t)i;
+        } else
+            for (int64_t i = 0; i < counts[k]; i++)
+                put(out, at + i, begins.at[k] + i * step);
         at += counts[k];
     }
     return at == out.count ? DONE : WRONG;
+}
+
+/* Put each row to its output place, counted from `base`. */
+static int in_turn(Numbers rows, Numbers outputs, int64_t base, Numbers out)
+{
+    for (int64_t i = 0; i < rows.count; i++) {
+        const int64_t place = number_at(outputs, i) - base;
+        if (place < 0 || place >= out.count)
+            return WRONG;
+        put(out, place, number_at(rows, i));
+    }
+    return DONE;
+}
+
+/* Return the first of ascending rows, behind one of them, that is `end` or more. */
+ALWAYS_INLINE int64_t first_from(Numbers rows, int64_t behind, int64_t end)
+{
+    int64_t low = behind, step = 1;
+    while (low + step < rows.count && number_at(rows, low + step) < end)
+        low += step, step *= 2;
+    int64_t high = least(low + step, rows.count);
+    while (low + 1 < high) {
+        const int64_t middle = low + (high - low) / 2;
+        *(number_at(rows, middle) < end ? &low : &high) = middle;
+    }
+    return high;
+}
+
+/* Give the rows of one chunk their numbers inside it; return whether they ascend. */
+ALWAYS_INLINE int into_chunk(Numbers rows, int64_t low, int64_t high, int64_t begin, Numbers inside)
+{
+    int is_wrong = 0;
+    for (int64_t i = low + 1; i < high; i++)
+        is_wrong |= number_at(rows, i) < number_at(rows, i - 1);
+    for (int64_t i = low; i < high; i++)
+        put(inside, i, number_at(rows, i) - begin);
+    return !is_wrong;
 }
 
 /* Give ascending rows their numbers inside their chunks, and write where the rows of each chunk begin, and its number.
@@ -75,19 +146,19 @@ static int in_ranges(Longs begins, const int64_t *counts, Longs every, Numbers o
 Return how many chunks they are; -1 if rows do not ascend, or there are more chunks than room. */
 static int64_t into_chunks(Numbers rows, int64_t first_row, int64_t chunk_rows, Numbers inside, Longs begins, int64_t *numbers)
 {
-    int64_t count = 0, chunk = -1, end = INT64_MIN, before = INT64_MIN;
-    for (int64_t i = 0; i < rows.count; i++) {
-        const int64_t row = number_at(rows, i) - first_row;
-        if (row < 0 || row < before)
+    const Numbers narrow = {.at = rows.at, .count = rows.count}, narrow_inside = {.at = inside.at, .count = inside.count};
+    const int is_narrow = !rows.wide && !inside.wide;
+    int64_t count = 0, end = INT64_MIN;
+    for (int64_t low = 0, high; low < rows.count; low = high) {
+        const int64_t row = number_at(rows, low);
+        if (row < first_row || row < end || count == begins.count)
             return -1;
-        if (row >= end) {
-            chunk = row / chunk_rows, end = (chunk + 1) * chunk_rows;
-            if (count == begins.count)
-                return -1;
-            ((int64_t *)begins.at)[count] = i, numbers[count++] = chunk;
-        }
-        put(inside, i, row - chunk * chunk_rows);
-        before = row;
+        const int64_t chunk = (row - first_row) / chunk_rows, begin = first_row + chunk * chunk_rows;
+        end = begin + chunk_rows;
+        high = first_from(rows, low, end);
+        if (!(is_narrow ? into_chunk(narrow, low, high, begin, narrow_inside) : into_chunk(rows, low, high, begin, inside)))
+            return -1;
+        ((int64_t *)begins.at)[count] = low, numbers[count++] = chunk;
     }
     return count;
 }

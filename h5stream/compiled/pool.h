@@ -6,7 +6,7 @@ another without a thread that ends or begins.
 Guarantees: all members are read and written under `mutex`, but what a part is carried out with, which nobody changes once it is
 in the queue. What Python counts references of is let go of with Python's lock alone. Nobody waits for it while it holds `mutex`. */
 
-enum { MOST_THREADS = 1 << 20 };
+enum { MOST_THREADS = 1 << 20, PATIENCE_NS = 100000, MOST_YIELDED_NS = 2000000 };
 
 typedef struct Share Share;
 typedef struct Group Group;
@@ -45,6 +45,9 @@ typedef struct {
     int64_t turns;    /* how often a thread took something of any pass */
     int64_t idle;     /* threads that wait */
     int64_t copying;  /* threads that carry out what copies */
+    int64_t in_python; /* threads that Python needs for a moment: they wait for its lock, or have it */
+    int64_t since_ns;  /* when the first of these came */
+    pthread_cond_t none_in_python;
     Processors processors;
 } Pool;
 
@@ -224,6 +227,46 @@ static int is_left(Queue *queue)
     return 1;
 }
 
+/* The pool that the calling thread is one of, and whether it is counted among those in Python. */
+static _Thread_local Pool *own_pool;
+static _Thread_local int is_in_python;
+
+/* Count the calling thread as one that Python needs for a moment, or as none; called with the mutex. */
+static void set_in_python(Pool *pool, int is_brief)
+{
+    if (own_pool != pool || is_in_python == is_brief)
+        return;
+    if (is_brief && !pool->in_python)
+        pool->since_ns = now_ns();
+    is_in_python = is_brief, pool->in_python += is_brief ? 1 : -1;
+    if (!pool->in_python)
+        pthread_cond_signal(&pool->none_in_python);
+}
+
+/* Return whether threads have waited for Python's lock in vain: a loop that lets it go for a moment, again and again, starts their
+turn of 5 ms anew each time, and may keep it from them for as long as it likes. */
+static int are_starved(Pool *pool)
+{
+    pthread_mutex_lock(&pool->mutex);
+    const int is_so = pool->in_python && now_ns() - pool->since_ns > PATIENCE_NS;
+    pthread_mutex_unlock(&pool->mutex);
+    return is_so;
+}
+
+/* Wait, without Python's lock, until no thread needs it, but not for long. */
+static void let_through(Pool *pool)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += MOST_YIELDED_NS;
+    if (until.tv_nsec >= 1000000000)
+        until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_mutex_lock(&pool->mutex);
+    while (pool->in_python && !pthread_cond_timedwait(&pool->none_in_python, &pool->mutex, &until))
+        ;
+    pthread_mutex_unlock(&pool->mutex);
+}
+
 static void serve(Pool *pool, int64_t number, Queue *queue)
 {
     pool->serving[number] = queue;
@@ -248,6 +291,8 @@ static Outcome work(Pool *pool, int64_t ticket, Queue *served, int64_t settled, 
     Share *before;
     Queue *queue;
     pthread_mutex_lock(&pool->mutex);
+    own_pool = pool;
+    set_in_python(pool, 0);
     if (pool->tickets[number] == ticket)
         pool->begun[number] = ticket;
     Group *group = served && settled ? served->groups : NULL;
@@ -297,6 +342,7 @@ static Outcome work(Pool *pool, int64_t ticket, Queue *served, int64_t settled, 
         }
     }
     wake_next(pool); /* who was woken for a part may have found a call instead */
+    set_in_python(pool, outcome.why == CALLED || outcome.why == COMPLETE);
     pthread_mutex_unlock(&pool->mutex);
     return outcome;
 }
@@ -330,8 +376,8 @@ static void put_in_queue(Queue *queue, Group *group)
         *(queue->last ? &queue->last->behind : &queue->first) = share;
         queue->last = share;
     }
-    pthread_cond_signal(&queue->pool->changed);
     pthread_mutex_unlock(&queue->pool->mutex);
+    pthread_cond_signal(&queue->pool->changed); /* who wakes may have the processor next, and finds no mutex held */
 }
 
 /* Say whether the training loop waits for a batch. */
@@ -373,6 +419,7 @@ static int end_queue(Queue *queue)
 static void lose_threads(Pool *pool, int64_t ticket)
 {
     pthread_mutex_lock(&pool->mutex);
+    set_in_python(pool, 0);
     for (int64_t k = 0; k < pool->threads; k++)
         if (ticket ? pool->tickets[k] == ticket : pool->begun[k] != pool->tickets[k])
             count_as_missing(pool, k);

@@ -227,6 +227,9 @@ static PyObject *new_pool(PyTypeObject *type, PyObject *given, PyObject *named)
     Pool *const pool = &((PoolObject *)self)->pool;
     pthread_mutex_init(&pool->mutex, NULL), pthread_cond_init(&pool->changed, NULL);
     pthread_cond_init(&pool->processors.changed, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock), pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&pool->none_in_python, &clock), pthread_condattr_destroy(&clock);
     pool->threads = v[0].number;
     pool->processors.mutex = &pool->mutex, pool->processors.count = v[1].number;
     pool->tickets = calloc((size_t)pool->threads, sizeof *pool->tickets);
@@ -548,6 +551,28 @@ static PyObject *set_awaited_of(PyObject *self, PyObject *given)
     return Py_NewRef(Py_None);
 }
 
+static PyObject *set_brief_of(PyObject *self, PyObject *given)
+{
+    const int is_brief = PyObject_IsTrue(given);
+    if (is_brief < 0)
+        return NULL;
+    Pool *const pool = ((QueueObject *)self)->queue.pool;
+    pthread_mutex_lock(&pool->mutex);
+    set_in_python(pool, is_brief);
+    pthread_mutex_unlock(&pool->mutex);
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *let_through_of(PyObject *self, PyObject *none)
+{
+    (void)none;
+    Pool *const pool = ((QueueObject *)self)->queue.pool;
+    if (are_starved(pool)) {
+        WITHOUT_GIL(let_through(pool));
+    }
+    return Py_NewRef(Py_None);
+}
+
 static PyObject *end_of(PyObject *self, PyObject *none)
 {
     (void)none;
@@ -594,7 +619,8 @@ static PyGetSetDef fields_of_queue[] = {
 
 static PyMethodDef methods_of_queue[] = {
     {"begin", begin_of, METH_O, NULL}, {"add", (PyCFunction)(void (*)(void))add, METH_FASTCALL, NULL},
-    {"call", call_of, METH_O, NULL}, {"set_awaited", set_awaited_of, METH_O, NULL}, {"end", end_of, METH_NOARGS, NULL},
+    {"call", call_of, METH_O, NULL}, {"set_awaited", set_awaited_of, METH_O, NULL}, {"set_brief", set_brief_of, METH_O, NULL},
+    {"let_through", let_through_of, METH_NOARGS, NULL}, {"end", end_of, METH_NOARGS, NULL},
     {"drop", drop_of, METH_NOARGS, NULL}, {"give_up", give_up_of, METH_NOARGS, NULL}, {0}};
 
 static PyType_Slot slots_of_queue[] = {

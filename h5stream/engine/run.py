@@ -51,6 +51,9 @@ class Run:
     # is not lost if none waits, and a thread that comes for one goes on until no job is left, or it is another pass's
     # turn. One that comes for nothing holds up all that run Python. The consumer admits windows itself: a thread would
     # have to wait for it.
+    # Before the consumer takes a batch, it lets threads through that wait for Python's lock to plan or to complete a
+    # window. A loop that is busy with Python could keep them from it for as long as it likes: whenever it releases the
+    # lock for a moment, as freeing a tensor does, their 5 ms of waiting begin anew.
     # Where all rows stay in memory once they are decoded, the first batches of a shuffled window need almost all of its
     # chunks, and are read with those; while there is no room for more batches readers decode the rest. So that each
     # chunk is decoded once, nothing is planned while any is; who carries it out looks whether it is there.
@@ -111,6 +114,8 @@ class Run:
         check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
         since = self.counters.asked(self._open.ready)
+        if self._count:
+            self._queue.let_through()
         while True:
             with self._lock:
                 done, batch = self._try_next()
@@ -132,6 +137,8 @@ class Run:
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Return the next batch if that needs no waiting; None at the end as well."""
+        if self._count:
+            self._queue.let_through()
         with self._lock:
             _, batch = self._try_next()
             if batch is not None:
@@ -349,6 +356,7 @@ class Run:
             self._queue.call(self._count)
 
     def _plan_next(self, tally: Tally) -> None:
+        self._queue.set_brief(True)
         try:
             self._reader.load(tally)
             began = clock()
@@ -361,7 +369,7 @@ class Run:
             return
         with self._lock:
             is_to_admit = self._windows.put(planned, self._open)
-            if not is_to_admit or self._fill.is_left:
+            if self._fill.is_left:
                 self._queue.call(self._count)
             if not is_to_admit:
                 self._batch_came.notify_all()
@@ -372,6 +380,7 @@ class Run:
         The window waits for it if it `settles`; else for what it is the rest of.
         """
         failed: tuple[int, BaseException] | None = None
+        self._queue.set_brief(False)
         try:
             try:
                 task.land(window.destination, self._reader.tools(tally, self._stopped))
@@ -381,6 +390,7 @@ class Run:
                 failed = first_failure(window, task, error, self._reader.tools(), skipping)
         except self._caught as error:
             failed = window.numbers.start + task.placement.first_batch, error
+        self._queue.set_brief(True)
         with self._lock:
             self._running -= 1
             # Before it is counted: what completes the window must know of every error in it.
@@ -424,6 +434,7 @@ class Run:
 
     def _decode_ahead(self, tally: Tally) -> None:
         """Decode some rows for the cache ahead of the batches that need them, and which report their errors."""
+        self._queue.set_brief(False)
         task = self._fill.next()
         if task is not None:
             with contextlib.suppress(Exception):
@@ -435,6 +446,7 @@ class Run:
     def _arrange(self, batch: ReadyBatch, tally: Tally) -> None:
         began = clock()
         failed: BaseException | None = None
+        self._queue.set_brief(False)
         try:
             batch.arrange()
         except BaseException as error:

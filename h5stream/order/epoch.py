@@ -350,7 +350,7 @@ class RegroupedOrder:
         order = self.whole
         rows, outputs = order.outputs(number)
         base, in_turn = int(order.window_edges[number]), new_array(len(rows), rows.dtype)
-        in_turn[outputs - base] = rows
+        kernels.in_turn(rows, outputs, base, in_turn)
         del rows, outputs
         for low, high in self._steps(begin, stop):
             batch, within = order.cut.locate(np.arange(low, high, dtype=place_dtype(max(high, self.batches))))

@@ -82,6 +82,31 @@ def test_ranges_are_written_one_behind_the_other(rng, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_put_in_the_turn_of_their_output_places(rng, kind):
+    rows, outputs = rng.integers(0, 1000, 50).astype(kind), rng.permutation(50).astype(kind)
+    out = np.empty(50, dtype=kind)
+    native.in_turn(rows, outputs + kind(7), 7, out)
+    assert (out[outputs] == rows).all()
+    for wrong in (outputs - kind(1), outputs + kind(1)):
+        with pytest.raises(ValueError, match="lead out of"):
+            native.in_turn(rows, wrong, 0, out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 3, 7, 8192, 2**31 - 1])
+def test_places_at_the_edges_of_batches_are_located(kind, size):
+    most = 2**31 - 1
+    last = most // size // 2
+    edges = np.arange(0, most // size + 1, max(1, most // size // 1000), dtype=np.int64) * size
+    output = np.unique(np.clip(np.concatenate([edges - 1, edges, edges + 1]), 0, most)).astype(kind)
+    batch, within = np.empty_like(output), np.empty_like(output)
+    native.locate(output, np.zeros(0, dtype=np.int64), size, last, last * size, batch, within)
+    wanted = np.minimum(output.astype(np.int64) // size, last)
+    assert (batch == wanted).all()
+    assert (within == output - wanted * size).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_numbered_inside_their_chunks(rng, kind):
     first, chunk_rows = int(rng.integers(0, 100)), int(rng.integers(1, 30))
     rows = np.sort(first + rng.integers(0, 400, 150)).astype(kind)

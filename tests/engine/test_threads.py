@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import sys
 import threading
 import weakref
 
@@ -202,6 +203,23 @@ def test_an_error_between_two_jobs_ends_its_pass_and_no_thread(sample, monkeypat
         with pytest.raises(ZeroDivisionError):
             list(iterator)
     assert samples_of(loader) == list(range(4000))
+
+
+def test_a_loop_that_never_waits_lets_threads_through(sample):
+    """Nothing takes Python's lock from a loop here but that it asks for batches."""
+    given, interval = [], sys.getswitchinterval()
+    with loader_of(sample) as loader:
+        passing = iter(loader)
+        run = run_of(passing)
+        sys.setswitchinterval(1000)
+        try:
+            for _ in range(200_000):
+                if (batch := run.next_if_ready()) is not None:
+                    given.append(batch.rows)
+                    batch.slot.give_back()
+        finally:
+            sys.setswitchinterval(interval)
+    assert sum(given) == 4000
 
 
 def test_no_thread_keeps_a_pass_that_ended(sample):
