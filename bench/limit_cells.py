@@ -2,8 +2,8 @@
 
 python -m bench.limit_cells "gzip-4 + shuffle" FILE
 
-Prints the cell's figures as JSON. Nothing here needs more of h5stream than a loader, so that an older commit can be put
-before this folder on the path and measured by the same code; see `bench/test_limits.py`.
+Prints the cell's figures as JSON. An older commit measures itself with its own file of this name; see
+`bench/test_limits.py`.
 """
 
 from __future__ import annotations
