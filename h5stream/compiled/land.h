@@ -83,16 +83,17 @@ static const Pipeline *pipeline_of(const ChunkPlan *plan, int64_t k)
 }
 
 /* Processors, on which threads take turns with what needs one all the time; reads wait without. While the training loop waits for
-a batch all of them are taken, else all but one: that is the loop's, and Python's own. */
+a batch, or its steps wait for something else, such as a GPU, all of them are taken; else all but one: that is the loop's. */
 typedef struct {
     pthread_mutex_t *mutex;
     pthread_cond_t changed;
     int64_t count, taken, waiting;
     int64_t awaited; /* by how many */
+    int is_spare;    /* whether the loop's last step left its processor to others most of the time */
 } Processors;
 
 /* Return how many may be taken; called under the mutex. */
-static int64_t most_taken(const Processors *of) { return of->awaited ? of->count : most(1, of->count - 1); }
+static int64_t most_taken(const Processors *of) { return of->awaited || of->is_spare ? of->count : most(1, of->count - 1); }
 
 static void take_processor(Processors *of)
 {

@@ -6,7 +6,7 @@ another without a thread that ends or begins.
 Guarantees: all members are read and written under `mutex`, but what a part is carried out with, which nobody changes once it is
 in the queue. What Python counts references of is let go of with Python's lock alone. Nobody waits for it while it holds `mutex`. */
 
-enum { MOST_THREADS = 1 << 20, PATIENCE_NS = 100000, MOST_YIELDED_NS = 2000000 };
+enum { MOST_THREADS = 1 << 20, PATIENCE_NS = 100000, SHORTEST_STEP_NS = 50000, MOST_YIELDED_NS = 2000000, SHORT_STEP_NS = 1000000 };
 
 typedef struct Share Share;
 typedef struct Group Group;
@@ -48,6 +48,9 @@ typedef struct {
     int64_t in_python; /* threads that Python needs for a moment: they wait for its lock, or have it */
     int64_t since_ns;  /* when the first of these came */
     pthread_cond_t none_in_python;
+    pthread_t loop;    /* the thread that asked for a batch last, when it did or got it, and the processor time it had had then */
+    int64_t asked_ns, used_ns;
+    int64_t came_ns; /* when the loop asked last */
     Processors processors;
 } Pool;
 
@@ -243,12 +246,40 @@ static void set_in_python(Pool *pool, int is_brief)
         pthread_cond_signal(&pool->none_in_python);
 }
 
-/* Return whether threads have waited for Python's lock in vain: a loop that lets it go for a moment, again and again, starts their
-turn of 5 ms anew each time, and may keep it from them for as long as it likes. */
+/* Return the processor time that the calling thread has had. */
+static int64_t used_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
+/* Note that the training loop begins a step, or ended one, which took a processor or did not; called with the mutex. */
+static void note_step(Pool *pool, int has_ended)
+{
+    const int64_t now = now_ns();
+    if (has_ended && now - pool->asked_ns < SHORT_STEP_NS)
+        return; /* and goes on measuring */
+    const int64_t used = used_ns();
+    if (has_ended && pool->asked_ns && pthread_equal(pool->loop, pthread_self())) {
+        pool->processors.is_spare = 2 * (used - pool->used_ns) < now - pool->asked_ns;
+        if (pool->processors.is_spare && pool->processors.waiting)
+            pthread_cond_signal(&pool->processors.changed);
+        if (pool->processors.is_spare)
+            wake_next(pool);
+    }
+    pool->loop = pthread_self(), pool->asked_ns = now, pool->used_ns = used;
+}
+
+/* Return whether threads wait for Python's lock in vain: a loop that lets it go for a moment, again and again, starts their turn of
+5 ms anew each time, and may keep it from them for as long as it likes. One that does nothing but ask keeps it for moments. */
 static int are_starved(Pool *pool)
 {
+    const int64_t now = now_ns();
     pthread_mutex_lock(&pool->mutex);
-    const int is_so = pool->in_python && now_ns() - pool->since_ns > PATIENCE_NS;
+    note_step(pool, 1);
+    const int is_so = pool->in_python && now - pool->since_ns > PATIENCE_NS && now - pool->came_ns > SHORTEST_STEP_NS;
+    pool->came_ns = now;
     pthread_mutex_unlock(&pool->mutex);
     return is_so;
 }
@@ -391,6 +422,8 @@ static void set_awaited(Queue *queue, int is_awaited)
         pthread_cond_signal(&pool->processors.changed);
     if (is_awaited)
         wake_next(pool);
+    else
+        note_step(pool, 0);
     pthread_mutex_unlock(&pool->mutex);
 }
 

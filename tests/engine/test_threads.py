@@ -4,6 +4,7 @@ import contextlib
 import gc
 import sys
 import threading
+import time
 import weakref
 
 import pytest
@@ -206,17 +207,20 @@ def test_an_error_between_two_jobs_ends_its_pass_and_no_thread(sample, monkeypat
 
 
 def test_a_loop_that_never_waits_lets_threads_through(sample):
-    """Nothing takes Python's lock from a loop here but that it asks for batches."""
+    """Nothing takes Python's lock from a loop that is busy here, but that it asks for batches."""
     given, interval = [], sys.getswitchinterval()
     with loader_of(sample) as loader:
         passing = iter(loader)
         run = run_of(passing)
         sys.setswitchinterval(1000)
         try:
-            for _ in range(200_000):
+            for _ in range(20_000):
                 if (batch := run.next_if_ready()) is not None:
                     given.append(batch.rows)
                     batch.slot.give_back()
+                step_ends = time.perf_counter() + 0.0001
+                while sum(given) < 4000 and time.perf_counter() < step_ends:
+                    pass
         finally:
             sys.setswitchinterval(interval)
     assert sum(given) == 4000
