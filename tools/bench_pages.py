@@ -1,4 +1,4 @@
-"""Make the pages and pictures of docs/ and the README's table from bench/results/: no number there is typed by hand.
+"""Make the pages and pictures of docs/ and a sentence of the README from bench/results/: no number there is typed by hand.
 
 python tools/bench_pages.py           write them
 python tools/bench_pages.py --check   fail unless the pages are those of the committed results
@@ -474,7 +474,7 @@ def _windows(report: dict[str, Any], data: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Make every page that there are results for, and the README with its table."""
+    """Make every page that there are results for, and the README with its sentence."""
     reports = {part: load(part) for part in FILES}
     made = {}
     if any(reports[part] for part in ("main", "peers", "sweep", "growth")):
@@ -482,8 +482,8 @@ def pages() -> dict[Path, str]:
     if report := reports["learning"]:
         made[DOCS / "shuffling-results.md"] = learning_page(report)
         made[SHUFFLING] = _between(SHUFFLING.read_text(), *LEARNED, learning.verdict_in_short(report) + "\n")
-    if main := reports["main"]:
-        made[README] = bench_report.with_table(README.read_text(), bench_report.readme_table(main))
+    if peers := reports["peers"]:
+        made[README] = bench_report.with_sentence(README.read_text(), bench_report.readme_sentence(peers))
     return made
 
 

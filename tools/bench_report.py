@@ -93,55 +93,29 @@ CONTENDERS = {
     "decode_limit": "limit: only inflating, as many threads",
     "threaded_copy": "limit: only copying, as many threads",
 }
-AGAINST = {
-    "naive": "naive",
-    "tuned": "tuned",
-    "in_ram": "in RAM",
-    "decode_limit": "decode limit",
-    "sequential_h5py": "h5py, in order",
-}
+
+def readme_sentence(peers: dict[str, Any]) -> str:
+    """Say in a sentence how long an epoch takes, from the run that the README's picture shows."""
+    rate = {one["peer"]: one["rows_per_s"] for one in peers["results"] if one["file"] == "gzip4_shuffle" and "rows" in one}
+    ours, kept, tuned, naive = (
+        _seconds(peers["rows"] / rate[name])
+        for name in ("h5stream, keep='never'", "h5stream", "tuned h5py, 2 workers", "naive DataLoader, 2 workers")
+    )
+    return (
+        f"**A shuffled epoch of {peers['rows']:,} rows of 1 KiB, gzip, takes {ours} on {peers['machine']['cpus']} cores, "
+        f"and {kept} from the second on if the rows fit in memory. A `DataLoader` takes {tuned} if it reads whole batches "
+        f"with h5py, {naive} if it reads rows.** ([All figures](docs/benchmarks.md).)\n"
+    )
 
 
-def readme_table(report: dict[str, Any]) -> str:
-    """Make the README's table: ours in rows a second, and as a multiple of each contender."""
-    found = rates(report)
-    kinds = list(dict.fromkeys(kind for kind, _ in found))
-    machine = report["machine"]
-    lines = [
-        f"524,288 rows of 256 float32 and a label, shuffled batches of 8,192, {machine['cpus']} cores "
-        f"({machine['cpu']}), files in the page cache; medians of one run, "
-        f"{report['when']}. *h5stream* decodes every row in every epoch; *kept* is the default, from the second epoch "
-        "on, where rows fit `memory_budget`. A fresh process's first epoch, which touches its memory first, is slower: "
-        f"{cold(report):,.0f} rows/s at the least, on the first file.",
-        "",
-        "| file | h5stream, rows/s | kept, rows/s | " + " | ".join(f"x {name}" for name in AGAINST.values()) + " |",
-        "|---|---:|---:|" + "---:|" * len(AGAINST),
-    ]
-    for kind in kinds:
-        ours, kept = found[kind, "ours"], found.get((kind, "kept"))
-        # Rows in memory are compared with rows in memory.
-        cells = [_multiple(kept or ours if name == "in_ram" else ours, found.get((kind, name))) for name in AGAINST]
-        shown = [f"{ours:,.0f}", "" if kept is None else f"{kept:,.0f}"]
-        lines.append(f"| {KINDS[kind]} | " + " | ".join([*shown, *cells]) + " |")
-    return "\n".join(lines) + "\n"
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
-def cold(report: dict[str, Any]) -> float:
-    """Give the slowest first epoch of a fresh process."""
-    return min(float(one["cold_rows_per_s"]) for one in report["results"] if "cold_rows_per_s" in one)
-
-
-def _multiple(ours: float, other: float | None) -> str:
-    if other is None:
-        return ""
-    ratio = ours / other
-    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
-
-
-def with_table(readme: str, table: str) -> str:
-    """Put the table between its marks."""
+def with_sentence(readme: str, sentence: str) -> str:
+    """Put the sentence between its marks."""
     before, rest = readme.split(START)
-    return before + START + table + END + rest.split(END)[1]
+    return before + START + sentence + END + rest.split(END)[1]
 
 
 def gpu_table(report: dict[str, Any]) -> str:
