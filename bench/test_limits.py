@@ -9,7 +9,6 @@ them ours and the limit in turns.
 
 from __future__ import annotations
 
-import mmap
 import os
 import statistics
 import subprocess
@@ -44,17 +43,6 @@ def file_of(folder: Path, kind: str) -> Path:
     return path
 
 
-def touch(nbytes: int = 2 << 30) -> None:
-    """Touch memory and release it, so that the next process gets pages that a virtual machine has already.
-
-    A host gives the first page of memory more slowly than the system clears it: whatever held a little more than the
-    process before it took up to twice as long for a first epoch.
-    """
-    with mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        for start in range(0, nbytes, mmap.PAGESIZE):
-            memory[start] = 1
-
-
 def commit_of(root: str) -> str:
     told = subprocess.run(["git", "-C", root, "log", "-1", "--format=%h"], capture_output=True, text=True, check=False)
     return told.stdout.strip()
@@ -69,7 +57,6 @@ def test_how_near_the_limit(benchmark, bench_folder, trees, name):
     def measure() -> None:
         for _ in range(cell.processes):
             for tree, environment in trees.items():
-                touch()
                 outcome = run_child(["bench.limit_cells", name, str(path)], LIMIT_S, environment)
                 assert not outcome.error, f"{tree}: {outcome.error}"
                 for key, values in outcome.result.items():

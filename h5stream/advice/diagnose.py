@@ -143,8 +143,8 @@ class Diagnosis(Suggestion):
 
 
 def diagnose(
-    loader: Iterable[Any],
-    step: Callable[[Any], object],
+    loader: Iterable[BatchT],
+    step: Callable[[BatchT], object],
     *,
     seconds: float = TRIAL_S,
     probe_batch: bool = True,

@@ -305,7 +305,7 @@ def row_sums(values: Any) -> NDArray[np.uint64]:
     return raw_sums(array.reshape(len(array), -1).view(np.uint8))
 
 
-def _bytes(value: Any, *, cut: bool = True) -> bytes:
+def _bytes(value: object, *, cut: bool = True) -> bytes:
     """Return the bytes of one row from any source; for texts without trailing zeros."""
     if isinstance(value, SparseRows):
         return _bytes(value.values) + _bytes(value.columns)

@@ -53,7 +53,7 @@ class Report:
     busy_ms: float = 5.0
     console: Console = field(default_factory=lambda: Console(quiet=True))  # where rows are printed as they come
     unit: str = "rows"  # what a sample is called
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
     results: list[Measurement] = field(default_factory=list)
     naive_failed: str = ""
     checked: bool = False

@@ -245,7 +245,7 @@ def _number(value: float) -> str:
     return f"{value:.1f}" if 1e3 <= abs(value) < 1e6 else f"{value:.4g}"  # not 1e+04 for 9999.5
 
 
-def _counts(counts: Mapping[Any, int], width: int) -> Iterator[Text]:
+def _counts(counts: Mapping[str, int], width: int) -> Iterator[Text]:
     """List the most frequent values and how often they come, broken between them."""
     total, most_frequent = (
         max(1, sum(counts.values())),

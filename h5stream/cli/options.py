@@ -121,7 +121,7 @@ class LoaderOptions(SampleOptions):
     shuffle: bool
     seed: int
     num_workers: int | None
-    window: Any  # an int, or a text that the loader checks
+    window: int | str  # an int, or a text that the loader checks
     memory_budget: int | None
 
 

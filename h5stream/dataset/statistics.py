@@ -111,13 +111,13 @@ class FieldStatistics:
 
     name: str
     samples: int
-    count: Any
-    nan: Any
-    inf: Any
-    mean: Any
-    std: Any
-    min: Any
-    max: Any
+    count: int | NDArray[np.int64]
+    nan: int | NDArray[np.int64]
+    inf: int | NDArray[np.int64]
+    mean: float | NDArray[np.float64] | None
+    std: float | NDArray[np.float64] | None
+    min: float | NDArray[np.float64] | None
+    max: float | NDArray[np.float64] | None
     counts: dict[Any, int] | None
     shape: tuple[int, ...]
 
@@ -152,7 +152,7 @@ class FieldStatistics:
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.normalize()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the attributes as plain numbers, lists and texts.
 
         Returns
@@ -222,7 +222,7 @@ def _chosen(layout: SampleLayout, names: Iterable[str] | None) -> dict[str, list
     return {name: every[name] for name in wanted}
 
 
-def _axes(layout: SampleLayout, chosen: Mapping[str, list[int]], axis: Any) -> dict[str, tuple[int, ...]]:
+def _axes(layout: SampleLayout, chosen: Mapping[str, list[int]], axis: object) -> dict[str, tuple[int, ...]]:
     """Return the axes of a sample that are kept for each field; raise for axes that do not exist."""
     requested = axis if isinstance(axis, Mapping) else dict.fromkeys(chosen, axis)
     if unknown := set(requested) - set(chosen):

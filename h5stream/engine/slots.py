@@ -79,35 +79,38 @@ def map_memory(nbytes: int) -> Memory:
 
 
 class Slot:
-    """Memory for one batch, as the kernels see it and as tensors view it, and the ring that it goes back to.
+    """Memory for one batch, as the kernels see it and as tensors view it, and the ring that it goes back to, once.
 
     Without a ring its memory goes back by itself; batches are views of `tensor` then, if an allocator has to know.
+    A ring has the same objects again and again: each new one brings the garbage collector's next full pass closer.
     """
 
-    __slots__ = ("_ring", "address", "memory", "tensor")
+    __slots__ = ("address", "memory", "ring", "tensor")
 
     def __init__(
         self,
         memory: Memory,
         address: int | None = None,
-        ring: SlotRing | None = None,
         tensor: torch.Tensor | None = None,
     ) -> None:
-        self.memory, self._ring, self.tensor = memory, ring, tensor
+        self.memory, self.tensor = memory, tensor
+        self.ring: SlotRing | None = None  # that it was taken from
         self.address = address_of(memory) if address is None else address
 
     def give_back(self) -> None:
         """Let it be filled again: nothing looks at it any more."""
-        if self._ring is not None:
-            self._ring.free.append((self.memory, self.address))
+        ring, self.ring = self.ring, None  # or each would keep the other
+        if ring is not None:
+            ring.free.append(self)
 
     def lease(self) -> Memory:
         """Return its bytes; it goes back when these, and the last array or tensor over them, are dropped."""
-        if self._ring is None:
+        ring, self.ring = self.ring, None
+        if ring is None:
             return self.memory
         # Over a memoryview: of an array over another array NumPy keeps the other one alone, and this must be kept.
         leased = np.frombuffer(self.memory.data, dtype=np.uint8)
-        self._ring.lent.lend((self.memory, self.address), until_dropped=leased)
+        ring.lent.lend(self, until_dropped=leased)
         return leased
 
 
@@ -133,8 +136,8 @@ class SlotRing:
     ) -> None:
         self.slot_nbytes = -(-slot_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         self._allocate = allocate
-        self.free: collections.deque[tuple[Memory, int]] = collections.deque()  # each with its address
-        self.lent: Lent[tuple[Memory, int]] = Lent()
+        self.free: collections.deque[Slot] = collections.deque()
+        self.lent: Lent[Slot] = Lent()
         self._lock = threading.Lock()
         self._arena_slots = min(max(1, arena_nbytes // self.slot_nbytes), 64, most_slots or 64)
         self._most_free = None if most_slots is None else most_slots + self._arena_slots
@@ -149,7 +152,9 @@ class SlotRing:
                 self.free.popleft()
         while True:
             try:
-                return Slot(*self.free.pop(), self)
+                slot = self.free.pop()
+                slot.ring = self
+                return slot
             except IndexError:
                 with self._lock:
                     if not self.free:
@@ -159,7 +164,7 @@ class SlotRing:
         arena = self._allocate(self._arena_slots * self.slot_nbytes)
         self.held_nbytes += arena.nbytes
         for begin in range(0, self._arena_slots * self.slot_nbytes, self.slot_nbytes):
-            self.free.append((arena[begin : begin + self.slot_nbytes], address_of(arena) + begin))
+            self.free.append(Slot(arena[begin : begin + self.slot_nbytes], address_of(arena) + begin))
 
     @property
     def free_slots(self) -> int:
