@@ -1,4 +1,4 @@
-"""Make the pages and pictures of docs/ and a sentence of the README from bench/results/: no number there is typed by hand.
+"""Make pages and pictures of docs/ and a sentence of the README from bench/results/: no number there is typed by hand.
 
 python tools/bench_pages.py           write them
 python tools/bench_pages.py --check   fail unless the pages are those of the committed results

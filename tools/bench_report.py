@@ -94,17 +94,20 @@ CONTENDERS = {
     "threaded_copy": "limit: only copying, as many threads",
 }
 
+
 def readme_sentence(peers: dict[str, Any]) -> str:
     """Say in a sentence how long an epoch takes, from the run that the README's picture shows."""
-    rate = {one["peer"]: one["rows_per_s"] for one in peers["results"] if one["file"] == "gzip4_shuffle" and "rows" in one}
+    rated = (one for one in peers["results"] if one["file"] == "gzip4_shuffle" and "rows" in one)
+    rate = {one["peer"]: one["rows_per_s"] for one in rated}
     ours, kept, tuned, naive = (
         _seconds(peers["rows"] / rate[name])
         for name in ("h5stream, keep='never'", "h5stream", "tuned h5py, 2 workers", "naive DataLoader, 2 workers")
     )
+    cores = peers["machine"]["cpus"]
     return (
-        f"**A shuffled epoch of {peers['rows']:,} rows of 1 KiB, gzip, takes {ours} on {peers['machine']['cpus']} cores, "
-        f"and {kept} from the second on if the rows fit in memory. A `DataLoader` takes {tuned} if it reads whole batches "
-        f"with h5py, {naive} if it reads rows.** ([All figures](docs/benchmarks.md).)\n"
+        f"**A shuffled epoch of {peers['rows']:,} rows of 1 KiB, gzip, takes {ours} on {cores} cores, and {kept} from the "
+        f"second on if the rows fit in memory. A `DataLoader` takes {tuned} if it reads whole batches with h5py, {naive} "
+        "if it reads rows.** ([All figures](docs/benchmarks.md).)\n"
     )
 
 

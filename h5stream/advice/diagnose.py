@@ -12,7 +12,7 @@ import operator
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
 from h5stream.base import limits

@@ -10,7 +10,7 @@ import collections
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
 
