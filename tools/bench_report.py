@@ -105,9 +105,9 @@ def readme_sentence(peers: dict[str, Any]) -> str:
     )
     cores = peers["machine"]["cpus"]
     return (
-        f"**A shuffled epoch of {peers['rows']:,} rows of 1 KiB, gzip, takes {ours} on {cores} cores, and {kept} from the "
-        f"second on if the rows fit in memory. A `DataLoader` takes {tuned} if it reads whole batches with h5py, {naive} "
-        "if it reads rows.** ([All figures](docs/benchmarks.md).)\n"
+        f"**A shuffled epoch of {peers['rows']:,} rows of 1 KiB, gzip, takes {ours} on {cores} cores, and {kept} from "
+        f"the second on if the rows fit in memory. A `DataLoader` takes {tuned} if it reads whole batches with h5py, "
+        f"{naive} if it reads rows.** ([All figures](docs/benchmarks.md).)\n"
     )
 
 
