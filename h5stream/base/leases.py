@@ -10,7 +10,7 @@ import collections
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 _T = TypeVar("_T")
 
@@ -22,7 +22,7 @@ class Lent(Generic[_T]):
     """
 
     def __init__(self) -> None:
-        self._refs: dict[int, tuple[weakref.ref[object], _T]] = {}
+        self._refs: dict[int, tuple[weakref.ref[Any], _T]] = {}
         self._dropped: collections.deque[object] = collections.deque()
 
     def lend(self, value: _T, until_dropped: object) -> None:

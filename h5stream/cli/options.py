@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
@@ -121,7 +121,7 @@ class LoaderOptions(SampleOptions):
     shuffle: bool
     seed: int
     num_workers: int | None
-    window: int | str  # an int, or a text that the loader checks
+    window: Any  # an int, or a text that the loader checks
     memory_budget: int | None
 
 

@@ -114,10 +114,10 @@ class FieldStatistics:
     count: int | NDArray[np.int64]
     nan: int | NDArray[np.int64]
     inf: int | NDArray[np.int64]
-    mean: float | NDArray[np.float64] | None
-    std: float | NDArray[np.float64] | None
-    min: float | NDArray[np.float64] | None
-    max: float | NDArray[np.float64] | None
+    mean: float | NDArray[np.float64]
+    std: float | NDArray[np.float64]
+    min: float | NDArray[np.float64]
+    max: float | NDArray[np.float64]
     counts: dict[Any, int] | None
     shape: tuple[int, ...]
 
@@ -222,7 +222,9 @@ def _chosen(layout: SampleLayout, names: Iterable[str] | None) -> dict[str, list
     return {name: every[name] for name in wanted}
 
 
-def _axes(layout: SampleLayout, chosen: Mapping[str, list[int]], axis: object) -> dict[str, tuple[int, ...]]:
+def _axes(
+    layout: SampleLayout, chosen: Mapping[str, list[int]], axis: Axes | Mapping[str, Axes | None] | None
+) -> dict[str, tuple[int, ...]]:
     """Return the axes of a sample that are kept for each field; raise for axes that do not exist."""
     requested = axis if isinstance(axis, Mapping) else dict.fromkeys(chosen, axis)
     if unknown := set(requested) - set(chosen):
@@ -230,7 +232,8 @@ def _axes(layout: SampleLayout, chosen: Mapping[str, list[int]], axis: object) -
     axes = {
         name: _checked_axes(name, layout.fields[of_field[0]], requested.get(name)) for name, of_field in chosen.items()
     }
-    if axis is not None and np.size(axis) and requested is not axis and len(chosen) == 1 and not any(axes.values()):
+    is_for_all = axis is not None and not isinstance(axis, Mapping) and not (isinstance(axis, Sequence) and not axis)
+    if is_for_all and len(chosen) == 1 and not any(axes.values()):
         raise OptionError(f"statistics: samples of field {min(axes)!r} are single values and have no axis {axis!r}")
     return axes
 
