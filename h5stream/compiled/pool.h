@@ -34,6 +34,7 @@ struct Group {
 };
 
 typedef struct {
+    int64_t number; /* no other has, or had */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     Queue *queues;    /* of the passes that are under way, the earliest first */
@@ -230,14 +231,20 @@ static int is_left(Queue *queue)
     return 1;
 }
 
-/* The pool that the calling thread is one of, and whether it is counted among those in Python. */
-static _Thread_local Pool *own_pool;
+/* The number of the pool that the calling thread is one of, and whether it is counted among those in Python. */
+static _Thread_local int64_t own_pool;
 static _Thread_local int is_in_python;
+
+static void join_pool(const Pool *pool)
+{
+    is_in_python = is_in_python && own_pool == pool->number;
+    own_pool = pool->number;
+}
 
 /* Count the calling thread as one that Python needs for a moment, or as none; called with the mutex. */
 static void set_in_python(Pool *pool, int is_brief)
 {
-    if (own_pool != pool || is_in_python == is_brief)
+    if (own_pool != pool->number || is_in_python == is_brief)
         return;
     if (is_brief && !pool->in_python)
         pool->since_ns = now_ns();
@@ -322,7 +329,7 @@ static Outcome work(Pool *pool, int64_t ticket, Queue *served, int64_t settled, 
     Share *before;
     Queue *queue;
     pthread_mutex_lock(&pool->mutex);
-    own_pool = pool;
+    join_pool(pool);
     set_in_python(pool, 0);
     if (pool->tickets[number] == ticket)
         pool->begun[number] = ticket;

@@ -224,7 +224,9 @@ static PyObject *new_pool(PyTypeObject *type, PyObject *given, PyObject *named)
     PyObject *const self = PyType_GenericNew(type, given, NULL);
     if (!self)
         return NULL;
+    static int64_t pools;
     Pool *const pool = &((PoolObject *)self)->pool;
+    pool->number = __atomic_add_fetch(&pools, 1, __ATOMIC_RELAXED);
     pthread_mutex_init(&pool->mutex, NULL), pthread_cond_init(&pool->changed, NULL);
     pthread_cond_init(&pool->processors.changed, NULL);
     pthread_condattr_t clock;
