@@ -51,9 +51,8 @@ class Run:
     # is not lost if none waits, and a thread that comes for one goes on until no job is left, or it is another pass's
     # turn. One that comes for nothing holds up all that run Python. The consumer admits windows itself: a thread would
     # have to wait for it.
-    # Before the consumer takes a batch, it lets threads through that wait for Python's lock to plan or to complete a
-    # window. A loop that is busy with Python could keep them from it for as long as it likes: whenever it releases the
-    # lock for a moment, as freeing a tensor does, their 5 ms of waiting begin anew.
+    # Before the consumer takes a batch, it lets threads through that wait for Python's lock, to plan: whenever a busy
+    # loop releases it for a moment, as freeing a tensor does, the 5 ms of those who wait begin anew.
     # Where all rows stay in memory once they are decoded, the first batches of a shuffled window need almost all of its
     # chunks, and are read with those; while there is no room for more batches readers decode the rest. So that each
     # chunk is decoded once, nothing is planned while any is; who carries it out looks whether it is there.
@@ -103,8 +102,6 @@ class Run:
                 self.stop(0)
                 raise
 
-    # --- the consumer's side ---------------------------------------------------------------------------------
-
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
         """Wait for the next batch, or without threads bring it, however long that takes; None at the end.
 
@@ -114,8 +111,7 @@ class Run:
         check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
         since = self.counters.asked(self._open.ready)
-        if self._count:
-            self._queue.let_through()
+        self._queue.let_through()
         while True:
             with self._lock:
                 done, batch = self._try_next()
@@ -137,8 +133,7 @@ class Run:
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Return the next batch if that needs no waiting; None at the end as well."""
-        if self._count:
-            self._queue.let_through()
+        self._queue.let_through()
         with self._lock:
             _, batch = self._try_next()
             if batch is not None:
@@ -244,8 +239,6 @@ class Run:
             self._active.clear()  # each window keeps its files open
             for batch in self._open.clear():
                 batch.slot.give_back()
-
-    # --- the readers' side -----------------------------------------------------------------------------------
 
     def serve(self, number: int, window: PlannedWindow | None, part: int, unit: int, settled: int) -> None:
         """Handle a thread's return from the pool, and then all other work for Python."""
@@ -368,11 +361,10 @@ class Run:
             self.fail_start(error)
             return
         with self._lock:
-            is_to_admit = self._windows.put(planned, self._open)
+            if not self._windows.put(planned, self._open):
+                self._batch_came.notify_all()
             if self._fill.is_left:
                 self._queue.call(self._count)
-            if not is_to_admit:
-                self._batch_came.notify_all()
 
     def _bring(self, window: PlannedWindow, task: Task, tally: Tally, settles: bool = True) -> None:
         """Bring a task of a window, or note at which batch it failed, and why.
@@ -390,7 +382,6 @@ class Run:
                 failed = first_failure(window, task, error, self._reader.tools(), skipping)
         except self._caught as error:
             failed = window.numbers.start + task.placement.first_batch, error
-        self._queue.set_brief(True)
         with self._lock:
             self._running -= 1
             # Before it is counted: what completes the window must know of every error in it.
@@ -627,8 +618,6 @@ def check_process(pid: int) -> None:
             "call iter(loader) again in the child"
         )
 
-
-# --- a run ends with the interpreter ---------------------------------------------------------------------------
 
 _running: Living[Run] = Living()
 

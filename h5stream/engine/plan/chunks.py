@@ -297,10 +297,8 @@ def plan_chunks(
     if missing is not None:
         low, high, numbers = low[missing], high[missing], numbers[missing]
     index, across = part.chunk_index, np.array([*map(_NUMBER, part.pieces)], dtype=np.int64)
-    columns, cuts = (
-        np.empty((7, len(numbers) * len(across)), dtype=np.int64),
-        np.empty(len(numbers) * len(across) + 1, dtype=np.int64),
-    )
+    most = len(numbers) * len(across)
+    columns, cuts = np.empty((7, most), dtype=np.int64), np.empty(most + 1, dtype=np.int64)
     # A gap that is read along costs as well: without it a task of tiny chunks could span gigabytes of the file.
     count = kernels.lay_chunks(
         index.numbers,
