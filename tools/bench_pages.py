@@ -124,12 +124,11 @@ KINDS = (
     Kind(
         part="many-cores",
         title="Many processors, and a loop that is busy",
-        says="A machine of many processors, simulated on two: each read takes as long as decoding its bytes on a "
-        "processor of its own, 2 ns a byte, without using one (`bench/many_cores.py`). A cell has the rows/s of a loop "
-        "that only takes batches; their share of what so many readers could decode (the rest is Python, planning and "
-        "copying, which the two processors do); and the share of its time that a loop spends in steps of its own, of "
-        "Python and of small operations of torch: 5 ms a batch of 8,192 rows of 1 KiB, 0.5 ms a batch of 64. Rows that "
-        "are kept in memory are not decoded and have no second figure.",
+        says="A machine of many processors, simulated on two: each read takes as long as decoding its bytes, 2 ns a "
+        "byte, without using one (`bench/many_cores.py`). A cell has the rows/s of a loop that only takes batches; "
+        "their share of what so many readers could decode; and the share of its time that a loop spends in its own "
+        "steps, of Python and of small operations of torch: 5 ms a batch of 8,192 rows of 1 KiB, 0.5 ms a batch of 64. "
+        "Rows kept in memory are not decoded and have no second figure.",
         columns={},
         made=tables.many_cores_table,
     ),
@@ -348,7 +347,7 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
     parts = [
         "# Benchmarks\n",
         words.opening(reports) + "\n",
-        "No figure here is typed by hand. " + _REPEAT,
+        _REPEAT,
         f"If a section says nothing else, it was measured with {', '.join(usual.values())}. Spreads, rounds and every "
         "figure of every run are in `bench/results/`.\n",
     ]
