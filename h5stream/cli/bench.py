@@ -32,7 +32,7 @@ _SAMPLE_ROWS = 524_288
 # Column widths: rows are printed one at a time, and have to line up within 80 characters.
 _WIDTHS = {"rows/s": 12, "batches/s": 9, "data": 10, "1st batch": 9, "memory": 8}
 
-# What each row of the results means, as in the README's table.
+# What each row of the results means.
 _WORDS = {
     "h5stream, first epoch": "decodes every row, and touches its memory for the first time",
     "h5stream": 'decodes every row in every epoch (keep="never")',
