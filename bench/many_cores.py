@@ -9,8 +9,8 @@ that is Python, its lock, planning and copying. Chunks of gzip hold their bytes 
 
 Figures of a cell: rows a second of a loop that only takes batches, as a share of what so many readers could decode; and
 the share of the time that a loop spends in steps of its own, of Python or of small operations of torch. ``--real``
-measures without the library, on a machine that has the processors. ``--tree`` measures another checkout in turn, and
-prints this one over it.
+measures without the library, of gzip as level 4 makes it, on a machine that has the processors. ``--tree`` measures
+another checkout in turn, and prints this one over it.
 
 Rivals are a DataLoader whose worker processes, as many as there are readers, each open the file and read sorted indices
 with h5py, and one over a NumPy array in memory. Processes have no lock to share.
@@ -32,9 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from bench.machine import describe
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # behind the tree that is measured
 
 ROOT = Path(__file__).resolve().parent.parent
 NS_PER_BYTE = 2.0
@@ -76,17 +74,19 @@ CELLS = (
 )
 
 
-def make_files(folder: Path) -> None:
+def make_files(folder: Path, gzip_level: int) -> None:
     """Write the files that are not there."""
     import h5py
     import numpy as np
+
+    from h5stream.baseline.measure import sample_rows
 
     for cell in CELLS:
         path, (kind, chunk_rows) = folder / f"{cell.file}.h5", cell.file.split("-")
         if path.exists():
             continue
-        some = np.random.default_rng(0).random((65_536, WIDTH), dtype="f4")
-        filters = {"compression": "gzip", "compression_opts": 0, "shuffle": True} if kind == "gzip" else {}
+        some = sample_rows(np.random.default_rng(0), 65_536)
+        filters = {"compression": "gzip", "compression_opts": gzip_level, "shuffle": True} if kind == "gzip" else {}
         with h5py.File(part := path.with_suffix(".part"), "w") as file:
             x = file.create_dataset("x", (ROWS, WIDTH), "f4", chunks=(int(chunk_rows), WIDTH), **filters)
             for begin in range(0, ROWS, len(some)):
@@ -179,7 +179,8 @@ def measure(folder: Path, cell: Cell, readers: int, library: Path | None, tree: 
     if library is not None:
         environment["LD_PRELOAD"] = str(library)
         environment["BENCH_NS_PER_BYTE"] = str(NS_PER_BYTE * cell.is_decoded)
-    environment["PYTHONPATH"] = str(Path(tree).resolve() if tree else ROOT)
+    folders = [str(Path(tree).resolve() if tree else ROOT), environment.get("PYTHONPATH")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     case = json.dumps([str(folder / f"{cell.file}.h5"), asdict(cell), readers])
     ended = subprocess.run(
         [sys.executable, str(Path(__file__).resolve()), "--case", case],
@@ -208,11 +209,11 @@ def ideal_of(readers: int) -> float:
 
 def line_of(cell: Cell, readers: int, mine: dict[str, float], old: dict[str, float] | None) -> str:
     """Return a cell as a line of text."""
-    share = f" {mine['idle_rows_per_s'] / ideal_of(readers):5.2f} of ideal" if cell.is_decoded else " " * 15
+    share = f" {mine['of_ideal']:5.2f} of ideal" if "of_ideal" in mine else " " * 15
     text = f"{cell.name:28} {readers:3} {mine['idle_rows_per_s']:12,.0f} rows/s{share}; in steps"
     text += f" {mine['in_steps']:.2f}, torch {mine.get('in_steps_torch', 0):.2f}"
     if old is not None:
-        text += "; over the other: " + ", ".join(f"{mine[name] / old[name]:.2f}" for name in mine)
+        text += "; over the other: " + ", ".join(f"{mine[name] / old[name]:.2f}" for name in old)
     return text
 
 
@@ -233,7 +234,9 @@ def main() -> None:
         print(json.dumps(measure_here(path, Cell(**cell), readers)))
         return
     asked.folder.mkdir(parents=True, exist_ok=True)
-    make_files(asked.folder)
+    make_files(asked.folder, gzip_level=4 if asked.real else 0)
+    from bench.machine import describe
+
     library, results = None if asked.real else build_library(asked.folder), []
     described = describe()
     for cell, readers in itertools.product((one for one in CELLS if asked.only in one.name), asked.readers):
@@ -247,12 +250,13 @@ def main() -> None:
             for tree in trees if number % 2 else trees[::-1]:
                 runs[tree].append(measure(asked.folder, cell, readers, library, tree))
         mine, old = median_of(runs[None]), median_of(runs[asked.tree]) if asked.tree else None
+        if cell.is_decoded and not asked.real:
+            mine["of_ideal"] = mine["idle_rows_per_s"] / ideal_of(readers)
         print(line_of(cell, readers, mine, old), flush=True)
         results.append({"cell": cell.name, "readers": readers, **mine})
-        if cell.is_decoded:
-            results[-1]["of_ideal"] = mine["idle_rows_per_s"] / ideal_of(readers)
     if asked.out:
-        asked.out.write_text(json.dumps({**described, "ns_per_byte": NS_PER_BYTE, "results": results}, indent=1) + "\n")
+        described |= {} if asked.real else {"ns_per_byte": NS_PER_BYTE}
+        asked.out.write_text(json.dumps({**described, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -475,7 +475,7 @@ def pools(draw: Draw) -> None:
                 queue.add(group, [(copies, edges, 0, -1, *to), (reads, edges, 9, descriptor, *to)])
                 added += 1
                 queue.call(draw.upto(2, 0))
-                queue.let_through()
+                queue.let_through(0)
                 if draw.rng.random() < 0.2:
                     begin(queue.give_up())
             if len(workers) >= threads and draw.rng.random() < 0.5:

@@ -181,8 +181,8 @@ class Queue:
     def set_brief(self, is_brief: bool, /) -> None:
         """Say whether the calling thread of the pool has Python's lock for a moment only, as it has after `work`."""
 
-    def let_through(self) -> None:
-        """Let threads of the pool that wait for Python's lock have it, 2 ms at most."""
+    def let_through(self, ready: int, /) -> None:
+        """Let threads of the pool that wait for Python's lock have it, 2 ms at most, if few batches are `ready`."""
 
     def end(self) -> None:
         """Take no part any more, once `stop` is set; threads that have nothing else to do end."""

@@ -6,7 +6,7 @@ another without a thread that ends or begins.
 Guarantees: all members are read and written under `mutex`, but what a part is carried out with, which nobody changes once it is
 in the queue. What Python counts references of is let go of with Python's lock alone. Nobody waits for it while it holds `mutex`. */
 
-enum { MOST_THREADS = 1 << 20, PATIENCE_NS = 100000, SHORTEST_STEP_NS = 50000, MOST_YIELDED_NS = 2000000, SHORT_STEP_NS = 1000000 };
+enum { MOST_THREADS = 1 << 20, PATIENCE_NS = 100000, SHORTEST_STEP_NS = 50000, MOST_YIELDED_NS = 2000000, SHORT_STEP_NS = 1000000, FEW_READY = 8 };
 
 typedef struct Share Share;
 typedef struct Group Group;
@@ -279,13 +279,15 @@ static void note_step(Pool *pool, int has_ended)
 }
 
 /* Return whether threads wait for Python's lock in vain: a loop that lets it go for a moment, again and again, starts their turn of
-5 ms anew each time, and may keep it from them for as long as it likes. One that does nothing but ask keeps it for moments. */
-static int are_starved(Pool *pool)
+5 ms anew each time, and may keep it from them for as long as it likes. One that does nothing but ask keeps it for moments, and
+one that has many batches to take first needs none of them yet. */
+static int are_starved(Pool *pool, int64_t ready)
 {
     const int64_t now = now_ns();
     pthread_mutex_lock(&pool->mutex);
     note_step(pool, 1);
-    const int is_so = pool->in_python && now - pool->since_ns > PATIENCE_NS && now - pool->came_ns > SHORTEST_STEP_NS;
+    const int is_waiting = pool->in_python && now - pool->since_ns > PATIENCE_NS;
+    const int is_so = is_waiting && now - pool->came_ns > SHORTEST_STEP_NS && ready < FEW_READY;
     pool->came_ns = now;
     pthread_mutex_unlock(&pool->mutex);
     return is_so;

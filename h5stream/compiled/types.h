@@ -565,11 +565,13 @@ static PyObject *set_brief_of(PyObject *self, PyObject *given)
     return Py_NewRef(Py_None);
 }
 
-static PyObject *let_through_of(PyObject *self, PyObject *none)
+static PyObject *let_through_of(PyObject *self, PyObject *given)
 {
-    (void)none;
+    const int64_t ready = PyLong_AsLongLong(given);
+    if (ready == -1 && PyErr_Occurred())
+        return NULL;
     Pool *const pool = ((QueueObject *)self)->queue.pool;
-    if (are_starved(pool)) {
+    if (are_starved(pool, ready)) {
         WITHOUT_GIL(let_through(pool));
     }
     return Py_NewRef(Py_None);
@@ -622,7 +624,7 @@ static PyGetSetDef fields_of_queue[] = {
 static PyMethodDef methods_of_queue[] = {
     {"begin", begin_of, METH_O, NULL}, {"add", (PyCFunction)(void (*)(void))add, METH_FASTCALL, NULL},
     {"call", call_of, METH_O, NULL}, {"set_awaited", set_awaited_of, METH_O, NULL}, {"set_brief", set_brief_of, METH_O, NULL},
-    {"let_through", let_through_of, METH_NOARGS, NULL}, {"end", end_of, METH_NOARGS, NULL},
+    {"let_through", let_through_of, METH_O, NULL}, {"end", end_of, METH_NOARGS, NULL},
     {"drop", drop_of, METH_NOARGS, NULL}, {"give_up", give_up_of, METH_NOARGS, NULL}, {0}};
 
 static PyType_Slot slots_of_queue[] = {

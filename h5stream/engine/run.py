@@ -111,7 +111,7 @@ class Run:
         check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
         since = self.counters.asked(self._open.ready)
-        self._queue.let_through()
+        self._queue.let_through(self._open.ready)
         while True:
             with self._lock:
                 done, batch = self._try_next()
@@ -133,7 +133,7 @@ class Run:
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Return the next batch if that needs no waiting; None at the end as well."""
-        self._queue.let_through()
+        self._queue.let_through(self._open.ready)
         with self._lock:
             _, batch = self._try_next()
             if batch is not None:

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from support.forking import SERVED
+from support.forking import SERVED, python_path
 from support.making import write_datasets
 
 from h5stream import H5Dataset, Sequences, repack, stage
@@ -85,6 +85,7 @@ def test_it_gives_what_this_process_would(paths, tmp_path, executor):
     check(paths, tmp_path, executor)
 
 
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # as in containers
 MPI = """
 import os, pathlib, sys
 from mpi4py.futures import MPICommExecutor
@@ -105,7 +106,7 @@ def test_ranks_of_mpi_give_it_too(paths, tmp_path):
     here = os.path.dirname(__file__)
     done = subprocess.run(
         ["mpiexec", "-n", "2", sys.executable, "-c", MPI, tmp_path],
-        env={**os.environ, "PYTHONPATH": f"{here}:{os.path.dirname(here)}"},
+        env={**os.environ, **AS_ROOT, "PYTHONPATH": python_path(here, os.path.dirname(here))},
         capture_output=True,
         text=True,
         timeout=120,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.forking import python_path
 
 from h5stream.compiled import _native as native
 from h5stream.engine.slots import address_of
@@ -540,7 +541,7 @@ def test_a_read_that_a_signal_interrupts_goes_on(tmp_path):
         "assert native.read_files(paths, *(np.array([each]) for each in numbers), *ranges) == 2\n"
         "assert bytes(target) == bytes([*range(5, 15), *range(20, 30)])\n"
     )
-    environment = os.environ | {"LD_PRELOAD": str(made), "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"LD_PRELOAD": str(made), "PYTHONPATH": python_path(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "bytes"], env=environment, capture_output=True, text=True
     )
@@ -636,7 +637,7 @@ def test_nothing_is_read_or_written_out_of_bounds(tmp_path, processor):
         "tests/oracle",
     ]
     environment = os.environ | {
-        "LD_PRELOAD": library.stdout.strip(), "PYTHONPATH": str(ROOT),
+        "LD_PRELOAD": library.stdout.strip(), "PYTHONPATH": python_path(ROOT),
         # libhdf5 asks for what damaged files say, and the plugin for SZ3 frees what C++ made.
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:alloc_dealloc_mismatch=0",
     }  # fmt: skip

@@ -1,6 +1,8 @@
 """The pool carries plans out in threads that stay in C, and comes back to Python for what Python has to do."""
 
+import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -117,6 +119,27 @@ def test_a_pass_that_was_called_for_before_it_begins_wakes_a_thread():
         assert other.queue.begin("another") == []
         workers.wait_for(3)
         other.end()
+
+
+def test_threads_that_wait_for_pythons_lock_are_let_through_where_few_batches_are_ready():
+    with Workers(1) as workers:
+        workers.queue.call(1)
+        workers.wait_for(1)
+        time.sleep(0.1)  # the thread goes back
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(60)  # nobody is given the lock but by who has it
+        try:
+            workers.queue.call(1)
+            for ready in [8] * 100 + [7] * 1000:
+                until = time.perf_counter() + 0.0002
+                while time.perf_counter() < until:
+                    pass
+                workers.queue.let_through(ready)
+                if len(workers.events) > 1:
+                    break
+        finally:
+            sys.setswitchinterval(interval)
+        assert (len(workers.events), ready) == (2, 7)
 
 
 def test_the_earlier_pass_is_carried_out_first_but_for_its_calls():

@@ -94,7 +94,8 @@ def test_every_switch_trains(train, file, options):
 def test_attention_by_hand_and_recomputing_give_the_same_loss(train, file):
     common = ("--data", file, "--y", "label", *SMALL, "--model", "transformer", "--epochs", 1)
     losses = [train(*common, *more)[0]["validation_loss"] for more in ([], ["--no-sdpa"], ["--checkpointing"])]
-    assert losses == pytest.approx([losses[0]] * 3, rel=1e-4)
+    rounding = 1e-3 if torch.cuda.is_available() else 1e-4  # bfloat16 there
+    assert losses == pytest.approx([losses[0]] * 3, rel=rounding)
 
 
 def test_accumulated_batches_make_one_step_and_the_rest_of_an_epoch_too(train, file):

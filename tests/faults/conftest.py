@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.forking import python_path
 from support.mutant_reader import BOTH_HUNG, H5PY_HUNG, HANG
 from support.mutants import Mutant
 from support.seeds import Seed
@@ -30,14 +31,13 @@ class MutantReader:
         self.seconds = SECONDS
 
     def _start(self) -> subprocess.Popen[str]:
-        folders = [str(TESTS.parent), str(TESTS)]
         return subprocess.Popen(
             [sys.executable, "-W", "ignore", str(TESTS / "support" / "mutant_reader.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what codecs print about bytes that they do not like
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders), "GLIBC_TUNABLES": NO_THREAD_CACHE},
+            env={**os.environ, "PYTHONPATH": python_path(TESTS.parent, TESTS), "GLIBC_TUNABLES": NO_THREAD_CACHE},
         )
 
     def outcome(self, path: str, how: str = "whole", original: str | None = None) -> tuple[str, str]:

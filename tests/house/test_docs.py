@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 import types
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -258,6 +259,9 @@ def test_every_page_is_in_the_navigation():
     assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
 
 
+@pytest.mark.skipif(
+    not version("typer").startswith("0.29."), reason="help looks otherwise with other versions of typer"
+)
 def test_the_command_line_page_is_what_the_commands_say():
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "command_line_page.py", "--check"], capture_output=True, text=True

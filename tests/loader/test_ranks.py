@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.forking import OPTIMIZERS, Forked
+from support.forking import OPTIMIZERS, Forked, python_path
 from support.inner import in_group
 from support.sample_files import write_sample
 from torch.utils.data import SequentialSampler
@@ -35,6 +35,7 @@ def free_port() -> int:
 
 
 LOOPBACK = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+LOOPBACK["CUDA_VISIBLE_DEVICES"] = ""  # there are more ranks than GPUs, and NCCL waits for ever for one without
 
 
 def by_torchrun(processes, *arguments, nodes=1):
@@ -42,7 +43,7 @@ def by_torchrun(processes, *arguments, nodes=1):
     rendezvous = ("--master-addr", "127.0.0.1", "--master-port", free_port())
     parts = ("--nnodes", nodes, "--nproc-per-node", processes // nodes)
     command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, *parts]
-    environment = {**os.environ, **LOOPBACK, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, **LOOPBACK, "PYTHONPATH": python_path(REPOSITORY)}
     said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     each = [[*map(str, (*command, "--node-rank", node, EXAMPLE, *arguments))] for node in range(nodes)]
     return [subprocess.Popen(one, env=environment, **said) for one in each]

@@ -74,7 +74,7 @@ def test_the_end_of_the_watched_process_ends_it():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(command, "Arrivals", Closing)
             result = run("--pid", str(child.pid), "--interval", "0.1")
-    assert result.exit_code == 0
+    assert result.exit_code == 0, result.stderr
     assert result.stdout.count("GPU: 85%") == 1
 
 

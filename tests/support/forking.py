@@ -46,6 +46,11 @@ MOST_ENDS = 16
 ABOVE_ALL = 500
 
 
+def python_path(*folders):
+    """Join these folders and what is on ``PYTHONPATH`` already, where some machines have their packages."""
+    return os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
+
+
 class Forked:
     """A process that runs some code as ``__main__``; `path` is the file that the code says it is of.
 

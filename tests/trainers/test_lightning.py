@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.forking import python_path
 from support.making import write_datasets
 from support.recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
 
@@ -83,7 +84,7 @@ with open(f"{sys.argv[3]}/{train.rank}.json", "w") as file:
 def test_a_loader_that_is_made_before_lightnings_processes_parts_the_rows_among_them(files, tmp_path):
     (tmp_path / "job.py").write_text(SCRIPT)
     here = Path(__file__).resolve().parent
-    paths = os.pathsep.join(map(str, (here.parent.parent, here.parent, here)))
+    paths = python_path(here.parent.parent, here.parent, here)
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, str(tmp_path / "job.py"), files[0].path, files[1].path, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)

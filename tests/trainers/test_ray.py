@@ -1,10 +1,10 @@
 """Ray Train: each worker makes its own loader, which takes its rank from the process group that Ray made."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
+from support.forking import python_path
 from support.recorded import HELD_OUT, ROWS, write_files
 
 ray = pytest.importorskip("ray", reason="needs ray[train]: pip install 'ray[train]'")
@@ -44,7 +44,7 @@ def train_on_a_worker(config):
 
 def test_two_workers_part_the_rows_among_them(tmp_path):
     files = write_files(tmp_path)
-    paths = os.pathsep.join(map(str, (HERE.parent.parent, HERE.parent)))
+    paths = python_path(HERE.parent.parent, HERE.parent)
     variables = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ray.init(
         address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables}

@@ -1,11 +1,11 @@
 """Samples as a dataset of Ray Data: those of the files, once each, whatever a sample is."""
 
-import os
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from support.forking import python_path
 from support.making import sparse_group
 from support.sample_files import plain
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    variables = {"PYTHONPATH": os.pathsep.join(map(str, (HERE.parent, HERE))), "OMP_NUM_THREADS": "1"}
+    variables = {"PYTHONPATH": python_path(HERE.parent, HERE), "OMP_NUM_THREADS": "1"}
     ray.init(
         address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables}
     )
