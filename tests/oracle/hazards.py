@@ -262,8 +262,10 @@ def keyed(reading: Reading, options: dict[str, Any]) -> None:
     what = f"a key of {options['path']!r} of {options['file']!r} is damaged"
     try:
         dataset = H5Dataset(there.source, **there.asked)
+        if new is not None and len(dataset) not in {len(old), len(new)}:
+            raise WrongError(f"{what}: {len(dataset)} samples, where there were {len(old)} and h5py has {len(new)} now")
         check_samples(there, dataset[:], [old, new], what)
-        with there.loader(shuffle=True, drop_last=False) as loader:
+        with there.loader(dataset, shuffle=True, drop_last=False) as loader:
             for batch in loader:
                 check_samples(there, batch, [old, new], what)
     except H5StreamError:

@@ -2,6 +2,7 @@
 
 import fnmatch
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,8 +38,8 @@ class Part:
         """Return the path of what a name leads to; "." is this part itself, a slash leads beside it or to the root."""
         if name.startswith("/"):
             above, _, last = name.rpartition("/")
-            behind = last.rpartition("*")[2]  # a member, or the rest of the pattern
-            own = self.path.rpartition("/")[2] + behind * behind.startswith(":")
+            member = re.fullmatch(r"[^*]*\*+(:.*)", last)
+            own = self.path.rpartition("/")[2] + (member[1] if member else "")
             return f"{above}/{own}" if "*" in last and not self._is_there(name) else name
         behind = name[1:] if name[:1] == "." and name[1:2] in ("", ":", "@") else f"/{name}"
         return f"{self.path}{behind if name[:1] not in ('@', '') else name}"

@@ -321,12 +321,12 @@ class SiblingPattern(NamedTuple):
     name: str  # the field's name, as the user wrote it
 
     def put(self, name: str, group: str) -> Within:
-        """Return a name with each * replaced by the text that it matches in a group's path."""
-        match = self.of.fullmatch(group)
-        stood = iter(match.groups() if match else ())
-        *before, last = [*tokens_of(name, r"\*"), ""] if name.endswith("*") else tokens_of(name, r"\*")
-        literal = "".join(next(stood, "*") if one == "*" else unquoted(one) for one in before)
-        return Within(literal, last)
+        """Return a name with each * replaced by the text that it matches in a group's path; others are of a member."""
+        match, tokens = self.of.fullmatch(group), tokens_of(name, r"\*")
+        stars = [k for k, one in enumerate(tokens) if one == "*"][: self.of.groups]
+        texts = dict(zip(stars, match.groups() if match else "*" * len(stars), strict=False))
+        end = stars[-1] + 1 if stars else 0
+        return Within("".join(texts.get(k, unquoted(tokens[k])) for k in range(end)), "".join(tokens[end:]))
 
 
 def beside(field: Field, of: str | Sequence[str], root: str) -> Field:
@@ -338,7 +338,7 @@ def beside(field: Field, of: str | Sequence[str], root: str) -> Field:
     pieces = re.findall(r"\[[^]]+\]|\*|\\.|[^*[\\]+|.", pattern, re.DOTALL)
     text = "".join("([^/]*)" if one == "*" else _piece_regex(one) for one in pieces)
     regex = re.compile((re.escape(f"{root}/") if root else "") + text if isinstance(of, str) else f"(?:.*/)?{text}")
-    if count > regex.groups:
+    if tokens_of(re.sub("[:@][^/]*$", "", field.name), r"\*").count("*") > regex.groups:
         rule = f"a * of its name stands for what that of of= stood for, and {reprlib.repr(of)} has {regex.groups}"
         rule += "; with names in a list there is one, the last step of each. \\* is a * of a name itself"
         raise OptionError(f"Field({field.name!r}): {rule}")

@@ -88,6 +88,19 @@ def test_a_table_and_lookups_name_places_beside_too(path):
     assert found[1].tolist() == [[fours[key][row][1]] for key, row in (("c", 1), ("b", 0), ("c", 3))]
 
 
+@pytest.mark.parametrize("name", ["b*", "*", "b:*"])
+def test_a_star_of_a_member_is_its_own(path, name):
+    records = np.zeros(5, [(name, "f4"), ("b2", "f4")])
+    with h5py.File(path, "a") as file:
+        for k, key in enumerate(KEYS):
+            records[name] = np.arange(5) + 10 * k
+            file[f"records/{key}"] = records
+        right = [file[f"records/{key}"][name] for key in sorted(KEYS)]
+    for written in (name, name.replace("*", r"\*")):
+        dataset = H5Dataset(path, f"/records/*:{written}", samples=Rows(of="group/*"))
+        assert dataset[:].tolist() == np.concatenate(right).tolist()
+
+
 @pytest.mark.parametrize(
     ("field", "samples", "says"),
     [
