@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
@@ -28,9 +27,9 @@ from h5stream.dataset.splits import (
     check_no_others,
     codes_of,
     group_numbers,
-    one_of_each,
     parts_of,
     repeated,
+    values_of,
     warn_of_leaks,
 )
 from h5stream.dataset.statistics import Axes, FieldStatistics, statistics_of
@@ -53,7 +52,7 @@ from h5stream.samples.segments import Ints
 from h5stream.storage.file.groups import FILES
 from h5stream.storage.layout.access import DIRECT, HEAP
 from h5stream.storage.layout.fields import Field
-from h5stream.storage.layout.layout import FieldLayout, SampleLayout
+from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.layout.request import Fields, Request, SampleShape, Source, are_local, read_request, sample_shape
 from h5stream.storage.many.whole import hint_of_rows
 from h5stream.storage.open.extents import SampleKind
@@ -61,7 +60,7 @@ from h5stream.storage.open.joining import joined_layout
 from h5stream.storage.open.opening import open_layout
 from h5stream.storage.source.disk_cache import ObjectCache
 from h5stream.storage.source.remote import opened_with
-from h5stream.structure import as_numpy, foreign_dtype, numbers_in, sample_of, with_tensors
+from h5stream.structure import as_numpy, foreign_dtype, sample_of, with_tensors
 
 _log = logging.getLogger("h5stream")
 
@@ -69,7 +68,6 @@ REUSED_NBYTES = 32 * 1024 * 1024
 """The C library reuses freed memory of fewer bytes; mapping it afresh costs more than reading into it. Source:
 ``mallopt(3)``, M_MMAP_THRESHOLD, whose upper limit this is."""
 
-_VALUES_NBYTES, _VALUES_ROWS = 64 * 1024 * 1024, 1 << 20
 """Limits on the values of a field that are read together for a split."""
 _CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
 
@@ -710,38 +708,6 @@ class H5Dataset(Dataset[Any]):
 def read_counted(dataset: H5Dataset, numbers: NDArray[np.int64], tally: Tally) -> None:
     """Read samples by their numbers in the files, and count the work in `tally`."""
     dataset._read(numbers, tally)
-
-
-def values_of(
-    dataset: H5Dataset, name: str | Field, what: str, *, of_first_step: bool = False
-) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
-    """Return a field, or another dataset of the files, and an iterator over first sample numbers and values."""
-    number = dataset.layout.field_named(name) if isinstance(name, str) else None
-    layout = dataset.layout if number is not None else dataset._with_field(name)
-    last = layout.entries[-1] if number is None else number
-    if not isinstance(last, int):
-        raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
-    layout = layout.only([last])
-    alone, field = dataset._replace(layout=layout, numpy=False), layout.fields[0]
-    is_stepped = of_first_step and dataset.layout.segments is not None and field.take.steps is not None
-    step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
-
-    def pieces() -> Iterator[tuple[int, Any]]:
-        for first in range(0, len(alone), step):
-            piece = alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
-            if isinstance(piece, torch.Tensor) and not piece.is_nested:
-                values = numbers_in(piece[:, 0] if is_stepped else piece).reshape(len(piece), -1)
-                if values.shape[1] == 0 or (values[:, 1:] != values[:, :1]).any():
-                    raise OptionError(
-                        f"{what} takes one value for each of {len(dataset):,} samples, and this field has "
-                        f"{values.shape[1]} that differ; pass an array with one value a sample"
-                    )
-                piece = values[:, 0]
-            else:
-                piece = one_of_each([one[0] for one in piece] if is_stepped else piece, field, first, what)
-            yield first, piece
-
-    return field, pieces()
 
 
 def of_copies(dataset: H5Dataset, layout: SampleLayout) -> H5Dataset:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,8 +22,15 @@ from h5stream.order.blocks import Blocks
 from h5stream.order.places import SPLITS, permutation
 from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Grid
+from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.storage.source.local import FilesIdentity
+from h5stream.structure import numbers_in
+
+if TYPE_CHECKING:
+    from h5stream.dataset.dataset import H5Dataset
+
+_VALUES_NBYTES, _VALUES_ROWS = 64 * 1024 * 1024, 1 << 20
 
 BY = ("segment", "file", "block")
 """Ways to group samples, besides values."""
@@ -178,6 +185,38 @@ def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Bloc
     place: Ints = np.where(several, numbers - np.array(layout.file_starts)[part], 0)
     place += file * layout.samples
     return place
+
+
+def values_of(
+    dataset: H5Dataset, name: str | Field, what: str, *, of_first_step: bool = False
+) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
+    """Return a field, or another dataset of the files, and an iterator over first sample numbers and values."""
+    number = dataset.layout.field_named(name) if isinstance(name, str) else None
+    layout = dataset.layout if number is not None else dataset._with_field(name)
+    last = layout.entries[-1] if number is None else number
+    if not isinstance(last, int):
+        raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
+    layout = layout.only([last])
+    alone, field = dataset._replace(layout=layout, numpy=False), layout.fields[0]
+    is_stepped = of_first_step and dataset.layout.segments is not None and field.take.steps is not None
+    step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
+
+    def pieces() -> Iterator[tuple[int, Any]]:
+        for first in range(0, len(alone), step):
+            piece = alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
+            if isinstance(piece, torch.Tensor) and not piece.is_nested:
+                values = numbers_in(piece[:, 0] if is_stepped else piece).reshape(len(piece), -1)
+                if values.shape[1] == 0 or (values[:, 1:] != values[:, :1]).any():
+                    raise OptionError(
+                        f"{what} takes one value for each of {len(dataset):,} samples, and this field has "
+                        f"{values.shape[1]} that differ; pass an array with one value a sample"
+                    )
+                piece = values[:, 0]
+            else:
+                piece = one_of_each([one[0] for one in piece] if is_stepped else piece, field, first, what)
+            yield first, piece
+
+    return field, pieces()
 
 
 def one_of_each(values: list[Any], field: FieldLayout, first: int, what: str) -> list[Any]:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from h5stream.base.texts import check_ordered
-from h5stream.dataset.dataset import H5Dataset, values_of
+from h5stream.dataset.dataset import H5Dataset
+from h5stream.dataset.splits import values_of
 from h5stream.errors import OptionError, SlowSamplerWarning
 from h5stream.loader.arguments import drawn_seed
 from h5stream.loader.settings import SamplingArguments, Settings
