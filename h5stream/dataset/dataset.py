@@ -40,7 +40,7 @@ from h5stream.engine.kinds.ragged import objects_for
 from h5stream.engine.plan.tasks import Destination
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, map_memory
-from h5stream.errors import OptionError
+from h5stream.errors import H5StreamError, OptionError, UnsupportedFieldError
 from h5stream.order.blocks import Blocks, epoch_blocks, numbers, row_numbers, select_rows
 from h5stream.order.places import Places, is_ascending, place_dtype
 from h5stream.order.weights import SourceShares, random_samples, samples_of_segments
@@ -452,15 +452,22 @@ class H5Dataset(Dataset[Any]):
             return np.array([value for piece in pieces for value in piece], dtype=object)
         return np.concatenate(pieces)
 
-    def _with_field(self, name: str | Field) -> SampleLayout:
+    def _with_field(self, name: str | Field, take: str | None = None) -> SampleLayout:
         """Open the files again with an additional field; return the layout."""
         shapes = []
         for (_, samples), shape in zip(self._requests, self._shapes, strict=True):
-            field = (
-                Field(name, take=(0,) if isinstance(samples, Sequences) else None) if isinstance(name, str) else name
-            )
+            steps = (0,) if isinstance(samples, Sequences) else None
+            field = Field(name, take=take or steps) if isinstance(name, str) else name
             shapes.append(SampleShape(kind="dict", keys=(*shape.keys, ""), fields=(*shape.fields, field)))
-        return self._reopened(shapes, repr(name))[0]
+        try:
+            return self._reopened(shapes, repr(name))[0]
+        except (OptionError, UnsupportedFieldError) as error:
+            # An attribute, or a single value, is that of each sample of its file, group or object.
+            is_once = isinstance(name, str) and ("@" in name or isinstance(error, UnsupportedFieldError))
+            if take is None and is_once:
+                with contextlib.suppress(H5StreamError):
+                    return self._with_field(name, "all")
+            raise
 
     def with_fields(self, fields: Fields) -> H5Dataset:
         """Return a dataset of the same samples with other fields; the files are opened again.

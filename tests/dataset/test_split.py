@@ -320,3 +320,29 @@ def test_values_in_memory_split_as_their_array_does(path, argument):
     parts, others = (dataset.split(1 / 3, 2 / 3, **{argument: values}) for values in (Values(array), array))
     assert [part.rows.tolist() for part in parts] == [part.rows.tolist() for part in others]
     assert sum(len(part) for part in parts) == len(array)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        Sequences(16, stride=4, of="patients/*"),
+        Sequences(16, starts="random", of="patients/*"),
+        Rows(of="patients/*"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("by", ["@subject", "@number", "number"])
+def test_what_a_group_has_once_keeps_its_samples_together(tmp_path, samples, by):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(12):
+            file[f"patients/{k:02}/x"] = np.full((40 + k, 3), k // 2)
+            file[f"patients/{k:02}"].attrs["subject"] = f"s{k // 2}"
+            file[f"patients/{k:02}"].attrs["number"] = file[f"patients/{k:02}/number"] = k // 2
+    dataset = H5Dataset(tmp_path / "a.h5", "x", samples=samples)
+    train, held_out = dataset.split(0.5, 0.5, by=by, seed=1)
+    of = [set(np.unique(part[:])) for part in (train, held_out)]
+    assert of[0]
+    assert of[1]
+    assert not of[0] & of[1]
+    assert of[0] | of[1] == set(range(6))
+    assert len(train) + len(held_out) == len(dataset)

@@ -198,7 +198,7 @@ def row_count(model: Any, part: Part, axis: int) -> int:
     """Return how many rows a part has along an axis: those of its fields that have the axis, the fewest of them."""
     found: list[int] = []
     lookups: list[int] = []
-    is_said = False
+    certain: list[int] = []
     for tree in model.fields.values():
         name, options = (tree, {}) if isinstance(tree, str) else ((tree["args"] or [""])[0], tree["options"])
         if not (isinstance(tree, str) or is_call(tree, "Field")) or part.is_attribute(name):
@@ -208,8 +208,7 @@ def row_count(model: Any, part: Part, axis: int) -> int:
         if {"repeat", "scale"} & set(options) or options.get("axis") is not None:
             continue
         if "rows" in options or "names" in options:
-            lookups += looked_up_rows(part, options)
-            is_said |= says_without_doubt(options)
+            (certain if says_without_doubt(options) else lookups).extend(looked_up_rows(part, options))
             continue
         if options.get("ragged") == "dense" or model.is_sparse(part, name):
             found.append(len(part.read(f"{name}/indptr")) - 1)
@@ -218,8 +217,8 @@ def row_count(model: Any, part: Part, axis: int) -> int:
             shape = there.at(name).shape
             if len(shape) > abs(axis) or axis < 0:
                 found.append(shape[axis])
-    model.is_alone = bool(lookups) and not found and not is_said  # nothing else says how many samples there are
-    return min(found or lookups or [0])
+    model.is_alone = bool(lookups) and not found and not certain  # nothing else says how many samples there are
+    return min(found or certain or lookups or [0])
 
 
 def says_without_doubt(options: dict[str, Any]) -> bool:

@@ -152,7 +152,8 @@ def checked_lookup(name: str, lookup: Any) -> Any:
         lookup = lookup if isinstance(lookup, str) else [*names_in(f"Field({name!r}): lookup=", lookup)]
         wrong = [one for one in lookup if not isinstance(one, str) or not one]
         if wrong:
-            why = f"lookup= takes a name for each sample, or a dataset of them, not {wrong[0]!r}: {{}} takes names{itself}"
+            why = f"lookup= takes a name for each sample, or a dataset of them, not {wrong[0]!r}: {{}} takes names"
+            why += itself
     elif (lists := row_lists(lookup, f"Field({name!r})")) is not None:
         return lists
     else:
