@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -452,7 +452,7 @@ class H5Dataset(Dataset[Any]):
             return np.array([value for piece in pieces for value in piece], dtype=object)
         return np.concatenate(pieces)
 
-    def _with_field(self, name: str | Field, take: str | None = None) -> SampleLayout:
+    def _with_field(self, name: str | Field, take: Literal["all"] | None = None) -> SampleLayout:
         """Open the files again with an additional field; return the layout."""
         shapes = []
         for (_, samples), shape in zip(self._requests, self._shapes, strict=True):
