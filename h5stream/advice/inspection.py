@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
-from pathlib import PurePath
 from typing import Any
 
 from h5stream.advice import batch_rows, similar
@@ -38,6 +37,7 @@ from h5stream.advice.program import (
     quoted,
     short_keys,
     tried,
+    turned_to_rows,
     with_options,
 )
 from h5stream.base import limits
@@ -279,6 +279,11 @@ def proposals_of_files(
     (pattern, paths), *others = families.items()
     files: Sequence[str] = [*listings]
     if others:
+        files = [path for paths in families.values() for path in paths if path in listings]
+        if matrices := _sparse_files([listings[path].without() for path in files]):
+            outcome = matrices.tried(pattern, allow_external=allow_external)
+            way_out = "Their columns differ: with columns=[NAMES], which all have, a list of these files is one dataset"
+            return replace(outcome, way_out=way_out) if outcome.is_refused else outcome
         candidates, files = [*similar.joined_files(families, listings)], paths if len(paths) > 1 else []
     elif candidates := similar.like_files(pattern, listings, len(paths)):
         kinds = proposals_of(pattern, listings[files[0]], files, allow_external=allow_external)
@@ -312,7 +317,9 @@ def _sparse(seen: Listing) -> Iterator[Proposal]:
     which = f"{named([*matrices])} {'is a sparse matrix' if len(matrices) == 1 else 'are sparse matrices'}"
     if entry.sparse != "rows":
         what, _, then = entry.sparse.partition(": ")
-        turned = _turned_to_rows(seen.path, main) if "(CSC)" in entry.sparse else ()
+        obs = max((e.rows or 0 for e in seen.entries if e.group == "obs"), default=0)
+        label = _annotations(seen, obs, taken=set(matrices)) if obs else {}
+        turned = turned_to_rows(seen.path, main, label) if "(CSC)" in entry.sparse else ()
         key, way_out = "sparse_columns" if turned else "sparse", then[:1].upper() + then[1:] or entry.sparse
         yield Proposal(key, what if then else which, about, way_out, lines=turned)
         return
@@ -329,6 +336,20 @@ def _sparse(seen: Listing) -> Iterator[Proposal]:
         StreamRecipe({name: lined_up if text == fields["x"] else text for name, text in recipes[0].fields.items()})
     )
     yield Proposal("sparse", what, about, way_out, recipes)
+
+
+def _sparse_files(files: Sequence[Listing]) -> Proposal | None:
+    """Propose the rows of several files' matrices one behind another, with columns by name; None if a file has none."""
+    every = [next(iter(_sparse(seen)), None) for seen in files]
+    parts = [part for part in every if part is not None and part.recipes]
+    if len(parts) < len(files) or len({next(iter(part.recipes[-1].fields.values())) for part in parts}) > 1:
+        return None
+    names, way_out = [seen.path for seen in files], 'columns="by name" gives the columns that all files have'
+    what = f"{named(names)} each hold a sparse matrix: their rows are read one behind another"
+    recipes = [*parts[0].recipes[::-1]]
+    recipes += [StreamRecipe(dict([*recipe.fields.items()][:1])) for recipe in recipes]  # not all have the label
+    source = f"[{', '.join(map(quoted, names))}]"
+    return Proposal("sparse_files", what, parts[0].about, way_out, recipes, source=source)
 
 
 def _annotations(seen: Listing, rows: int, taken: Iterable[str] = ()) -> dict[str, str]:
@@ -348,29 +369,6 @@ def _annotations(seen: Listing, rows: int, taken: Iterable[str] = ()) -> dict[st
     return {last_name(name): columns[name] for name in labels[:1]}
 
 
-def _turned_to_rows(path: str, group: str) -> Lines:
-    """Return code that rewrites a matrix row by row."""
-    target = f"{PurePath(path).stem}.rows.h5"  # in the current folder, wherever the source is
-    return (
-        "import h5py",
-        "import numpy as np",
-        "from h5stream import Field, H5StreamLoader",
-        f"source = {quoted(path)}",
-        f"target = {quoted(target)}",
-        'with h5py.File(source) as f, h5py.File(target, "w") as out:',
-        f"    matrix = f[{quoted(group)}]",
-        '    data, indices, indptr = (matrix[name][:] for name in ("data", "indices", "indptr"))',
-        "    columns = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))",
-        '    order = np.argsort(indices, kind="stable")',
-        "    counts = np.bincount(indices)",
-        '    out["x/data"], out["x/indices"] = data[order], columns[order]',
-        '    out["x/indptr"] = np.append(0, counts.cumsum())',
-        '    out["x"].attrs["shape"] = [len(counts), len(indptr) - 1]',
-        "",
-        *loader_lines(target, {"x": 'Field("x", ragged="dense")'}, batch_size=256)[2:],
-    )
-
-
 def _anndata(seen: Listing) -> Iterator[Proposal]:
     matrix = seen.by_path.get("X")
     if matrix is None or matrix.axes != 2 or not matrix.rows:
@@ -380,6 +378,21 @@ def _anndata(seen: Listing) -> Iterator[Proposal]:
         what = f"It looks like AnnData's: X has {counted(matrix.rows, 'sample')}, and obs says what each is"
         way_out = "Categories of obs come as codes, and loader.dataset.categories says what these are"
         yield Proposal("anndata", what, [matrix], way_out, [StreamRecipe({"x": quoted("X"), **beside})], rows=[matrix])
+
+
+def _loom(seen: Listing) -> Iterator[Proposal]:
+    matrix = seen.by_path.get("matrix")
+    if matrix is None or matrix.shape is None or len(matrix.shape) != 2 or "col_attrs" not in seen.by_group:
+        return
+    cells = [e for e in seen.by_group["col_attrs"].values() if e.rows == matrix.shape[1] and e.axes == 1]
+    numbers = [e for e in cells if re.match(r"u?int|float|bool", e.dtype)]
+    labels = [e for e in numbers if LABEL.search(e.name)] or numbers
+    what = f"It looks like loom's: {counted(matrix.shape[1], 'cell')} are the columns of matrix, its rows are genes"
+    way_out = (
+        "Rows(axis=-1) takes each column as a sample; texts of col_attrs go into split and draw as arrays of codes"
+    )
+    recipe = StreamRecipe({"x": quoted("matrix"), **keyed(labels[:1])}, "Rows(axis=-1)")
+    yield Proposal("loom", what, [matrix, *cells], way_out, [recipe])
 
 
 # --- concatenated rows: episodes, and samples of different lengths ---------------------------------------------
@@ -453,7 +466,7 @@ def _ragged(seen: Listing) -> Iterator[Proposal]:
         if chosen := [e for e in largest if e.path not in fields][:MOST_FIELDS]:
             edges += sources
             about += [*sources, *chosen]
-            fields |= {e.path: f"Field({quoted(e.path)}, lookup={how})" for e in chosen}
+            fields |= {e.path: with_options(_matrix_of(e), lookup=how) for e in chosen}
     source_paths = {e.path for _, sources, _ in by_count[count] for e in sources}
     beside = [e for e in seen.by_rows[count] if e.path not in source_paths and not e.members][:MOST_FIELDS]
     every = {e.path: e for e in edges}.values()
@@ -467,6 +480,16 @@ def _ragged(seen: Listing) -> Iterator[Proposal]:
         [StreamRecipe(short_keys(fields | {e.path: form_of(e) for e in beside}))],
         before=(f"with h5py.File({quoted(seen.path)}) as f:", *read) if read else (),
     )
+
+
+def _matrix_of(entry: DatasetEntry) -> str:
+    """Return the code of a dataset's field; of a compound, the numbers of most elements as rows of a matrix."""
+    by_type = defaultdict[str, list[str]](list)
+    for one in entry.members:
+        if re.fullmatch(r"u?int\d+|float\d+", one["dtype"]):
+            by_type[one["dtype"]].append(quoted(one["name"].partition(":")[2]))
+    most = max(by_type.values(), key=len, default=[])
+    return with_options(quoted(entry.path), columns=f"[{', '.join(most)}]" * bool(most))
 
 
 def _variable_of(entry: DatasetEntry) -> str:
@@ -764,6 +787,6 @@ def _asides(path: str, listing: Listing) -> Iterator[Proposal]:
 
 
 # In the order of detection: formats known by name, similar objects, rows of datasets.
-_KNOWN, _OF_MANY = (_sparse, _anndata, _nwb), (_named_objects, similar.like_datasets, similar.like_groups)
+_KNOWN, _OF_MANY = (_sparse, _anndata, _loom, _nwb), (_named_objects, similar.like_datasets, similar.like_groups)
 _OF_ROWS = (_episodes, _ragged, _matlab, _volumes, _places, _recordings, _lookups, _flat)
 DETECTORS: tuple[Callable[[Listing], Iterator[Proposal]], ...] = (*_KNOWN, *_OF_MANY, *_OF_ROWS)

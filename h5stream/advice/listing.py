@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.limits import cached_property
 from h5stream.errors import FieldLengthError, H5StreamError
 from h5stream.storage.decode.elements import dtype_of, plain_dtype
 from h5stream.storage.decode.images import format_of
@@ -240,12 +241,12 @@ class Listing:
         """Return a copy without datasets that are no data, and without the taken ones."""
         return replace(self, entries=[e for e in self.entries if not e.clues.role and e.path not in taken])
 
-    @functools.cached_property
+    @cached_property
     def by_path(self) -> dict[str, DatasetEntry]:
         """The datasets by path."""
         return {entry.path: entry for entry in self.entries}
 
-    @functools.cached_property
+    @cached_property
     def by_group(self) -> dict[str, dict[str, DatasetEntry]]:
         """The datasets of each group by name."""
         groups = defaultdict[str, dict[str, DatasetEntry]](dict)
@@ -253,7 +254,7 @@ class Listing:
             groups[entry.group][entry.name] = entry
         return groups
 
-    @functools.cached_property
+    @cached_property
     def by_rows(self) -> dict[int, list[DatasetEntry]]:
         """The datasets of each length, those with most bytes first."""
         by_length = defaultdict[int, list[DatasetEntry]](list)
@@ -261,7 +262,7 @@ class Listing:
             by_length[entry.rows or 0].append(entry)
         return defaultdict(list, sorted(by_length.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1])))
 
-    @functools.cached_property
+    @cached_property
     def below(self) -> dict[str, list[str]]:
         """The groups inside each group, at any depth."""
         inner = defaultdict[str, list[str]](list)

@@ -7,6 +7,7 @@ import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import PurePath
 from textwrap import indent
 from typing import Any, NamedTuple
 
@@ -99,6 +100,32 @@ def loader_lines(
         *f"loader = H5StreamLoader{_lined('()', arguments)}".splitlines(),
         f"for {'batch' if together.startswith('{') else _batch_name([*forms])} in loader:",
         "    ...  # your training step",
+    )
+
+
+def turned_to_rows(path: str, group: str, label: Mapping[str, str]) -> Lines:
+    """Return code that rewrites a matrix row by row; its label stays in the file where it is."""
+    label = {name: with_options(form, file=quoted(path)) for name, form in label.items()}
+    target = f"{PurePath(path).stem}.rows.h5"  # in the current folder, wherever the source is
+    return (
+        "import h5py",
+        "import numpy as np",
+        "from h5stream import Field, H5StreamLoader",
+        f"source = {quoted(path)}",
+        f"target = {quoted(target)}",
+        'with h5py.File(source) as f, h5py.File(target, "w") as out:',
+        f"    matrix = f[{quoted(group)}]",
+        '    data, indices, indptr = (matrix[name][:] for name in ("data", "indices", "indptr"))',
+        "    columns = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))",
+        '    order = np.argsort(indices, kind="stable")',
+        '    shapes = matrix.attrs.get("shape"), matrix.attrs.get("h5sparse_shape"), matrix.get("shape")',
+        "    rows = int(next(shape for shape in shapes if shape is not None)[0])",
+        "    counts = np.bincount(indices, minlength=rows)",
+        '    out["x/data"], out["x/indices"] = data[order], columns[order]',
+        '    out["x/indptr"] = np.append(0, counts.cumsum())',
+        '    out["x"].attrs["shape"] = [rows, len(indptr) - 1]',
+        "",
+        *loader_lines(target, {"x": 'Field("x", ragged="dense")', **label}, batch_size=256)[2:],
     )
 
 

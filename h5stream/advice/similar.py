@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections import defaultdict
@@ -24,6 +23,7 @@ from h5stream.advice.program import (
     quoted,
     with_options,
 )
+from h5stream.base.limits import cached_property
 from h5stream.base.texts import shape_text
 from h5stream.samples.whole import (
     LABEL,
@@ -90,21 +90,21 @@ class _SimilarObjects:
         ]
         self.once = {name: f'Field({quoted(name)}, take="all")' for name in once[:MOST_FIELDS]}
 
-    @functools.cached_property
+    @cached_property
     def is_batches(self) -> bool:
         """Whether each object holds many images, channels first, or is named as a part."""
         whole = self.what == "datasets"
         picture = self.first["."].inner if whole and self.first["."].axes == 4 else ()
         return picture[:1] in ((1,), (3,)) or (whole and all(map(PART.search, self.objects)))
 
-    @functools.cached_property
+    @cached_property
     def is_episode(self) -> bool:
         """Whether each object is an episode, by its name or the names of its datasets."""
         longest = max(self.lengths, default=0)
         named_so = self.what != "datasets" and longest > 1 and all(map(_EPISODE.match, self.objects))
         return named_so or sum(bool(STEPS.search(name)) for name in (*self.rows, *self.longer)) > 1
 
-    @functools.cached_property
+    @cached_property
     def steps(self) -> str:
         """The kind of sequence if rows follow one another: an episode or a film; else empty."""
         if self.is_episode:
@@ -115,23 +115,23 @@ class _SimilarObjects:
         is_film = picture[-1:] in ((1,), (3,)) and self.differing(".") == [0]
         return "a film" if is_film or (years and len(self.first) == 1 and longest >= WINDOW) else ""
 
-    @functools.cached_property
+    @cached_property
     def is_table(self) -> bool:
         """Whether rows are samples by their names or types: steps of an episode, or compounds."""
         has_steps = any(self.first[name].members or STEPS.search(name) for name in self.rows)
         return self.what != "datasets" and (has_steps or self.is_episode)
 
-    @functools.cached_property
+    @cached_property
     def is_image(self) -> bool:
         """Whether any dataset of the first object holds an image."""
         return any(map(_is_image, self.first.values()))
 
-    @functools.cached_property
+    @cached_property
     def is_labelled(self) -> bool:
         """Whether any common attribute is a label by its name."""
         return any(map(LABEL.search, self.attributes))
 
-    @functools.cached_property
+    @cached_property
     def nbytes(self) -> int:
         """The bytes of the largest object."""
         return max(sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every)
@@ -657,6 +657,10 @@ def _joined(
 
 
 def _joined_rows(files: Mapping[str, Listing]) -> Iterator[Proposal]:
+    # What sparse matrices are made of are no samples, and no rows of others.
+    parts = {f"{group}/{name}" for seen in files.values() for group, names in seen.by_group.items()
+             if {"indptr", "indices"} <= names.keys() for name in names}  # fmt: skip
+    files = {path: seen.without(parts) for path, seen in files.items()}
     for lead, seen in files.items():
         for rows, own in seen.by_rows.items():
             fields, lookup = {lead: keyed(own)}, dict[str, str]()

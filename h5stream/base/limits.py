@@ -1,14 +1,34 @@
 """Processors and memory available to this process, within its CPU affinity and cgroups.
 
-``os.cpu_count()`` and the machine's total memory are shared with the neighbours of a container.
+``os.cpu_count()`` and the machine's total memory are shared with the neighbours of a container. And `cached_property`,
+which no forked process waits for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import math
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property as cached_property
+else:
+
+    def cached_property(function: Callable[[Any], Any]) -> functools.cached_property[Any]:
+        """Return a property without the lock that Python 3.11 has for all objects of a class.
+
+        A process that is forked while another thread holds it would wait for it for ever.
+        """
+        made = functools.cached_property(function)
+        made.lock = contextlib.nullcontext()
+        return made
+
 
 ROOT = Path("/")
 """The folder of ``proc`` and ``sys``; read at each call."""

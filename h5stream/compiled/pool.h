@@ -6,7 +6,7 @@ another without a thread that ends or begins.
 Guarantees: all members are read and written under `mutex`, but what a part is carried out with, which nobody changes once it is
 in the queue. What Python counts references of is let go of with Python's lock alone. Nobody waits for it while it holds `mutex`. */
 
-enum { MOST_THREADS = 1 << 20, PATIENCE_NS = 100000, SHORTEST_STEP_NS = 50000, MOST_YIELDED_NS = 2000000, SHORT_STEP_NS = 1000000, FEW_READY = 8 };
+enum { MOST_THREADS = 1 << 20, PATIENCE_NS = 100000, SHORTEST_STEP_NS = 50000, MOST_YIELDED_NS = 2000000, SHORT_STEP_NS = 1000000, FEW_READY = 8, LONG_STAY_NS = 100000000 };
 
 typedef struct Share Share;
 typedef struct Group Group;
@@ -41,14 +41,15 @@ typedef struct {
     int64_t threads;  /* that it has while there is a pass */
     int64_t *tickets; /* of each thread by its number: 0 where it is missing */
     int64_t *begun;   /* of each thread the ticket that it came with */
+    int64_t *since_ns; /* of each thread since when Python needs it for a moment: it waits for its lock, or has it; else 0 */
     Queue **serving;  /* of each thread the queue that it has something of */
     int64_t generation; /* of the newest ticket */
     int64_t turns;    /* how often a thread took something of any pass */
     int64_t idle;     /* threads that wait */
     int64_t copying;  /* threads that carry out what copies */
-    int64_t in_python; /* threads that Python needs for a moment: they wait for its lock, or have it */
-    int64_t since_ns;  /* when the first of these came */
-    pthread_cond_t none_in_python;
+    int64_t in_python; /* how many threads Python needs for a moment, and how often one was done with that */
+    int64_t left_python;
+    pthread_cond_t has_left_python;
     pthread_t loop;    /* the thread that asked for a batch last, when it did or got it, and the processor time it had had then */
     int64_t asked_ns, used_ns;
     int64_t came_ns; /* when the loop asked last */
@@ -201,8 +202,21 @@ static const Queue *first_going(const Pool *pool)
     return queue;
 }
 
+/* Note that Python does not need a thread any more; called with the mutex. */
+static void leave_python(Pool *pool, int64_t number)
+{
+    if (!pool->since_ns[number])
+        return;
+    pool->since_ns[number] = 0, pool->in_python--, pool->left_python++;
+    pthread_cond_broadcast(&pool->has_left_python);
+}
+
 /* Count a thread as missing: if it is there after all, it ends once it comes back. */
-static void count_as_missing(Pool *pool, int64_t number) { pool->tickets[number] = 0, pool->serving[number] = NULL; }
+static void count_as_missing(Pool *pool, int64_t number)
+{
+    leave_python(pool, number);
+    pool->tickets[number] = 0, pool->serving[number] = NULL;
+}
 
 /* Let all threads end, if there is nothing left to wait for, and count on none: one that was to begin may never have done so. */
 static void end_threads(Pool *pool)
@@ -231,26 +245,19 @@ static int is_left(Queue *queue)
     return 1;
 }
 
-/* The number of the pool that the calling thread is one of, and whether it is counted among those in Python. */
-static _Thread_local int64_t own_pool;
-static _Thread_local int is_in_python;
+/* The number of the pool that the calling thread is one of, and its ticket. */
+static _Thread_local int64_t own_pool, own_ticket;
 
-static void join_pool(const Pool *pool)
-{
-    is_in_python = is_in_python && own_pool == pool->number;
-    own_pool = pool->number;
-}
-
-/* Count the calling thread as one that Python needs for a moment, or as none; called with the mutex. */
+/* Count the calling thread as one that Python needs for a moment, or as none, unless it was given up; called with the mutex. */
 static void set_in_python(Pool *pool, int is_brief)
 {
-    if (own_pool != pool->number || is_in_python == is_brief)
+    const int64_t number = own_ticket % pool->threads;
+    if (own_pool != pool->number || pool->tickets[number] != own_ticket)
         return;
-    if (is_brief && !pool->in_python)
-        pool->since_ns = now_ns();
-    is_in_python = is_brief, pool->in_python += is_brief ? 1 : -1;
-    if (!pool->in_python)
-        pthread_cond_signal(&pool->none_in_python);
+    if (!is_brief)
+        leave_python(pool, number);
+    else if (!pool->since_ns[number])
+        pool->since_ns[number] = now_ns(), pool->in_python++;
 }
 
 /* Return the processor time that the calling thread has had. */
@@ -280,20 +287,22 @@ static void note_step(Pool *pool, int has_ended)
 
 /* Return whether threads wait for Python's lock in vain: a loop that lets it go for a moment, again and again, starts their turn of
 5 ms anew each time, and may keep it from them for as long as it likes. One that does nothing but ask keeps it for moments, and
-one that has many batches to take first needs none of them yet. */
+one that has many batches to take first needs none of them yet. A thread that is there for long waits for something else. */
 static int are_starved(Pool *pool, int64_t ready)
 {
     const int64_t now = now_ns();
     pthread_mutex_lock(&pool->mutex);
     note_step(pool, 1);
-    const int is_waiting = pool->in_python && now - pool->since_ns > PATIENCE_NS;
-    const int is_so = is_waiting && now - pool->came_ns > SHORTEST_STEP_NS && ready < FEW_READY;
+    int is_so = 0;
+    for (int64_t k = 0; pool->in_python && k < pool->threads; k++)
+        is_so |= pool->since_ns[k] && now - pool->since_ns[k] > PATIENCE_NS && now - pool->since_ns[k] < LONG_STAY_NS;
+    is_so &= now - pool->came_ns > SHORTEST_STEP_NS && ready < FEW_READY;
     pool->came_ns = now;
     pthread_mutex_unlock(&pool->mutex);
     return is_so;
 }
 
-/* Wait, without Python's lock, until no thread needs it, but not for long. */
+/* Wait, without Python's lock, until a thread is done with it, but not for long: no part of the loop's step. */
 static void let_through(Pool *pool)
 {
     struct timespec until;
@@ -302,8 +311,12 @@ static void let_through(Pool *pool)
     if (until.tv_nsec >= 1000000000)
         until.tv_sec++, until.tv_nsec -= 1000000000;
     pthread_mutex_lock(&pool->mutex);
-    while (pool->in_python && !pthread_cond_timedwait(&pool->none_in_python, &pool->mutex, &until))
-        ;
+    const int64_t left = pool->left_python;
+    while (pool->in_python && pool->left_python == left)
+        if (pthread_cond_timedwait(&pool->has_left_python, &pool->mutex, &until))
+            break;
+    pool->came_ns = now_ns();
+    note_step(pool, 0);
     pthread_mutex_unlock(&pool->mutex);
 }
 
@@ -331,7 +344,7 @@ static Outcome work(Pool *pool, int64_t ticket, Queue *served, int64_t settled, 
     Share *before;
     Queue *queue;
     pthread_mutex_lock(&pool->mutex);
-    join_pool(pool);
+    own_pool = pool->number, own_ticket = ticket;
     set_in_python(pool, 0);
     if (pool->tickets[number] == ticket)
         pool->begun[number] = ticket;

@@ -231,13 +231,14 @@ static PyObject *new_pool(PyTypeObject *type, PyObject *given, PyObject *named)
     pthread_cond_init(&pool->processors.changed, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock), pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&pool->none_in_python, &clock), pthread_condattr_destroy(&clock);
+    pthread_cond_init(&pool->has_left_python, &clock), pthread_condattr_destroy(&clock);
     pool->threads = v[0].number;
     pool->processors.mutex = &pool->mutex, pool->processors.count = v[1].number;
     pool->tickets = calloc((size_t)pool->threads, sizeof *pool->tickets);
     pool->begun = calloc((size_t)pool->threads, sizeof *pool->begun);
     pool->serving = calloc((size_t)pool->threads, sizeof *pool->serving);
-    if (!pool->tickets || !pool->begun || !pool->serving) {
+    pool->since_ns = calloc((size_t)pool->threads, sizeof *pool->since_ns);
+    if (!pool->tickets || !pool->begun || !pool->serving || !pool->since_ns) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -249,6 +250,7 @@ static void drop_pool(PyObject *self)
     Pool *const pool = &((PoolObject *)self)->pool;
     free(pool->tickets);
     free(pool->begun);
+    free(pool->since_ns);
     free(pool->serving);
     drop_object(self);
 }

@@ -8,13 +8,13 @@ windows.
 from __future__ import annotations
 
 import bisect
-import functools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from h5stream.base.limits import cached_property
 from h5stream.compiled import _native as kernels
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
@@ -63,7 +63,7 @@ class Line:
     blocks: Blocks | DrawnBlocks
     settings: OrderSettings
 
-    @functools.cached_property
+    @cached_property
     def permuted(self) -> tuple[Ints, Ints]:
         """The block numbers in the order of the line, and the places of these blocks' edges."""
         sizes, settings = np.diff(self.blocks.edges), self.settings
@@ -117,7 +117,7 @@ class RankRun:
     start: int
     stop: int
 
-    @functools.cached_property
+    @cached_property
     def windows(self) -> Ints:
         """The edges of windows: at block edges, so that no chunk is read for two windows."""
         stop, line, settings = self.stop, self.line.permuted[1], self.line.settings
@@ -253,7 +253,7 @@ class EpochOrder:
         is_in_file_order = is_plain and not settings.shuffle and isinstance(blocks, Blocks) and blocks.rows is None
         self.first_row = int(self._stretches[0, 0]) if is_in_file_order else None  # None in any other order
 
-    @functools.cached_property
+    @cached_property
     def _windows(self) -> Ints:
         """One row per window: its start and stop in the line, those of this rank's part of it, and the run's number."""
         table = [np.zeros((0, 5), dtype=np.int64)]
@@ -265,7 +265,7 @@ class EpochOrder:
             table.append(np.stack([edges[:-1], edges[1:], clipped[:-1], clipped[1:], runs], axis=1))
         return np.concatenate(table)
 
-    @functools.cached_property
+    @cached_property
     def window_edges(self) -> Ints:
         """Output places at which windows begin and end."""
         return np.append(0, np.cumsum(self._windows[:, 3] - self._windows[:, 2]))

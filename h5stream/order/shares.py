@@ -9,12 +9,12 @@ million samples. Ranks share these batches; one is cut in two if a rank has fewe
 
 from __future__ import annotations
 
-import functools
 import itertools
 from dataclasses import replace
 
 import numpy as np
 
+from h5stream.base.limits import cached_property
 from h5stream.errors import OptionError
 from h5stream.order.epoch import (
     BatchLimit,
@@ -192,7 +192,7 @@ class SizedRun(RankRun):
                 sample[low:high], lengths[low:high] = sample[turned], lengths[turned]
         return sample, lengths
 
-    @functools.cached_property
+    @cached_property
     def _pools(self) -> list[int]:
         """The number of the first pool of each window, and the total."""
         rows, samples = self.limit.rows, self.line.settings.batch_size

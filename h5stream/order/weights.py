@@ -7,7 +7,6 @@ so that copies do not crowd one window, and a decoded chunk serves about as many
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from h5stream.base.limits import cached_property
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.draws import random_words
@@ -268,7 +268,7 @@ class DrawnBlocks:
     def __init__(self, total_rows: int, draw: Callable[[], Blocks]) -> None:
         self.total_rows, self._draw = total_rows, draw
 
-    @functools.cached_property
+    @cached_property
     def drawn(self) -> Blocks:
         """The drawn blocks."""
         return self._draw()

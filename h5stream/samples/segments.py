@@ -396,8 +396,9 @@ def stretches_of(
     elif isinstance(spec, Lengths):
         first, count = np.cumsum(numbers[0]) - numbers[0], numbers[0]
     else:
-        first = np.maximum(numbers[0], 0)
-        count = np.where(numbers[0] < 0, 0, numbers[1] + spec.inclusive - first)
+        is_none = (numbers[0] == -1) & (numbers[1] + spec.inclusive <= 0)
+        first = np.where(is_none, 0, numbers[0])
+        count = np.where(is_none, 0, numbers[1] + spec.inclusive - first)
     wrong = np.flatnonzero((count < 0) | (first < 0) | (count > rows - first))  # sums of what is wrong may wrap around
     if len(wrong):
         one = wrong[0]

@@ -7,7 +7,6 @@ dataset contributes the elements at some *offsets* from one of these numbers, or
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.limits import cached_property
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import Draws, Sequences
 from h5stream.samples.segments import Edges, Ints
@@ -92,7 +92,7 @@ class Grid:
     stride: tuple[int, ...]  # from one to the next along each axis
     segment_axes: int = 0  # leading axes on which each index is a segment of its own; 0 if a volume is one segment
 
-    @functools.cached_property
+    @cached_property
     def ends(self) -> Ints:
         """The number after the last sample of each volume."""
         return np.cumsum(np.prod(self.counts, axis=1, dtype=np.int64))
@@ -227,7 +227,7 @@ class Space:
         begins: Ints = self._segment_edges[volume] + origins[:, 0]
         return begins
 
-    @functools.cached_property
+    @cached_property
     def is_ascending(self) -> bool:
         """Whether samples of segments come by ascending row."""
         if isinstance(self.starts, Grid):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.commands import printed
 
 from h5stream import Field, H5Dataset, Objects, Rows
-from h5stream.advice.inspection import inspect_file, printed_of
+from h5stream.advice.inspection import inspect_file, inspect_files, printed_of
 from h5stream.advice.program import WIDTH, loader_lines, quoted
 
 pytest.importorskip("imagecodecs")
@@ -273,6 +273,49 @@ def test_a_sparse_matrix_beside_rows_does_not_hide_them(tmp_path):
     found = inspect_file(made(tmp_path / "a.h5", {"X": (50, 30), **matrix}))
     assert found.sample.fields == ("X",)
     assert [kind.key for kind in found.kinds] == ["sparse"]
+
+
+def test_matrices_of_several_files_are_no_fields_of_one_another(tmp_path, monkeypatch):
+    first = made(tmp_path / "first.h5ad", cells(40, 30))
+    second = made(tmp_path / "other.h5ad", cells(60, 30) | {"obsm/X_pca": (60, 5)})
+    found = inspect_files([str(first), str(second)])
+    together = printed_of(found[0].kinds, has_rows=False)
+    loader, _ = run(together.lines, tmp_path, monkeypatch)
+    assert len(loader.dataset) in (40, 100)
+    assert not any("X/data" in line or "X/indices" in line for line in together.lines)
+
+
+def test_columns_that_are_turned_to_rows_keep_rows_of_nothing_and_their_labels(tmp_path, monkeypatch):
+    matrix = np.zeros((12, 5), "f4")
+    matrix[2], matrix[7, 1] = range(5), 3
+    rows, columns = matrix.T.nonzero()[1], matrix.T.nonzero()[0]
+    held = {"X/data": matrix[rows, columns], "X/indices": rows, "X/indptr": np.searchsorted(columns, np.arange(6))}
+    held |= {"X@encoding-type": "csc_matrix", "X@shape": np.array([12, 5]), "obs/label": np.arange(12)}
+    (kind,) = inspect_file(made(tmp_path / "a.h5ad", held)).kinds
+    monkeypatch.chdir(tmp_path)
+    scope = {}
+    exec("\n".join(kind.lines), scope)
+    with scope["loader"] as loader:
+        x, label = next(iter(loader))
+    assert (x[label.argsort()].numpy() == matrix).all()
+
+
+def test_columns_of_a_loom_file_are_its_cells(tmp_path, monkeypatch):
+    held = {"matrix": (6, 40), "row_attrs/Gene": texts(6), "col_attrs/CellID": texts(40)}
+    found = inspect_file(made(tmp_path / "a.h5", held | {"col_attrs/Cluster": np.arange(40)}))
+    (kind,) = found.kinds
+    loader, batch = run(kind.lines, tmp_path, monkeypatch)
+    assert (kind.key, len(loader.dataset), batch["x"].shape[1]) == ("loom", 40, 6)
+
+
+def test_hits_of_events_are_a_matrix_for_each(tmp_path, monkeypatch):
+    hits = np.zeros(100, [("id", "i4"), ("t", "f4"), ("q", "f4"), ("kind", "S2")])
+    hits["t"], offsets = np.arange(100), np.arange(0, 101, 10)
+    held = {"hits": hits, "offsets": offsets, "energy": np.arange(10.0)}
+    (kind,) = inspect_file(made(tmp_path / "a.h5", held)).kinds
+    loader, _ = run(kind.lines, tmp_path, monkeypatch)
+    assert len(loader.dataset) == 10
+    assert any('Field("hits", columns=["t", "q"], lookup=Bounds("offsets"))' in line for line in kind.lines)
 
 
 def test_datasets_that_no_pattern_names_are_named(tmp_path, monkeypatch):

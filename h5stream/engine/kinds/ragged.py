@@ -8,7 +8,6 @@ as it is.
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 import operator
 import threading
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.base.leases import Lent
+from h5stream.base.limits import cached_property
 from h5stream.compiled import _native as kernels
 from h5stream.engine.slots import FIELD_ALIGNMENT, Memory, address_of, map_memory
 from h5stream.errors import SourceError
@@ -147,7 +147,7 @@ class RaggedCounts:
         if len(places) == self.samples:
             self.lengths, self.offsets = counts, offsets  # places ascend, so these are all of them in turn
 
-    @functools.cached_property
+    @cached_property
     def lengths(self) -> Ints:
         """The rows of each sample, once all shares are there."""
         lengths = np.zeros(self.samples, dtype=np.int64)
@@ -155,12 +155,12 @@ class RaggedCounts:
             lengths[places] = counts
         return lengths
 
-    @functools.cached_property
+    @cached_property
     def longest(self) -> int:
         """The most rows of any sample."""
         return int(self.lengths.max(initial=0))
 
-    @functools.cached_property
+    @cached_property
     def offsets(self) -> Ints:
         """Offsets of each sample's rows, and their end."""
         return np.append(0, np.cumsum(self.lengths))

@@ -7,7 +7,6 @@ members whose headers are not understood, and verifies a few of the others. The 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import math
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from h5stream.base.limits import cached_property
 from h5stream.base.names import Ints, Names, Reading
 from h5stream.errors import FieldLengthError, FieldNotFoundError
 from h5stream.samples.packing import MEANINGS
@@ -115,7 +115,7 @@ class FileMembers:
         ends = identity.starts + identity.sizes
         self.raw = Raw(source=identity.for_structure(), wide=8, long=8, origin=identity.starts, end=ends)
 
-    @functools.cached_property
+    @cached_property
     def _roots(self) -> Ints:
         return root_addresses(self.raw)
 

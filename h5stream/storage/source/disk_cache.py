@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import hashlib
 import itertools
 import logging
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 
 from h5stream.base.cancel import raise_if_stopped, stop_asked
 from h5stream.base.filesystem import try_flock
+from h5stream.base.limits import cached_property
 from h5stream.base.texts import as_bytes, text_of_bytes
 from h5stream.errors import OptionError
 from h5stream.storage.source.identity import ByteSource
@@ -199,7 +199,7 @@ class CachedBytes(ByteSource):
         version = f"{address}\0{identity.size}\0{identity.etag}".encode("utf-8", "surrogateescape")
         self._name = hashlib.blake2b(version, digest_size=16).hexdigest()
 
-    @functools.cached_property
+    @cached_property
     def _source(self) -> ByteSource:
         return self._make()
 

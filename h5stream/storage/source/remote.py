@@ -8,7 +8,6 @@ import contextlib
 import contextvars
 import copy
 import datetime
-import functools
 import io
 import logging
 import shutil
@@ -21,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from h5stream.base.cancel import cancelled_on_exit
-from h5stream.base.limits import return_freed_memory
+from h5stream.base.limits import cached_property, return_freed_memory
 from h5stream.errors import SourceError, SourceNotFoundError
 from h5stream.storage.source.blocks import (
     BLOCK_NBYTES,
@@ -354,7 +353,7 @@ class ObjectBytes(ByteSource):
         self._joins_nbytes = joins_nbytes
         self._base, self._path = parts_of(identity.path)
 
-    @functools.cached_property
+    @cached_property
     def _store(self) -> object:
         """The store, looked up at the first read, so that another process can raise a helpful error."""
         identity, base = self.identity, self._base

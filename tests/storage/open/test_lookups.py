@@ -541,3 +541,25 @@ def test_values_of_variable_length_of_one_row_a_sample_come_as_a_list_and_are_re
     assert [[inner.tolist() for inner in one] for one in each[:][1]] == [[lists[k].tolist()] for k in rows]
     plain.close()
     each.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "right"),
+    [
+        ([0, -1, 10], [3, 0, 14], [3, 0, 4]),
+        ([0, -1, 10], [3, -1, 14], [3, 0, 4]),
+        ([0, -5, 10], [3, 3, 14], "rows -5 to 3"),
+        ([0, -1, 10], [3, 3, 14], "rows -1 to 3"),
+        ([0, -5, 10], [3, -2, 14], "rows -5 to -2"),
+    ],
+)
+def test_a_first_row_of_minus_one_alone_is_a_sample_without_rows(tmp_path, first, last, right):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["first"], file["last"] = np.arange(20), first, last
+    for lookup in (Between("first", "last"), Between(np.array(first), np.array(last))):
+        field = Field("x", lookup=lookup, ragged="list")
+        if isinstance(right, str):
+            with pytest.raises(OptionError, match=f"sample 1 is said to have {right}"):
+                H5Dataset(tmp_path / "a.h5", field)
+        else:
+            assert [len(one) for one in H5Dataset(tmp_path / "a.h5", field)[:]] == right
