@@ -265,6 +265,8 @@ def _evaluated(node: ast.expr, allowed: Mapping[str, Callable[..., object]]) -> 
             if not isinstance(dtype := getattr(torch, name, None), torch.dtype):
                 raise ValueError(f"torch.{name} is no dtype")
             return dtype
+        case ast.Name(name) if name not in ("True", "False", "None"):
+            raise ValueError(f"{name} is no text; in quotes it is: {name!r}")
     return ast.literal_eval(node)
 
 

@@ -14,13 +14,13 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):
     from functools import cached_property as cached_property
 else:
 
-    def cached_property(function: Callable[[Any], Any]) -> functools.cached_property[Any]:
+    def cached_property(function: Callable[..., object]) -> functools.cached_property[object]:
         """Return a property without the lock that Python 3.11 has for all objects of a class.
 
         A process that is forked while another thread holds it would wait for it for ever.

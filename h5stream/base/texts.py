@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import operator
 import re
 import reprlib
-from collections.abc import Iterable, KeysView, Reversible, Sequence, Set
-from typing import Any, Protocol, SupportsIndex
+from collections.abc import Callable, Iterable, KeysView, Mapping, Reversible, Sequence, Set
+from typing import Any, Protocol, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -231,6 +233,35 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return " Did you mean ...?" with the nearest names, or an empty text if none is close."""
     near = " or ".join(map(repr, nearest_names(name, candidates)))
     return f" Did you mean {near}?" if near else ""
+
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def answering(way_outs: Mapping[str, str] | None = None, others: str = "") -> Callable[[Kind], Kind]:
+    """Return a decorator for a class that answers an argument which it does not have, with what to write instead.
+
+    `way_outs` are by such an argument's name; `others` is for all that are like none of the class.
+    """
+
+    def decorated(kind: Kind) -> Kind:
+        made = kind.__init__  # type: ignore[misc]
+        names = [*inspect.signature(made).parameters][1:]
+        has = f" It has {', '.join(f'{name}=' for name in names if name != '_')}"
+
+        @functools.wraps(made)
+        def init(self: object, *arguments: object, **named: object) -> None:
+            for name in named:
+                if name not in names:
+                    way_out = (way_outs or {}).get(name)
+                    hint = f": {way_out}" if way_out else f".{did_you_mean(name, names) or others or has}"
+                    raise TypeError(f"{kind.__name__} has no argument {name}={hint}")
+            made(self, *arguments, **named)
+
+        kind.__init__ = init  # type: ignore[misc]
+        return kind
+
+    return decorated
 
 
 def _key(name: str) -> str:

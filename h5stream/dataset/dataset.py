@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from h5stream.base.hints import SAMPLES, hint
 from h5stream.base.limits import return_freed_memory
 from h5stream.base.names import is_address
-from h5stream.base.texts import check_ordered, checked_number
+from h5stream.base.texts import answering, check_ordered, checked_number
 from h5stream.dataset import indexing
 from h5stream.dataset.collating import Samples
 from h5stream.dataset.indexing import BlockCache
@@ -84,6 +84,7 @@ class _Changes(TypedDict, total=False):
     requests: _Requests
 
 
+@answering(others=" Arguments of batches, such as sample_transform= and batch_size=, belong to H5StreamLoader")
 class H5Dataset(Dataset[Any]):
     """Rows of HDF5 files as samples.
 
@@ -741,6 +742,8 @@ def _opened_dataset(source: object, fields: Fields) -> H5Dataset | None:
     if isinstance(source, (list, tuple)) and any(isinstance(one, Dataset) for one in source):
         return joined(source, fields)
     if not isinstance(source, Dataset):
+        if isinstance(getattr(source, "dataset", None), Dataset):
+            raise OptionError(f"a source is a path or a dataset, not a {type(source).__name__}; give it that .dataset")
         return None
     if not isinstance(source, H5Dataset):
         raise OptionError(

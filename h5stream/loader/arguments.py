@@ -45,6 +45,18 @@ class OldNames(TypedDict, total=False):
 OLD = {name: hint.__metadata__ for name, hint in get_type_hints(OldNames, include_extras=True).items()}
 
 _OF_DATASETS = ("cache", "cache_size", "rows")
+_TRANSFORMS = (
+    "write sample_transform=FUNCTION for single samples, or batch_transform=FUNCTION, which gets whole batches"
+)
+_ELSEWHERE = {
+    **dict.fromkeys(("transforms", "augment", "augmentation", "augmentations"), _TRANSFORMS),
+    **dict.fromkeys(("key", "keys", "columns", "datasets"), 'write fields=, such as fields=["x", "y"]'),
+    "collate": "write collate_fn=",
+    "split": "split the dataset, train, held_out = H5Dataset(FILE).split(0.8, 0.2), and give each part to a loader",
+    "normalize": "write fields=Field(NAME, normalize=...)",
+    "dtype": "write fields=Field(NAME, dtype=...)",
+}
+"""Arguments of other libraries, and what to write instead."""
 _OF_SAMPLES = ("torchvision.transforms", "albumentations")
 _OF_BATCHES = ("MixUp", "CutMix")
 """Transforms of torchvision that are made for batches."""
@@ -60,6 +72,8 @@ def with_new_names(arguments: Mapping[str, Any], stacklevel: int, names: Iterabl
     for name in others.keys() - OLD.keys():
         if name == "numpy":
             raise TypeError("numpy= belongs to H5Dataset; a loader gives tensors, and x.numpy() copies nothing")
+        if name in _ELSEWHERE:
+            raise TypeError(f"there is no argument {name}=: {_ELSEWHERE[name]}")
         if name in _OF_DATASETS:
             raise TypeError(f"{name}= belongs to the dataset: H5StreamLoader(H5Dataset(..., {name}=...), ...)")
         raise TypeError(f"there is no argument {name}=.{did_you_mean(name, names)}")

@@ -200,9 +200,14 @@ def _balanced(draw: Balanced, dataset: H5Dataset) -> PlannedDraws:
     distinct, sizes = _classes(_class_values(dataset, draw.by, name), name, total)
     classes = distinct.tolist()
     shares = np.ones(len(classes))
+    field = _field_and_values(dataset, "Balanced", draw.by)[0] if isinstance(draw.by, str) else None
+    names = () if field is None else field.labels.categories or ()
+    if names and classes[0] == -1 and (draw.shares is None or -1 not in draw.shares):
+        why = f"{sizes[0]:,} of {total:,} samples have the code -1, that of no category"
+        raise OptionError(
+            f"Balanced({name}): {why}; dataset.subset(codes >= 0) leaves them out, as does shares=, -1: 0"
+        )
     if draw.shares is not None:
-        field = _field_and_values(dataset, "Balanced", draw.by)[0] if isinstance(draw.by, str) else None
-        names = () if field is None else field.labels.categories or ()
         codes = {text: code for code, text in enumerate(names)}
         ratio = {codes.get(one, one): share for one, share in draw.shares.items()}
         shares = _shares(ratio, classes, sizes, name, names)

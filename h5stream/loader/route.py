@@ -21,7 +21,7 @@ from h5stream.loader.settings import Settings
 from h5stream.samples.columns import SampleColumn
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.structure import samples_of, with_tensors
-from h5stream.workers.samples import SampleFunctions
+from h5stream.workers.samples import SampleFunctions, not_none
 
 Function = Callable[[Any], Any]
 
@@ -157,6 +157,6 @@ def _finishing(taking_apart: Settings | None, *functions: Function | None) -> Ca
             value = value[0] if gives_samples else value
         for function in applied:
             value = function(value)
-        return value
+        return not_none(value) if applied else value
 
     return finish

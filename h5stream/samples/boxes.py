@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from h5stream.base.texts import answering
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import (
     DRAWS,
@@ -36,6 +37,7 @@ ROWS = "rows"
 """For ``of=``: each index of axis 0 is a segment."""
 
 
+@answering({"size": "write the shape first, Boxes((64, 64))", "shape": "write the shape first, Boxes((64, 64))"})
 @dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
     """Samples that are boxes cut from n-dimensional datasets (volumes), at the same place of every field.

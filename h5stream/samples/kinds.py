@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from h5stream.base.texts import as_text, check_holds, check_ordered, names_in, whole_number
+from h5stream.base.texts import answering, as_text, check_holds, check_ordered, names_in, whole_number
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Segmentation
 
@@ -40,6 +40,16 @@ class Draws:
     by: str = "segments"  # `"segments"` (each as often as any other) or `"rows"` (each start as likely as any other)
 
 
+_LENGTH = "write the length first, Sequences(64)"
+
+
+@answering(
+    {
+        **dict.fromkeys(("window", "size", "seq_len", "window_size", "steps"), _LENGTH),
+        "step": "write stride=, the rows from window to window; Field(NAME, take=range(0, 64, 2)) takes every other",
+        "group": "write of=",
+    }
+)
 @dataclass(frozen=True, slots=True)
 class Sequences:
     """Samples of consecutive rows, which never cross the edge of a segment: a file, a group, an episode.
@@ -159,6 +169,7 @@ class Sequences:
         return None if self.length is None else range(self.length)
 
 
+@answering()
 @dataclass(frozen=True, slots=True)
 class Objects:
     """Samples that are a whole group, dataset or file each, all of one form.
@@ -206,6 +217,7 @@ class Objects:
         one_of("Objects", "missing", self.missing, get_args(Missing))
 
 
+@answering()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """Samples that are rows of many groups, whose datasets have the same names, or rows along another axis.

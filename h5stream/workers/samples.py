@@ -29,7 +29,7 @@ from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import Memory, SlotFormat
-from h5stream.errors import OwnGeneratorWarning
+from h5stream.errors import OptionError, OwnGeneratorWarning
 from h5stream.order.draws import words_of
 from h5stream.structure import samples_of
 
@@ -37,6 +37,15 @@ SEED_NBYTES = 16
 """Bytes of a sample's number and seed, the last field of a slot."""
 
 Function = Callable[[Any], Any]
+
+
+def not_none(batch: Any) -> Any:
+    """Return what a user's function made of a batch; raise if that is nothing, as where `return` was forgotten."""
+    if batch is None:
+        raise OptionError(
+            "batch_transform= or collate_fn= returned None in place of a batch: its last line is to return it"
+        )
+    return batch
 
 
 class WorkCancelledError(Exception):
@@ -74,7 +83,7 @@ class SampleFunctions:
         value = self.assembler.batch(memory, self.slot_format, batch.rows, batch.objects)
         if self.sample_transform is None and self.collate_fn is None and not self.gives_samples:
             seed_all(seeds[0])
-            return value if self.transform is None else self.transform(value)
+            return value if self.transform is None else not_none(self.transform(value))
         value = samples_of(value, batch.rows)
         if self.sample_transform is not None:
             results = self._transformed(self.sample_transform, value, numbers, seeds, is_cancelled)
@@ -95,7 +104,7 @@ class SampleFunctions:
                     "for all samples, in kind and size; collate_fn= puts together what is not"
                 )
                 raise
-        return value if self.transform is None else self.transform(value)
+        return value if self.transform is None else not_none(self.transform(value))
 
     def _seeds(self, memory: Memory, batch: ReadyBatch) -> tuple[list[int], list[int]]:
         """Return the number and the seed of each sample."""

@@ -2,6 +2,7 @@
 
 import functools
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -408,3 +409,52 @@ def test_sized_names_the_field_of_a_batch(tmp_path, nested):
     fields = {"x": "x", "near": Field("x", lookup="nb", ragged=nested)}
     with pytest.raises(OptionError, match="has 2 rows of 'near', and 30 of 30"):
         list(H5StreamLoader(path, 5, fields=fields, draw=Sized(1)))
+
+
+@pytest.mark.parametrize("options", [{}, {"transform_workers": 1}, {"sample_workers": 1, "sample_transform": list}])
+def test_a_batch_transform_that_returns_nothing_is_told(tmp_path, options):
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(20.0).reshape(10, 2))
+    with (
+        H5StreamLoader(path, 5, fields="x", batch_transform=do_nothing, **options) as loader,
+        pytest.raises(Exception, match="returned None in place of a batch"),
+    ):
+        next(iter(loader))
+
+
+def do_nothing(batch):
+    """Forget to return it."""
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("transforms", "sample_transform="),
+        ("augment", "batch_transform="),
+        ("keys", "fields="),
+        ("split", r"\.split\("),
+    ],
+)
+def test_arguments_of_other_libraries_are_answered_with_what_to_write(tmp_path, name, says):
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(20.0))
+    with pytest.raises(TypeError, match=rf"there is no argument {name}=: .*{says}"):
+        H5StreamLoader(path, 5, **{name: None})
+
+
+def test_a_loader_as_a_source_is_refused_before_it_is_read(tmp_path):
+    dataset = H5Dataset(write_datasets(tmp_path / "a.h5", x=np.arange(20.0)))
+    for loader in (torch.utils.data.DataLoader(dataset), H5StreamLoader(dataset)):
+        with pytest.raises(OptionError, match=rf"not a {type(loader).__name__}; give it that \.dataset"):
+            H5StreamLoader(loader)
+
+
+def test_samples_of_no_category_are_no_class_of_their_own(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["obs/kind/codes"], file["obs/kind/categories"] = np.arange(20), [0, 1, -1, 1] * 5, ["a", "b"]
+        file["obs/kind"].attrs["encoding-type"] = "categorical"
+    dataset = H5Dataset(path, ["x", "obs/kind"])
+    with pytest.raises(OptionError, match="5 of 20 samples have the code -1"):
+        H5StreamLoader(dataset, 4, draw=Balanced("obs/kind"))
+    for draw in (Balanced("obs/kind", shares={"a": 1, "b": 1, -1: 0}), Balanced("obs/kind", {"a": 1, "b": 1, -1: 1})):
+        with H5StreamLoader(dataset, 4, draw=draw) as loader:
+            assert len([*loader]) > 0

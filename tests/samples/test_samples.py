@@ -563,3 +563,18 @@ def test_the_root_is_a_group_that_can_be_named(tmp_path, kind):
         assert H5Dataset(tmp_path / "a.h5", "y", samples=kind(of=of))[:].reshape(-1).tolist() == expected
     with pytest.raises(errors.OptionError, match=r"names of groups.*not ''"):
         H5Dataset(tmp_path / "a.h5", "y", samples=kind(of=[""]))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Sequences(64, step=2), r"Sequences has no argument step=: write stride="),
+        (lambda: Sequences(window=64), r"window=: write the length first"),
+        (lambda: Sequences(64, strid=2), r"strid=. Did you mean 'stride'\?"),
+        (lambda: Objects("a/*", rows=1), r"Objects has no argument rows=. It has of=, missing="),
+        (lambda: H5Dataset("a.h5", transform=len), r"H5Dataset has no argument transform=. .*belong to H5StreamLoader"),
+    ],
+)
+def test_an_argument_that_is_not_there_is_answered_with_what_to_write(make, says):
+    with pytest.raises(TypeError, match=says):
+        make()

@@ -132,8 +132,8 @@ def _hint(a: FieldLayout, b: FieldLayout) -> str:
     if len(axes) != 1 or axes[0] == 0:
         return ""
     return (
-        f". They differ along axis {axes[0]}: if that is time, Sequences(..., axis={axes[0]}) makes samples along "
-        "it; else Field(..., ragged='arrays') with samples=Rows(of=...) gives each row in its own shape"
+        f". They differ along axis {axes[0]}: Field(..., ragged='arrays') gives each in its own shape, rows with "
+        f"samples=Rows(of=...); if that axis is time, Sequences(..., axis={axes[0]}) makes samples along it"
     )
 
 
