@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.base.texts import answering, as_text, check_ordered
+from h5stream.base.texts import as_text, check_ordered
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import Pad, checked_pad, integer
 from h5stream.samples.segments import Ints, as_array
@@ -21,7 +21,6 @@ Parts = Mapping[tuple[int, str], int]
 """The number of each group, by the number of its file and its name."""
 
 
-@answering()
 class Table:
     """Samples that a table lists, for every index of samples that no other class describes.
 

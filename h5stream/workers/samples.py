@@ -17,7 +17,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -37,9 +37,10 @@ SEED_NBYTES = 16
 """Bytes of a sample's number and seed, the last field of a slot."""
 
 Function = Callable[[Any], Any]
+Made = TypeVar("Made")
 
 
-def not_none(batch: Any) -> Any:
+def not_none(batch: Made) -> Made:
     """Return what a user's function made of a batch; raise if that is nothing, as where `return` was forgotten."""
     if batch is None:
         raise OptionError(
