@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from h5stream.base import limits
 from h5stream.base.executors import Job, check_executor, run_jobs
+from h5stream.base.hints import SAMPLES, hint
 from h5stream.base.texts import check_ordered, did_you_mean, names_in
 from h5stream.dataset.moments import Moments, ValueCounts
 from h5stream.engine.batches import ReadyBatch
@@ -37,6 +38,7 @@ from h5stream.order.blocks import Blocks, Stretch, blocks_in, shuffled_blocks, s
 from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.order.places import Places
 from h5stream.samples.ragged import ARRAYS, DENSE, changed
+from h5stream.storage.decode.images import format_of
 from h5stream.storage.decode.small_floats import widened, widened_dtype
 from h5stream.storage.file.catalogue import Catalogue
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout, numbers_of
@@ -191,8 +193,16 @@ def statistics_of(
     kept_axes = [(numbers.index(first), axes[name]) for name, (first, *_) in chosen.items()]
     all_sums = _merged(run_jobs(_jobs(layout, rows, blocks, kept_axes), executor))
     results = {name: sums.result(name, blocks.total_rows) for name, sums in zip(chosen, all_sums, strict=True)}
-    kept.put(STATISTICS, [_to_text(one) for one in results.values()])
-    kept.save(blocks.total_rows, 0)
+    images = {name: sums.image for name, sums in zip(chosen, all_sums, strict=True) if sums.image}
+    for name, image in images.items():
+        way_out = f"fields=Field({name!r}, decode={image!r}) has those of the pixels"
+        hint(
+            f"statistics: field {name!r} has images, and these are statistics of their encoded bytes; {way_out}",
+            SAMPLES,
+        )
+    if not images:  # or the next call would not say it
+        kept.put(STATISTICS, [_to_text(one) for one in results.values()])
+        kept.save(blocks.total_rows, 0)
     return results
 
 
@@ -393,6 +403,7 @@ class _FieldSums:
         self._name, self._axes = field.name, axes
         self._moments: Moments | None = None  # None until there is a value
         self._kept: tuple[int, ...] = ()  # the lengths of the axes
+        self.image: str | None = None  # the format of the first value, empty if it is no encoded image
         is_few = (
             field.kind in ("bytes", "object")
             or field.is_listed
@@ -416,6 +427,8 @@ class _FieldSums:
     def _add_array(self, values: np.ndarray) -> None:
         if not values.size:
             return
+        if self.image is None:
+            self.image = format_of(values.reshape(-1)[:16].tobytes()) if values.dtype == np.uint8 else ""
         if self._counts is not None:
             self._counts.add(values)
         # Axes of pictures are as the user counts them: their number is only known here.
@@ -440,6 +453,7 @@ class _FieldSums:
         if self._counts is not None and other._counts is not None:
             self._counts.merge(other._counts)
         if self._moments is None:
+            self.image = other.image
             self._moments, self._kept, self._axes = other._moments, other._kept, other._axes
         elif other._moments is not None:
             self._moments_of(np.dtype(bool), other._kept).merge(other._moments)

@@ -16,6 +16,7 @@ from support.making import corrupt_chunk, read_with_h5py, vlen, write_datasets
 from support.sample_files import settle
 
 from h5stream import Field, H5Dataset, Lengths, Objects, Ragged, Values
+from h5stream.base import hints
 from h5stream.dataset.moments import MOST_VALUES, Moments
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, OptionError
 from h5stream.storage.file.catalogue import forget, kept_of
@@ -325,3 +326,19 @@ def test_a_corrupt_chunk_is_an_error_and_nothing_is_kept(path):
     with pytest.raises(CorruptChunkError):
         dataset.statistics()
     assert kept_of(path) == []
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
+def test_statistics_of_encoded_images_are_told_from_those_of_pixels(tmp_path, caplog, monkeypatch, kind):
+    encode = getattr(pytest.importorskip("imagecodecs"), f"{kind}_encode")
+    images = [np.frombuffer(encode(np.full((8, 8, 3), 20 * k, np.uint8)), np.uint8) for k in range(6)]
+    path = write_datasets(tmp_path / f"{kind}.h5", plain=np.arange(6, dtype=np.uint8), image=vlen("u1", images))
+    for _ in range(2):
+        monkeypatch.setattr(hints, "_logged", set())
+        caplog.clear()
+        H5Dataset(path).statistics()
+        assert f"Field('image', decode='{kind}') has those of the pixels" in caplog.text
+        assert "plain" not in caplog.text
+    caplog.clear()
+    H5Dataset(path, Field("image", decode=kind)).statistics()
+    assert "decode=" not in caplog.text
