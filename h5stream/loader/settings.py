@@ -20,6 +20,7 @@ from h5stream.engine.footprint import WindowRows, check_budget, check_window
 from h5stream.errors import OptionError
 from h5stream.loader.arguments import check_batch_transform
 from h5stream.order.users import Balanced, OrderFactory, Ranks, Sized, Weighted, checked_drawn
+from h5stream.samples.packing import joint_type
 from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.layout.request import Fields, Source
 from h5stream.storage.open.extents import SampleKind
@@ -70,11 +71,15 @@ class DataArguments:
                 f"fields={json.dumps(layout.shape.keys, ensure_ascii=False)}"
             )
         for one in layout.fields:
-            is_plain = one.kind == "array" and one.is_as_stored and one.images is None and one.labels.categories is None
-            if is_plain and math.prod(one.row_shape) > 1 and one.dtype.name in ("float64", "int16", "uint16"):
+            is_plain = one.kind == "array" and one.images is None and one.labels.categories is None
+            is_plain &= one.cast is None and one.normalize is None and math.prod(one.row_shape) > 1
+            name = joint_type(one.packings) if one.packings else one.dtype.name
+            if is_plain and name in ("float64", "int16", "uint16"):
+                why = "by its scale_factor, add_offset and fill value" if one.packings else "as it is stored"
+                more = ", missing='netcdf'" * bool(one.packings)
                 hints.append(
-                    f"field {one.name!r} is {one.dtype.name}, as it is stored, and layers of models take float32: "
-                    f"Field({one.name!r}, dtype='float32') casts its batches"
+                    f"field {one.name!r} is {name}, {why}, and layers of models take float32: "
+                    f"Field({one.name!r}{more}, dtype='float32') casts its batches"
                 )
         return hints
 

@@ -140,10 +140,19 @@ def test_a_type_that_models_do_not_take_is_hinted_at_once(path, tmp_path, monkey
     monkeypatch.setattr(hints, "_logged", logged := set())
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["audio"], file["image"], file["y"] = np.zeros((4, 9), "i2"), np.zeros((4, 9), "u1"), np.arange(4.0)
-    for source, fields in ((path, ["x", "y"]), (path, Field("x", dtype="float32")), (tmp_path / "b.h5", None)):
+        file["t"] = np.zeros((4, 9), "i2")
+        file["t"].attrs["scale_factor"], file["t"].attrs["add_offset"] = 0.5, 2.0
+    packed, cast = Field("t", missing="netcdf"), Field("t", missing="netcdf", dtype="float32")
+    sources = [(path, ["x", "y"]), (path, Field("x", dtype="float32")), (tmp_path / "b.h5", ["audio", "image", "y"])]
+    for source, fields in (*sources, (tmp_path / "b.h5", packed), (tmp_path / "b.h5", cast)):
         with H5StreamLoader(source, 4, fields=fields) as loader:
             list(loader)
             list(loader)
     told = sorted(text for text in logged if "layers of models" in text)
-    assert [text.partition(",")[0] for text in told] == ["field 'audio' is int16", "field 'x' is float64"]
-    assert "Field('x', dtype='float32') casts" in told[1]
+    assert [text.partition(",")[0] for text in told] == [
+        "field 'audio' is int16",
+        "field 't' is float64",
+        "field 'x' is float64",
+    ]
+    assert "Field('t', missing='netcdf', dtype='float32') casts" in told[1]
+    assert "Field('x', dtype='float32') casts" in told[2]
