@@ -49,6 +49,7 @@ from h5stream.samples.boxes import ROWS
 from h5stream.samples.columns import Values
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.samples.segments import Ints
+from h5stream.samples.space import hint_of_short_segments
 from h5stream.storage.file.groups import FILES
 from h5stream.storage.layout.access import DIRECT, HEAP
 from h5stream.storage.layout.fields import Field
@@ -191,6 +192,8 @@ class H5Dataset(Dataset[Any]):
                 may_be_whole = samples is None and request.may_be_whole(self.layout.paths)
                 if may_be_whole and (text := hint_of_rows(request, self.layout)):
                     hint(text, SAMPLES)
+                if isinstance(samples, Sequences) and (space := self.layout.space) and space.left_out:
+                    hint(hint_of_short_segments(space), SAMPLES)
             if is_local:
                 return_freed_memory()
             if cache is not None and not any(is_address(file.path) for file in self.layout.files):

@@ -264,7 +264,8 @@ def _checked_axes(name: str, field: FieldLayout, requested: Axes | None) -> tupl
     kept = sorted({int(entry) + dims * bool(entry < 0) for entry in axes})
     if kept[0] < 0 or kept[-1] >= dims or (many and kept[0] == 0):
         has = f"{dims} axes{', of which the first has another length in each' if many else f', of {shape}'}"
-        raise OptionError(f"statistics: axis={requested!r}, and a sample of field {name!r} has {has}")
+        way_out = "a dict names the axis of some fields, axis={NAME: -1}"
+        raise OptionError(f"statistics: axis={requested!r}, and a sample of field {name!r} has {has}; {way_out}")
     return tuple(entry - dims for entry in kept)
 
 

@@ -109,7 +109,7 @@ class Ragged:
 
     def __post_init__(self) -> None:
         if self.form not in (*FORMS, STACKED, DENSE):
-            raise OptionError(f"ragged= is {', '.join(map(repr, FORMS))}, not {self.form!r}")
+            raise OptionError(f"ragged= is {', '.join(map(repr, (*FORMS, DENSE)))}, not {self.form!r}")
         if not (self.crop is None or isinstance(self.crop, Crop)):
             raise OptionError(f"Ragged: crop= takes a Crop, such as Crop(100), not {self.crop!r}")
         if self.pad_value != 0 and self.form != "pad":

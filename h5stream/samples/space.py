@@ -293,6 +293,18 @@ class Space:
         return (places < 0) | (places >= self.volumes[volume, -1:])
 
 
+def hint_of_short_segments(space: Space) -> str:
+    """Return a hint if most segments give no sample, since each is shorter than one; else an empty text."""
+    with_samples = len(space.segments[0])
+    if space.left_out <= with_samples:
+        return ""
+    return (
+        f"{space.left_out:,} of {space.left_out + with_samples:,} segments give no sample, since they are shorter than "
+        "one: see whether of= says where they begin and end, Bounds of bounds, Ids of numbers that repeat and Ends of "
+        "flags; pad= fills short ones up"
+    )
+
+
 def space_of_rows(
     rows: Ints, edges: Edges, columns: tuple[str, ...] = ("",), *, pad: str | float | None = None, left_out: int = 0
 ) -> Space:

@@ -445,4 +445,7 @@ def check_options(kind: str, field: Field, samples: object, path: str) -> None:
     is_one = is_one or (isinstance(samples, Table) and samples.length is None and samples.axis is None)
     if kind in ("sparse", "values") and not is_one:
         problem = f"a sample of {type(samples).__name__}(...) has several rows, and {what} come one a sample"
-        raise OptionError(f"{where}: {problem}; samples of one row have them, such as Table(row=...) without length=")
+        raise OptionError(
+            f"{where}: {problem}; samples of one row have them, such as Table(row=...) without length=; "
+            "windows of numbers need no ragged=, and whole sequences are samples of Objects(...)"
+        )

@@ -1,5 +1,7 @@
 """Hints of messages: each names what to write, and what it names works."""
 
+import re
+
 import h5py
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import torch
 from support.commands import invoke
 from torch.utils.data import DataLoader
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences, Values, errors
+from h5stream import Bounds, Field, H5Dataset, H5StreamLoader, Ids, Objects, Rows, Sequences, Values, errors
 from h5stream.base import hints
 
 
@@ -156,3 +158,13 @@ def test_a_type_that_models_do_not_take_is_hinted_at_once(path, tmp_path, monkey
     ]
     assert "Field('t', missing='netcdf', dtype='float32') casts" in told[1]
     assert "Field('x', dtype='float32') casts" in told[2]
+
+
+def test_segments_of_which_most_give_nothing_are_hinted_at(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["trial"] = np.arange(100), np.repeat(np.arange(10), 10)
+    for of, says in ((Ids("trial"), ""), (Bounds("trial"), "of .* segments give no sample")):
+        monkeypatch.setattr(hints, "_logged", logged := set())
+        assert len(H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(4, of=of))) > 0
+        assert bool(logged) == bool(says)
+        assert all(re.search(says, text) for text in logged)
