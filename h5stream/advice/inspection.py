@@ -339,13 +339,13 @@ def _sparse(seen: Listing) -> Iterator[Proposal]:
 
 
 def _sparse_files(files: Sequence[Listing]) -> Proposal | None:
-    """Propose the rows of several files' matrices one behind another, with columns by name; None if a file has none."""
+    """Propose the rows of several files' matrices one after another, or nothing if a file lacks one."""
     every = [next(iter(_sparse(seen)), None) for seen in files]
     parts = [part for part in every if part is not None and part.recipes]
     if len(parts) < len(files) or len({next(iter(part.recipes[-1].fields.values())) for part in parts}) > 1:
         return None
     names, way_out = [seen.path for seen in files], 'columns="by name" gives the columns that all files have'
-    what = f"{named(names)} each hold a sparse matrix: their rows are read one behind another"
+    what = f"{named(names)} each hold a sparse matrix: their rows are read one after another"
     recipes = [*parts[0].recipes[::-1]]
     recipes += [StreamRecipe(dict([*recipe.fields.items()][:1])) for recipe in recipes]  # not all have the label
     source = f"[{', '.join(map(quoted, names))}]"

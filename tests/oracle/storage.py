@@ -112,7 +112,7 @@ def stored(rng: random.Random, shape: list[int], kind: Any, seed: int, libver: A
         layout = "chunked"
     if layout == "external" and is_array:
         layout = "contiguous"
-    if layout == "compact" and np.prod(shape) > 4000:
+    if layout == "compact" and np.prod(shape) > (4000 if plain else 300):  # 64 KiB at most
         layout = "contiguous"
     if not shape or (0 in shape and rng.random() < 0.5):
         return {**node, "layout": rng.choice(["contiguous", "compact"])}
