@@ -202,7 +202,7 @@ def _balanced(draw: Balanced, dataset: H5Dataset) -> PlannedDraws:
     shares = np.ones(len(classes))
     field = _field_and_values(dataset, "Balanced", draw.by)[0] if isinstance(draw.by, str) else None
     names = () if field is None else field.labels.categories or ()
-    if names and classes[0] == -1 and (draw.shares is None or -1 not in draw.shares):
+    if names and classes[0] == -1 and draw.shares is None:
         why = f"{sizes[0]:,} of {total:,} samples have the code -1, that of no category"
         raise OptionError(
             f"Balanced({name}): {why}; dataset.subset(codes >= 0) leaves them out, as does shares=, -1: 0"

@@ -49,7 +49,8 @@ def test_what_a_function_does_to_samples_before_it_collates_them_is_kept(sample,
         return collate(samples) if kept else samples
 
     for workers in (0, 1):
-        loader = DataLoader(H5Dataset(sample.path, fields), 4, collate_fn=change, num_workers=workers)
+        method = {"multiprocessing_context": "fork"} if workers else {}  # a function of this one is not pickled
+        loader = DataLoader(H5Dataset(sample.path, fields), 4, collate_fn=change, num_workers=workers, **method)
         batch = next(iter(loader)) if kept else collate(next(iter(loader)))
         assert (batch["y"] if isinstance(batch, dict) else batch[1]).tolist() == [4, 3, 2]
 

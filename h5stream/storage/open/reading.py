@@ -347,7 +347,7 @@ def _warn_of_files(paths: Sequence[str]) -> None:
     message = f"{counted_text(len(paths), 'file')} of the pattern without any of the fields left out: "
     message += f"{names_text([*map(repr, paths)])}. If that is meant, write samples=Rows(missing='skip'), or missing= "
     message += "of Sequences or Rows(of=); missing='error' refuses it"
-    warnings.warn(message, LeftOutWarning, stacklevel=5)
+    warnings.warn(message, LeftOutWarning, stacklevel=6)
 
 
 def _default_shape(request: Request, samples: SampleKind | None, guard: Guard) -> SampleShape:
