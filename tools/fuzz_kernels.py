@@ -88,8 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
         command = [sys.executable, "-m", "tools.fuzz_targets", str(made), str(options.seed), str(options.minutes)]
         environment = {**os.environ, **ENVIRONMENT, "LD_PRELOAD": " ".join(libraries)}
         status = subprocess.run([*command, *more], cwd=ROOT, env=environment, check=False).returncode
-        if status:
-            print(f"to repeat it: python -m tools.fuzz_kernels {made.with_suffix('.so.call').read_text()}")
+        if status and (call := made.with_suffix(".so.call")).exists():  # not if the target is none
+            print(f"to repeat it: python -m tools.fuzz_kernels {call.read_text()}")
         return status
 
 

@@ -33,6 +33,13 @@ def nothing_says_how_many(case: dict[str, Any]) -> bool:
     return not any(map(says, case["fields"].values()))
 
 
+def has_bounds_of_two_meanings(case: dict[str, Any]) -> bool:
+    """Tell whether bounds do not say what they hold."""
+    trees = [tree for tree in case["fields"].values() if is_call(tree, "Field")]
+    rows = [tree["options"].get("rows") for tree in trees]
+    return any(is_call(one, "Bounds") and not one["options"].get("holds") for one in rows)
+
+
 UNNUMBERED = ("'V8'", "'g'", "'time'", "'integer'")
 VARIES = ("'vlen'", "'str'")
 OUTSIDE = ("'remote'", "'served'", "'staged'")
@@ -66,6 +73,7 @@ REASONS = [
     Reason("volumes are numbers", "parts of volumes are of numbers", ("Objects", "Boxes", "'axis'")),
     Reason("links of objects in stores", "external link|the external file|external storage", OUTSIDE),
     Reason("nothing says how many", "says how many samples there are", holds=nothing_says_how_many),
+    Reason("bounds of two meanings", "it may say where they begin or where they end", holds=has_bounds_of_two_meanings),
     Reason("array of rows of several files", "of several files or groups|go backwards or beyond the end", ("'rows'",)),
     Reason("an array alone says how many", r"lookup= has [\d,]+ numbers, and needs one for each", ("'args': [[",)),
     Reason("rows that are objects", "rows that are objects are of", ("frame",)),
