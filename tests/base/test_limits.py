@@ -1,3 +1,8 @@
+"""What a process may use, and properties that no fork waits for."""
+
+import subprocess
+import sys
+
 SLOW = """
 import subprocess
 import sys
