@@ -4,8 +4,6 @@ import subprocess
 import sys
 
 SLOW = """
-import subprocess
-import sys
 import os, threading
 from h5stream.base.limits import cached_property
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .calls import built, is_call
 from .spaces import Part, Sample, parts_of, row_count, samples_of, steps_of
-from .stored import RefusalError, refuse_unreadable
+from .stored import RefusalError, refuse_unreadable, small_float
 
 
 class Crops:
@@ -208,7 +208,9 @@ class Model:
     def _lacking(self, name: str, options: dict[str, Any]) -> Any:
         """Return what an object that lacks a field is given: no rows, or the fill value of the first that has all."""
         dataset = self._first_with(name).at(name)
-        values = np.full(dataset.shape, dataset.fillvalue, dataset.dtype)
+        small = small_float(dataset.id.get_type())
+        fill = dataset.fillvalue if small is None else filling(small, float(dataset.fillvalue))
+        values = np.full(dataset.shape, fill, dataset.dtype if small is None else small)
         if "ragged" in options:
             values = values[(slice(0),) * (values.ndim if options["ragged"] == "arrays" else 1)]
         axes = list(range(len(dataset.shape)))["ragged" in options :]
