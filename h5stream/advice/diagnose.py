@@ -71,6 +71,7 @@ class LoaderKnobs:
     collate_fn: str | None = None  # the name of the function that runs for each sample
     filters: str = ""  # compression of the field with the most bytes; empty if it has none, or it is unknown
     via_h5py: str = ""  # why a field is read through h5py; empty if none is
+    has_narrow_chunks: bool = False  # whether a row of a field lies in several chunks
 
     @classmethod
     def of(cls, loader: object) -> LoaderKnobs:
@@ -98,6 +99,7 @@ class LoaderKnobs:
             pin_memory=getattr(loader, "pin_memory", None),
             filters=widest.pipeline.describe() if widest is not None else "",
             via_h5py=next((f"{part.path}: {part.reason}" for part in parts if part.access == VIA_H5PY), ""),
+            has_narrow_chunks=any(len(part.pieces) > 1 for part in parts),
             batch_transform=named(getattr(loader, "batch_transform", None)),
             collate_fn=named(getattr(loader, "collate_fn", None)),
         )
@@ -522,7 +524,7 @@ def _reader_turns(
     elif name == DECODE and decoded is not None and decoded < FAST_DECODE_BYTES_PER_S:
         gain = _without(share * (1 - decoded / FAST_DECODE_BYTES_PER_S))
         yield _turn("filters", knobs.filters or "as written", gain)
-    elif name == SCATTER:
+    elif name == SCATTER and knobs.has_narrow_chunks:
         yield Turn("chunks", "as written", "repack with chunks of whole rows", "rows then move in one piece")
     elif name == H5PY:
         yield _turn("storage of the field", knobs.via_h5py or "read through h5py")

@@ -223,6 +223,7 @@ DECODED = WAITED | {"decode_s": 0.9, "decoded_bytes": 900, "delivered_bytes": 30
 BEGUN = {"batches": 2, "elapsed_s": 1.0, "wait_s": 0.9, "first_batch_s": 0.9, "running_s": 1.0, "read_s": 0.1}
 TINY = {"rows": 8000, "batches": 8000, "wait_s": 0.4, "transform_s": 0.5, "running_s": 1.0, "decode_s": 0.1}
 WIDE = {"batch_size": 100, "window_rows": 20000}
+NARROW, ONE = {"has_narrow_chunks": True}, {"scatter_s": 0.9, "threads": 1}
 # What a loader counted, its settings, what limits it, and what is to be turned to which value.
 LIMITS = [
     (TINY, {"batch_size": 1}, "batch too small", {"batch_size": "2"}),
@@ -236,8 +237,9 @@ LIMITS = [
     (BEGUN, WIDE | {"num_workers": 2, "first_window_rows": 100}, "start of the epoch", {"epochs": None}),
     (BEGUN, WIDE | {"num_workers": 0, "first_window_rows": 100}, "start of the epoch", {"num_workers": "1 or more"}),
     # No more threads than the loader may have already, such as of a small file, which one of two threads reads.
-    (WAITED | {"scatter_s": 0.9, "threads": 1}, {"num_workers": 4}, "scatter", {"chunks": None}),
-    (WAITED | {"scatter_s": 0.9, "threads": 1}, {"num_workers": 1}, "scatter", {"num_workers": "4", "chunks": None}),
+    (WAITED | ONE, {"num_workers": 4, **NARROW}, "scatter", {"chunks": None}),
+    (WAITED | ONE, {"num_workers": 1, **NARROW}, "scatter", {"num_workers": "4", "chunks": None}),
+    (WAITED | ONE, {"num_workers": 4}, "scatter", {}),
     (WAITED | {"read_s": 0.9, "threads": 1}, {"num_workers": 2}, "storage", {"staging": None}),
     (WAITED | {"read_s": 0.9, "threads": 2}, {"num_workers": 2}, "storage", {"num_workers": "4", "staging": None}),
     (WAITED | {"h5py_s": 0.9}, {}, "h5py", {"storage of the field": None}),
@@ -376,3 +378,11 @@ def test_a_stock_loader_is_measured_too(clock):
 def test_the_command_says_that_a_batch_larger_than_the_file_has_a_shorter_step(file):
     done = printed("diagnose", file, "--step-ms", "1", "--seconds", "0.1", "--batch-size", str(ROWS + 1), width=200)
     assert f"all {ROWS:,} rows are one batch, with a step as much shorter: try --batch-size {ROWS}" in done
+
+
+@pytest.mark.parametrize(("chunks", "is_narrow"), [((5, 8), False), ((5, 3), True), (None, False)])
+def test_chunks_narrower_than_a_row_are_known(tmp_path, chunks, is_narrow):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((20, 8)), chunks=chunks)
+    with H5StreamLoader(tmp_path / "a.h5", 5) as loader:
+        assert LoaderKnobs.of(loader).has_narrow_chunks == is_narrow
