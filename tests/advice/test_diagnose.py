@@ -6,6 +6,7 @@ All of it is told by a clock of the test's own; what loaders measure of themselv
 import re
 import threading
 
+import h5py
 import numpy as np
 import pytest
 import torch
