@@ -482,7 +482,8 @@ def bounds_said(
     if holds is None:
         if len(numbers) == samples:
             is_from_0, is_to_end = bool(samples) and numbers[0] == 0, bool(samples) and numbers[-1] == there
-            if is_from_0 == is_to_end or (is_to_end and numbers[0] == 1):
+            is_either = bool(samples) and not numbers.any() and there == 0  # both are the same
+            if (is_from_0 == is_to_end and not is_either) or (is_to_end and numbers[0] == 1):
                 raise RefusalError("numbers that are neither where samples begin nor where they end, or both")
             holds = "starts" if is_from_0 else "ends"
         elif len(numbers) and numbers[0] == 1 and numbers[-1] == there + 1:
