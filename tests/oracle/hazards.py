@@ -129,7 +129,10 @@ def is_one_of(ours: Any, some: list[Any]) -> bool:
             ours, same = ours.view("u1") != 0, [one.view("u1") != 0 for one in same]
         width = max(1, ours.dtype.itemsize)
         parts = [np.ascontiguousarray(one).reshape(-1).view("u1").reshape(-1, width) for one in (ours, *same)]
-        return bool(np.any([(parts[0] == one).all(axis=1) for one in parts[1:]], axis=0).all())
+        is_nan = np.isnan(ours).reshape(-1) if ours.dtype.kind == "f" else False  # sums of NaNs have the bits of any
+        nans = [is_nan & np.isnan(one).reshape(-1) if ours.dtype.kind == "f" else is_nan for one in same]
+        pairs = zip(parts[1:], nans, strict=True)
+        return bool(np.any([(parts[0] == one).all(axis=1) | both for one, both in pairs], axis=0).all())
     return any(type(one) is type(ours) and one == ours for one in some)
 
 
