@@ -76,7 +76,7 @@ class DataArguments:
             name = joint_type(one.packings) if one.packings else one.dtype.name
             if is_plain and name in ("float64", "int16", "uint16"):
                 why = "by its scale_factor, add_offset and fill value" if one.packings else "as it is stored"
-                more = ", missing='netcdf'" * bool(one.packings)
+                more = ", missing=..." * bool(one.packings)
                 hints.append(
                     f"field {one.name!r} is {name}, {why}, and layers of models take float32: "
                     f"Field({one.name!r}{more}, dtype='float32') casts its batches"
