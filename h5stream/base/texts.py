@@ -254,7 +254,7 @@ def answering(way_outs: Mapping[str, str] | None = None, others: str = "") -> Ca
             for name in named:
                 if name not in names:
                     way_out = (way_outs or {}).get(name)
-                    hint = f": {way_out}" if way_out else f".{did_you_mean(name, names) or others or has}"
+                    hint = f": {way_out}" if way_out else f".{did_you_mean(name, names) + others or has}"
                     raise TypeError(f"{kind.__name__} has no argument {name}={hint}")
             made(self, *arguments, **named)
 

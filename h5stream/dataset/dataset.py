@@ -467,8 +467,8 @@ class H5Dataset(Dataset[Any]):
             return self._reopened(shapes, repr(name))[0]
         except (OptionError, UnsupportedFieldError) as error:
             # An attribute, or a single value, is that of each sample of its file, group or object.
-            is_once = isinstance(name, str) and ("@" in name or isinstance(error, UnsupportedFieldError))
-            if take is None and is_once:
+            is_once = isinstance(error, UnsupportedFieldError)
+            if take is None and isinstance(name, str) and (is_once or "@" in name or name.startswith("/")):
                 with contextlib.suppress(H5StreamError):
                     return self._with_field(name, "all")
             raise

@@ -205,7 +205,7 @@ def _balanced(draw: Balanced, dataset: H5Dataset) -> PlannedDraws:
     if names and classes[0] == -1 and draw.shares is None:
         why = f"{sizes[0]:,} of {total:,} samples have the code -1, that of no category"
         raise OptionError(
-            f"Balanced({name}): {why}; dataset.subset(codes >= 0) leaves them out, as does shares=, -1: 0"
+            f"Balanced({name}): {why}; dataset.subset(codes >= 0) leaves them out, or shares= of each class, with -1: 0"
         )
     if draw.shares is not None:
         codes = {text: code for code, text in enumerate(names)}

@@ -346,3 +346,13 @@ def test_what_a_group_has_once_keeps_its_samples_together(tmp_path, samples, by)
     assert not of[0] & of[1]
     assert of[0] | of[1] == set(range(6))
     assert len(train) + len(held_out) == len(dataset)
+
+
+def test_a_single_value_at_the_root_keeps_the_samples_of_its_file_together(tmp_path):
+    paths = [tmp_path / f"{k}.h5" for k in range(4)]
+    for k, path in enumerate(paths):
+        with h5py.File(path, "w") as file:
+            file["x"], file["site"] = np.full(20, k), k
+    for by in ("/site", "site"):
+        train, held_out = H5Dataset(paths, "x", samples=Sequences(3)).split(0.5, 0.5, by=by)
+        assert not {*np.unique(train[:])} & {*np.unique(held_out[:])}
