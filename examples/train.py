@@ -30,6 +30,7 @@ from train_checklist import checklist, print_checklist, write_report
 from train_model import Model, Objective, make_optimizer, make_schedule
 
 from h5stream import H5Dataset, H5StreamLoader
+from h5stream.errors import H5StreamError
 from h5stream.monitor import SystemMonitor
 from h5stream.training import preset_for, track
 
@@ -172,7 +173,7 @@ def find_task(args):
     if first[0].numel() != 1:
         sys.exit(f"--y {args.y} has integers of shape {tuple(first[0].shape)} a row; a class is one integer")
     least, most = 0, 0
-    for batch in H5StreamLoader(targets):
+    for batch in H5StreamLoader(targets, 65_536):
         labels = batch.long()
         least, most = min(least, int(labels.min())), max(most, int(labels.max()))
     if least < 0 or most >= MOST_CLASSES:
@@ -392,4 +393,7 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except H5StreamError as error:  # its text says what to write; the lines of the program say nothing more
+        sys.exit(f"error: {error}")

@@ -22,7 +22,7 @@ from h5stream.baseline.measure import row_sums
 
 KEPT_BATCHES = 2
 MOST_EPOCHS = 5
-PART_ROUNDS = 3  # of a loader that brings no whole epoch in the time
+LEAST_ROUNDS = 3  # whole epochs, or parts of one for a loader that brings no whole one in the time
 
 
 class Checker:
@@ -118,9 +118,11 @@ def measure(name: str, source: Path, path: Path, seconds: float, most_epochs: in
     deadline = start + opened + seconds
     first = timed_epoch(loader, deadline, KEPT_BATCHES, peer.together)
     epochs = [first]
-    while epochs[-1]["complete"] and len(epochs) < most_epochs and time.perf_counter() < deadline:
+    while first["complete"] and (
+        len(epochs) < min(LEAST_ROUNDS, most_epochs) or (len(epochs) < most_epochs and time.perf_counter() < deadline)
+    ):
         epochs.append(timed_epoch(loader, float("inf")))
-    while not first["complete"] and len(epochs) < PART_ROUNDS:
+    while not first["complete"] and len(epochs) < LEAST_ROUNDS:
         epochs.append(timed_epoch(loader, time.perf_counter() + seconds, together=peer.together))
     # Memory counts up to here; the last look is ours, because short epochs end between two looks from outside.
     print(json.dumps({"timed": True, "base": base, "last": tree_nbytes()}), flush=True)

@@ -251,15 +251,16 @@ _LAST = {"first": "last", "start": "end", "begin": "end", "from": "to"}
 
 
 def proposals_of(
-    path: str, listing: Listing, files: Sequence[str] = (), *, allow_external: bool = False
+    source: str | Sequence[str], listing: Listing, files: Sequence[str] = (), *, allow_external: bool = False
 ) -> tuple[Proposal, ...]:
-    """Return proposals for the special contents of a file; programs name it `path`, and are tried on `files`."""
+    """Return proposals for the special contents of a file; programs name `source`, and are tried on `files`."""
+    path = source if isinstance(source, str) else source[0]
     accepted, refused, taken = list[Proposal](), dict[tuple[str, ...], Proposal](), set[str]()
     for detect in DETECTORS:
         for proposal in detect(replace(listing.without(taken), path=path)):
             if not taken.isdisjoint(proposal.datasets):
                 continue  # these datasets have a proposal already
-            outcome = proposal.tried(path, files, allow_external=allow_external)
+            outcome = proposal.tried(source, files, allow_external=allow_external)
             if outcome.is_refused:
                 refused.setdefault(outcome.datasets, outcome)
             else:
@@ -274,23 +275,25 @@ def proposals_of_files(
 ) -> Proposal | None:
     """Return a proposal for similar files, by the contents of the first, or with each as a sample, a recording or rows.
 
-    Several families of files become fields of one sample.
+    Several families of files become fields of one sample. The name of a single family is a pattern, or no name if the
+    program lists its files.
     """
-    (pattern, paths), *others = families.items()
-    files: Sequence[str] = [*listings]
+    (name, paths), *others = families.items()
+    listed = [path for family in families.values() for path in family]
+    files, source = [path for path in listed if path in listings], name if name and not others else listed
+    if matrices := _sparse_files([listings[path].without() for path in files], source):
+        outcome = matrices.tried(source, allow_external=allow_external)
+        way_out = "Their columns differ: with columns=[NAMES], which all have, a list of these files is one dataset"
+        return replace(outcome, way_out=way_out) if outcome.is_refused else outcome
     if others:
-        files = [path for paths in families.values() for path in paths if path in listings]
-        if matrices := _sparse_files([listings[path].without() for path in files]):
-            outcome = matrices.tried(pattern, allow_external=allow_external)
-            way_out = "Their columns differ: with columns=[NAMES], which all have, a list of these files is one dataset"
-            return replace(outcome, way_out=way_out) if outcome.is_refused else outcome
-        candidates, files = [*similar.joined_files(families, listings)], paths if len(paths) > 1 else []
-    elif candidates := similar.like_files(pattern, listings, len(paths)):
-        kinds = proposals_of(pattern, listings[files[0]], files, allow_external=allow_external)
+        candidates, files = [*similar.joined_files(families, listings)], [*paths] if len(paths) > 1 else []
+    elif candidates := similar.like_files(name, listings, len(paths)):
+        kinds = proposals_of(source, listings[files[0]], files, allow_external=allow_external)
         inside = printed_of([kind for kind in kinds if kind.key != "flat"], has_rows=False)
         if inside and inside.recipes and not inside.before:
-            return replace(inside, what=f"The pattern holds {len(paths):,} like files. Of the first: {inside.what}")
-    tries = (one.tried(pattern, files, allow_external=allow_external) for one in candidates)
+            who = "The pattern" if name else "The list"
+            return replace(inside, what=f"{who} holds {len(paths):,} like files. Of the first: {inside.what}")
+    tries = (one.tried(source, files, allow_external=allow_external) for one in candidates)
     return next((one for one in tries if not one.is_refused), None)
 
 
@@ -338,18 +341,22 @@ def _sparse(seen: Listing) -> Iterator[Proposal]:
     yield Proposal("sparse", what, about, way_out, recipes)
 
 
-def _sparse_files(files: Sequence[Listing]) -> Proposal | None:
-    """Propose the rows of several files' matrices one after another, or nothing if a file lacks one."""
-    every = [next(iter(_sparse(seen)), None) for seen in files]
-    parts = [part for part in every if part is not None and part.recipes]
-    if len(parts) < len(files) or len({next(iter(part.recipes[-1].fields.values())) for part in parts}) > 1:
+def _sparse_files(files: Sequence[Listing], source: str | Sequence[str]) -> Proposal | None:
+    """Propose the rows of several files' matrices as one dataset, or nothing if a file lacks one."""
+    parts = [part for seen in files for part in [*_sparse(seen)][:1]]
+    if len(parts) < len(files) or len(parts) < 2:
         return None
-    names, way_out = [seen.path for seen in files], 'columns="by name" gives the columns that all files have'
-    what = f"{named(names)} each hold a sparse matrix: their rows are read one after another"
+    names = [seen.path for seen in files] if not isinstance(source, str) else [f"The files of {source}"]
+    what = f"{named(names)} each hold a sparse matrix"
+    if turned := [seen.path for seen, part in zip(files, parts, strict=True) if not part.recipes]:
+        way_out = f"That of {named(turned)} goes by columns (CSC): the program for it writes its rows to another file"
+        return Proposal("sparse_files", what, parts[0].about, way_out)
+    if len({next(iter(part.recipes[-1].fields.values())) for part in parts}) > 1:
+        return None
     recipes = [*parts[0].recipes[::-1]]
     recipes += [StreamRecipe(dict([*recipe.fields.items()][:1])) for recipe in recipes]  # not all have the label
-    source = f"[{', '.join(map(quoted, names))}]"
-    return Proposal("sparse_files", what, parts[0].about, way_out, recipes, source=source)
+    way_out = 'columns="by name" gives the columns that all files have'
+    return Proposal("sparse_files", f"{what}, whose rows are one dataset", parts[0].about, way_out, recipes)
 
 
 def _annotations(seen: Listing, rows: int, taken: Iterable[str] = ()) -> dict[str, str]:

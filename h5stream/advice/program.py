@@ -329,11 +329,13 @@ class Proposal:
         """The bytes ever written of its datasets."""
         return sum(entry.written_nbytes for entry in self.about)
 
-    def tried(self, path: str, files: Sequence[str] = (), *, allow_external: bool = False) -> Proposal:
+    def tried(
+        self, source: str | Sequence[str], files: Sequence[str] = (), *, allow_external: bool = False
+    ) -> Proposal:
         """Return it as it may be printed: without recipes that fail when some samples are read."""
         if not self.recipes:
             return self
-        path = self.path or path
+        path = self.path or source
 
         def program(
             recipe: StreamRecipe, path: str | Sequence[str], size: int, names_of: Mapping[str, list[str]]

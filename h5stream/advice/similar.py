@@ -595,15 +595,17 @@ def _finding_lines(path: str, objects: Mapping[str, Inside], attributes: Sequenc
 # --- files -------------------------------------------------------------------------------------------------
 
 
-def like_files(pattern: str, listings: Mapping[str, Listing], count: int) -> list[Proposal]:
-    """Propose how to stream files with the same contents: each a sample or a recording, or parts of one table."""
+def like_files(name: str, listings: Mapping[str, Listing], count: int) -> list[Proposal]:
+    """Propose how to stream files with the same contents: each a sample or a recording, or parts of one table.
+
+    `name` is the pattern of the files; it is empty if they are listed.
+    """
     similar = _hold_the_same({path: listing.without().by_path for path, listing in listings.items()})
     if len(similar) < max(2, MOST * len(listings)):
         return []
     roots = {path: listings[path].groups[""] for path in similar}
-    return [
-        *_proposals(_SimilarObjects(Listing(pattern, groups=roots), "files", "The pattern", similar, "files", count))
-    ]
+    where = "The pattern" if name else "The list"
+    return [*_proposals(_SimilarObjects(Listing(name, groups=roots), "files", where, similar, "files", count))]
 
 
 def families_of(paths: Sequence[str]) -> dict[str, list[str]]:

@@ -208,7 +208,7 @@ def nearest_names(name: str, candidates: Iterable[str]) -> list[str]:
     """Return the few candidates that `name` most likely means, the best first; none if none is close.
 
     Names that differ only in the separator (``obs/label`` for the member ``obs:label``) or in case come first, then
-    names with the same last part, then names with a similar spelling.
+    names with the same last part, names in a group that begins so, then names with a similar spelling.
     """
     wanted, keys = _key(name), {candidate: _key(candidate) for candidate in candidates}
     for part in (str, _leaf):
@@ -223,6 +223,13 @@ def nearest_names(name: str, candidates: Iterable[str]) -> list[str]:
     begin = [key for key in beside if key.startswith(leaf) or leaf.startswith(key)]
     if longest := max((key for key in begin if min(len(key), len(leaf)) >= _LEAST), key=len, default=""):
         return [beside[longest]]
+    inside = []
+    for key, candidate in elsewhere.items():
+        own = _leaf(key.rpartition("/")[0])
+        if min(len(own), len(leaf)) >= _LEAST and (own.startswith(leaf) or leaf.startswith(own)):
+            inside.append(candidate)
+    if inside:
+        return inside[:3]
     for written, spelled, cutoff in ((leaf, beside, 0.5), (wanted.casefold(), elsewhere, 0.65)):
         if near := difflib.get_close_matches(written, spelled, n=1, cutoff=cutoff):
             return [spelled[near[0]]]
@@ -255,7 +262,7 @@ def answering(way_outs: Mapping[str, str] | None = None, others: str = "") -> Ca
                 if name not in names:
                     way_out = (way_outs or {}).get(name)
                     hint = f": {way_out}" if way_out else f".{did_you_mean(name, names) + others or has}"
-                    raise TypeError(f"{kind.__name__} has no argument {name}={hint}")
+                    raise TypeError(f"{type(self).__name__} has no argument {name}={hint}")
             made(self, *arguments, **named)
 
         kind.__init__ = init  # type: ignore[misc]

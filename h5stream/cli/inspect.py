@@ -99,14 +99,14 @@ def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str
 
     families = families_of(paths)
     listings = in_child(f"listing {pattern or paths[0]!r}", list_files, paths, allow_external=allow_external)
-    groupings = [families] * (len(families) > 1) + [{pattern: paths}] * bool(pattern)
+    groupings = [families] * (len(families) > 1) + [{pattern: paths}] * (bool(pattern) or len(families) == 1)
     proposals = (
         (grouping, proposals_of_files(grouping, listings, allow_external=allow_external)) for grouping in groupings
     )
     families, kind = next((pair for pair in proposals if pair[1]), (families, None))
     if not kind:
         return paths
-    print_files(SafeConsole(), pattern or ", ".join(families), len(paths), kind)
+    print_files(SafeConsole(), [pattern] if pattern else paths, len(paths), kind)
     return [members[0] for members in families.values()]
 
 

@@ -151,16 +151,16 @@ def _kinds(inspection: Inspection, printed: Proposal | None) -> Shown:
     for place, kind in enumerate(sorted(inspection.kinds, key=lambda kind: kind is not printed)):
         if place:
             yield Text()
-        yield from _proposal(kind, inspection.file if kind is printed else "")
+        yield from _proposal(kind, [inspection.file] if kind is printed else [])
 
 
-def _proposal(kind: Proposal, file: str) -> Shown:
-    """Describe a proposal; for a named file, add the program that streams it and the command for its cost."""
+def _proposal(kind: Proposal, files: Sequence[str]) -> Shown:
+    """Describe a proposal; for named files, add the program that streams them and the command for its cost."""
     yield Text(f"{kind.what}.")
     if kind.way_out:
-        yield Text(f"{kind.way_out}{':' if file else '.'}")
-    yield from _code(kind.lines if file else ())
-    if not file or not kind.fields_text:
+        yield Text(f"{kind.way_out}{':' if files and kind.lines else '.'}")
+    yield from _code(kind.lines if files else ())
+    if not files or not kind.fields_text:
         return
     yield Text()
     yield Text("This counts what a batch of these costs:")
@@ -168,7 +168,7 @@ def _proposal(kind: Proposal, file: str) -> Shown:
     fields = alone[1] if alone and kind.samples_text else shlex.quote(kind.fields_text)
     if len(fields) > 60:
         fields = shlex.quote(fields_text(kind.recipes[0].fields, kind.samples_text, 0).replace("\n", "\n    "))
-    words = [f"h5stream inspect {shlex.quote(file)} --batch-size {kind.batch_size}"]
+    words = [f"h5stream inspect {shlex.join(files)} --batch-size {kind.batch_size}"]
     words += [f"--samples {shlex.quote(kind.samples_text)}"] if kind.samples_text else []
     yield from _code(" \\\n    ".join([*words, f"--fields {fields}"]).splitlines(), "bold")
 
@@ -319,10 +319,11 @@ def print_all(console: Console, inspection: Inspection, *, everything: bool, one
         _show(console, _advice(inspection))
 
 
-def print_files(console: Console, pattern: str, count: int, kind: Proposal) -> None:
-    """Print what several files with the same fields hold."""
-    console.print(Text.assemble((pattern, "bold"), f"  {counted(count, 'file')}"), soft_wrap=True)
-    _show(console, _proposal(kind, pattern))
+def print_files(console: Console, files: Sequence[str], count: int, kind: Proposal) -> None:
+    """Print what several files, or those of a pattern, hold together."""
+    names = ", ".join(files) if len(files) < 4 else f"{files[0]} ... {files[-1]}"
+    console.print(Text.assemble((names, "bold"), f"  {counted(count, 'file')}"), soft_wrap=True)
+    _show(console, _proposal(kind, [kind.path] if kind.path else files))
     _show(console, iter([Text("Each of them:" if kind.key == "joined" else "The first of them:")]))
 
 

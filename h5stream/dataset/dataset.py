@@ -398,7 +398,7 @@ class H5Dataset(Dataset[Any]):
         elif by is not None:
             groups = codes_of(self._values(by, "by="), total, "by=")
         else:
-            warn_of_leaks(self.layout, self.rows, stacklevel=3)
+            warn_of_leaks(self.layout, self.rows)
             groups = repeated(self.rows)
         seed = checked_number("split: seed=", seed, 0, "a non-negative integer", is_seed=True)
         return tuple(

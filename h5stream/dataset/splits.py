@@ -7,7 +7,6 @@ sizes are integers and ratios of integers, and floats are summed in a fixed orde
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from h5stream.base.hints import warn
 from h5stream.base.texts import check_ordered, did_you_mean
 from h5stream.compiled._native import deal_groups
 from h5stream.errors import LeakWarning, OptionError
@@ -262,15 +262,14 @@ def repeated(numbers: Ints | None) -> Ints | None:
     return groups.reshape(-1) if len(distinct) < len(numbers) else None
 
 
-def warn_of_leaks(layout: SampleLayout, rows: Ints | None, stacklevel: int) -> None:
+def warn_of_leaks(layout: SampleLayout, rows: Ints | None) -> None:
     """Warn if samples of one segment share rows, so that a split by samples puts equal rows into several parts."""
     if layout.draws is None and _share_rows(layout, rows):
-        warnings.warn(
+        warn(
             "samples of this data overlap: they share rows with their neighbours, so a split by samples has the same "
             "rows in several parts, and a score on one of them says little of data that were not trained on. "
             "split(..., by='segment') keeps segments whole, by='file' files",
             LeakWarning,
-            stacklevel=stacklevel,
         )
 
 

@@ -429,7 +429,8 @@ class _FieldSums:
         if not values.size:
             return
         if self.image is None:
-            self.image = format_of(values.reshape(-1)[:16].tobytes()) if values.dtype == np.uint8 else ""
+            is_text = values.dtype == np.uint8 and values.ndim < 3  # pixels have more axes
+            self.image = format_of(values.reshape(-1)[:16].tobytes()) if is_text else ""
         if self._counts is not None:
             self._counts.add(values)
         # Axes of pictures are as the user counts them: their number is only known here.

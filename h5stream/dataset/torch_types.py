@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from h5stream.errors import OptionError
 from h5stream.samples.columns import Values, VirtualField
 from h5stream.samples.ragged import changed
 from h5stream.storage.layout.fields import Field
@@ -15,20 +16,32 @@ from h5stream.storage.layout.request import SampleShape
 
 
 def with_torch_dtypes(shape: SampleShape) -> SampleShape:
-    """Return a copy whose fields' dtypes are torch's, if they were given by name or as NumPy's."""
+    """Return a copy whose fields' dtypes are torch's, if they were given by name or as NumPy's.
 
-    def torch_dtype_of(value: object) -> object:
+    Raises `OptionError` for a dtype that torch cannot cast to.
+    """
+
+    def torch_dtype_of(value: object, option: str) -> object:
         name = value.removeprefix("torch.") if isinstance(value, str) else None
         if isinstance(value, (type, np.dtype)):
             with contextlib.suppress(TypeError):
                 name = np.dtype(value).name
-        dtype = None if name is None else getattr(torch, name, None)
-        return dtype if isinstance(dtype, torch.dtype) else value
+        dtype = value if name is None else getattr(torch, name, None)
+        if not isinstance(dtype, torch.dtype):
+            return value
+        if not dtype.is_complex:  # those of half size warn
+            try:
+                torch.zeros(1).to(dtype)
+            except RuntimeError:  # of packed and of quantized numbers
+                raise OptionError(
+                    f"{option}: torch casts no numbers to {dtype}; leave dtype= out, and pack them in batch_transform="
+                ) from None
+        return dtype
 
     def with_torch_dtype(one: Field | VirtualField) -> Field | VirtualField:
         if not isinstance(one, (Field, Values)) or one.dtype is None:
             return one
-        dtype = torch_dtype_of(one.dtype)
+        dtype = torch_dtype_of(one.dtype, f"field {one.name!r}")
         return changed(one, dtype=dtype) if isinstance(one, Field) else replace(one, dtype=dtype)
 
     return replace(shape, fields=tuple(map(with_torch_dtype, shape.fields)))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -25,6 +24,7 @@ import torch
 from torch import cuda
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from h5stream.base.hints import warn
 from h5stream.engine.slots import Slot, SlotRing
 from h5stream.errors import OptionError
 
@@ -185,13 +185,12 @@ def _warn_not_pinned(nbytes: int, reason: BaseException) -> None:
         for limit in resource.getrlimit(resource.RLIMIT_MEMLOCK)
     )
     first_line = str(reason).split("\n", 1)[0] or type(reason).__name__
-    warnings.warn(
+    warn(
         f"{nbytes} bytes of host memory could not be pinned ({first_line}); pageable memory is used from "
         "here on, from which copies are slower and hold up the thread that starts them. "
         f"RLIMIT_MEMLOCK is {soft} (soft), {hard} (hard): where that is the reason, raise it (ulimit -l unlimited; in "
         "a container --ulimit memlock=-1)",
         PinningWarning,
-        stacklevel=3,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import reprlib
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from h5stream.base.hints import warn
 from h5stream.base.texts import check_ordered
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.dataset.splits import values_of
@@ -402,13 +402,12 @@ def _warn_of_slow(layout: SampleLayout, sampler: object) -> None:
     if not isinstance(inner, _OF_TORCH) or all(part.access != DECODED for parts in layout.datasets for part in parts):
         return
     rows = max(part.chunk_rows for part in layout.leading)
-    warnings.warn(
+    warn(
         f"{type(inner).__name__} names rows that lie apart, so that nearly every one costs the decoding of a chunk of "
         f"{rows:,} rows. The loader's own order decodes each chunk once a window: write draw= instead of "
         "a sampler, or shuffle=True of an H5Dataset(...).subset(indices); torch's own "
         "WeightedRandomSampler, SubsetRandomSampler, RandomSampler and DistributedSampler are read as that",
         SlowSamplerWarning,
-        stacklevel=5,
     )
 
 

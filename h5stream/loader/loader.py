@@ -409,7 +409,7 @@ class H5StreamLoader(DataLoaderAttributes, Generic[Batch]):
                 size, rows = order.settings, order.blocks.total_rows
                 # A batch of all rows needs no mixing, and a window of all of them has it.
                 if size.batch_size < len(self.dataset) and size.world_size * size.window_rows < rows:
-                    warn_of_weak_shuffle(layout, order, self._cursor.sizing.budget_for, stacklevel=4)
+                    warn_of_weak_shuffle(layout, order, self._cursor.sizing.budget_for)
         self._is_made = True
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -570,7 +570,7 @@ class H5StreamLoader(DataLoaderAttributes, Generic[Batch]):
 
     def __next__(self) -> NoReturn:
         """Raise for ``next(loader)``: only iterators, which belong to one epoch, yield batches."""
-        raise OptionError("next(loader) is of no epoch; write iterator = iter(loader), and next(iterator)")
+        raise OptionError("a loader is no iterator: write iterator = iter(loader), then next(iterator)")
 
     def __getitem__(self, index: object) -> NoReturn:
         """Raise for ``loader[index]``, as a stock DataLoader over a loader would call it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
+from h5stream.base.hints import warn
 from h5stream.base.texts import checked_number
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import WindowRows, size_order
@@ -311,7 +311,7 @@ _LARGE_CHUNK_NBYTES = 4 * 1024 * 1024
 
 
 def warn_of_weak_shuffle(
-    layout: SampleLayout, order: EpochOrder, budget_for: Callable[[int], int] | None = None, stacklevel: int = 3
+    layout: SampleLayout, order: EpochOrder, budget_for: Callable[[int], int] | None = None
 ) -> None:
     """Warn if windows of a shuffle hold too few blocks; `budget_for` returns the budget of a window, or 0."""
     settings = order.settings
@@ -333,7 +333,7 @@ def warn_of_weak_shuffle(
         new = os.path.splitext(os.path.basename(old))[0] + ".repacked.h5"
         copy = f"a copy with smaller chunks (h5stream repack {shlex.quote(old)} {shlex.quote(new)} --chunk-bytes 1MiB)"
         way = f"{way.replace('The way', 'Ways', 1)}, or {copy}"
-    warnings.warn(
+    warn(
         f"the shuffle is weak: a window holds {window_blocks:,} of the {total:,} blocks of this data "
         f"(a block is {block_rows:,} rows that lie together, by the chunks of {lead.path!r}), "
         f"so the {drawn:,} rows of a batch come from about {distinct(window_blocks, drawn):,.0f} of them, "
@@ -342,5 +342,4 @@ def warn_of_weak_shuffle(
         f"{way}. If the file's rows are in random order already, nothing is wrong: "
         'import warnings, h5stream; warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)',
         WeakShuffleWarning,
-        stacklevel=stacklevel,
     )

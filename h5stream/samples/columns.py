@@ -30,10 +30,10 @@ class Values:
     ----------
     values : array-like, torch.Tensor, or list of str, bytes or objects
         Value ``k`` belongs to sample ``k`` of the whole dataset, whatever part ``rows=`` or a subset chooses. Numbers
-        come as a tensor, everything else as a list.
+        come as a tensor, bfloat16 and float8 of torch or ml_dtypes as these, everything else as a list.
     name : str, optional
         The name of the field if fields have no keys.
-    dtype : torch.dtype, optional
+    dtype : torch.dtype or str, optional
         The type that the batch is cast to.
 
     Raises
@@ -53,7 +53,12 @@ class Values:
     dtype: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", _in_memory(self.values))
+        values = self.values
+        name = str(getattr(values, "dtype", "")).removeprefix("torch.")
+        if name.startswith(("bfloat16", "float8_")):  # of torch or ml_dtypes: NumPy has none of them
+            values = values.float() if hasattr(values, "detach") else values.astype(np.float32)
+            object.__setattr__(self, "dtype", self.dtype or name)
+        object.__setattr__(self, "values", _in_memory(values))
 
 
 @dataclass(frozen=True, slots=True)

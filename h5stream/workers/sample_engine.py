@@ -68,7 +68,7 @@ class SampleEngine(Engine):
         if method != "fork":
             every, where = called | {"worker_init_fn": on_start}, f"the processes of {option}"
             self._pickled = b"".join(check_function(name, function, where) for name, function in every.items())
-        warn_of_own_generators(called, on_start, option, stacklevel=6)
+        warn_of_own_generators(called, on_start, option)
         self._config: Callable[..., WorkerConfig] = functools.partial(
             WorkerConfig, count=count, seed=seed, functions=functions, on_start=on_start, option=option
         )

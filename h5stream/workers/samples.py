@@ -14,7 +14,6 @@ import itertools
 import operator
 import random
 import types
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import worker as torch_worker
 
+from h5stream.base.hints import warn
 from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
@@ -259,13 +259,13 @@ _MOST_LOOKED_AT = 1000
 
 
 def warn_of_own_generators(
-    functions: Mapping[str, Callable[..., object] | None], on_start: object, option: str, stacklevel: int
+    functions: Mapping[str, Callable[..., object] | None], on_start: object, option: str
 ) -> None:
     """Warn if functions reach generators of their own, except for those that a worker's start reaches as well."""
     started = _own(on_start)
     for name, function in functions.items():
         if reached := [where for key, where in _own(function).items() if key not in started]:
-            warnings.warn(
+            warn(
                 f"{name}= reaches {reached[0]!r}, a generator of random numbers of its own, of which each process of "
                 f"{option} has a copy: they may draw the same numbers, and batches depend on how many there are. The "
                 "generators of the modules random, numpy.random and torch are seeded for each sample: draw from "
@@ -273,7 +273,6 @@ def warn_of_own_generators(
                 "np.random.default_rng(np.random.randint(2**32)), or in albumentations "
                 "pipeline.set_random_seed(np.random.randint(2**32))",
                 OwnGeneratorWarning,
-                stacklevel=stacklevel + 1,
             )
 
 

@@ -332,7 +332,9 @@ def test_a_corrupt_chunk_is_an_error_and_nothing_is_kept(path):
 def test_statistics_of_encoded_images_are_told_from_those_of_pixels(tmp_path, caplog, monkeypatch, kind):
     encode = getattr(pytest.importorskip("imagecodecs"), f"{kind}_encode")
     images = [np.frombuffer(encode(np.full((8, 8, 3), 20 * k, np.uint8)), np.uint8) for k in range(6)]
-    path = write_datasets(tmp_path / f"{kind}.h5", plain=np.arange(6, dtype=np.uint8), image=vlen("u1", images))
+    pixels = np.full((6, 4, 4), 255, np.uint8)
+    pixels[:, 0, 1] = 216  # as a JPEG begins
+    path = write_datasets(tmp_path / f"{kind}.h5", plain=pixels, image=vlen("u1", images))
     for _ in range(2):
         monkeypatch.setattr(hints, "_logged", set())
         caplog.clear()

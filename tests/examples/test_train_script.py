@@ -162,6 +162,14 @@ def test_a_run_killed_within_an_epoch_ends_with_the_same_loss(file, tmp_path):
         assert reports[1][figure] == reports[0][figure]
 
 
+def test_what_the_library_refuses_is_said_in_one_line(file):
+    with Forked(SCRIPT, "--data", file, "--x", "nothing", path=EXAMPLES / "train.py", imports=OPTIMIZERS) as run:
+        said, errors = run.communicate()
+    assert run.returncode == 1
+    assert re.search(r"^error: .*has no dataset 'nothing'", said + (errors or ""), re.M)
+    assert "Traceback" not in said + (errors or "")
+
+
 @pytest.mark.corpus
 @pytest.mark.skipif(not PBMC.exists(), reason=f"no corpus of real files at {CORPUS} (H5STREAM_CORPUS names another)")
 def test_it_learns_cell_types_of_a_real_file(train):

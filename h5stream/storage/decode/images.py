@@ -115,7 +115,7 @@ def _plain_png(data: Bytes, *, in_colours: bool) -> NDArray[np.uint8]:
 
 def format_of(head: bytes) -> str:
     """Return the format of an image by its first bytes; empty if unknown."""
-    if head.startswith(b"\xff\xd8"):
+    if head.startswith(b"\xff\xd8\xff"):
         return "jpeg"
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.hints import warn
 from h5stream.errors import MeaningWarning, OptionError
 from h5stream.samples.columns import SampleColumn
 from h5stream.samples.lookup import Lookup
@@ -491,4 +491,4 @@ def _warn(layout: SampleLayout, number: int, first: _LocatedAttributes, other: _
         f"field {layout.fields[number].name!r}: stored numbers do not mean the same everywhere: {name} is {has[0]} in "
         f"{where[0]} and {has[1]} in {where[1]}, and they come as they are stored; {way_out}"
     )
-    warnings.warn(text, MeaningWarning, stacklevel=2)
+    warn(text, MeaningWarning)

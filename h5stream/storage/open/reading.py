@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.hints import warn
 from h5stream.base.names import Names
 from h5stream.base.texts import counted as counted_text
 from h5stream.base.texts import names_text
@@ -347,7 +347,7 @@ def _warn_of_files(paths: Sequence[str]) -> None:
     message = f"{counted_text(len(paths), 'file')} of the pattern without any of the fields left out: "
     message += f"{names_text([*map(repr, paths)])}. If that is meant, write samples=Rows(missing='skip'), or missing= "
     message += "of Sequences or Rows(of=); missing='error' refuses it"
-    warnings.warn(message, LeftOutWarning, stacklevel=6)
+    warn(message, LeftOutWarning)
 
 
 def _default_shape(request: Request, samples: SampleKind | None, guard: Guard) -> SampleShape:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from h5py import h5d, h5p, h5s, h5t
+from support.making import write_datasets
 
 from h5stream import (
     Balanced,
@@ -22,6 +23,7 @@ from h5stream import (
     Ragged,
     Rows,
     Sequences,
+    Values,
     Weighted,
     repack,
 )
@@ -405,6 +407,26 @@ def test_numbers_are_converted_from_and_to_them(tmp_path, dtype):
     with H5StreamLoader(path, 2, shuffle=True, fields=Field("x", dtype=torch.float32), seed=0) as loader:
         (batch,) = loader
     assert batch.dtype == torch.float32
+
+
+def test_values_in_memory_come_as_what_they_are(tmp_path, dtype):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    path, numbers = tmp_path / "a.h5", torch.tensor([0.0, 1.5, -3.0, 0.25]).to(dtype)
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(4)
+    array = numbers.float().numpy().astype(getattr(ml_dtypes, str(dtype).removeprefix("torch.")))
+    for values in (numbers, array):
+        (_, batch) = H5Dataset(path, ["x", Values(values)])[:]
+        assert batch.dtype == dtype
+        assert batch.float().tolist() == numbers.float().tolist()
+        assert H5Dataset(path, ["x", Values(values, dtype=torch.float32)])[:][1].dtype == torch.float32
+
+
+def test_a_type_that_torch_casts_nothing_to_is_refused(tmp_path):
+    path = write_datasets(tmp_path / "a.h5", x=np.ones(4))
+    for dtype in ("bits8", "quint8", torch.int4):
+        with pytest.raises(OptionError, match=r"field 'x': torch casts no numbers to torch\..*leave dtype= out"):
+            H5Dataset(path, Field("x", dtype=dtype))
 
 
 def test_statistics_count_the_numbers_that_bits_stand_for(tmp_path, dtype):

@@ -52,6 +52,8 @@ def test_files_of_a_pattern_without_any_of_the_fields_are_left_out_with_a_warnin
         dataset = H5Dataset(pattern, fields, samples=samples)
     assert len(caught) == 1
     assert caught[0].filename == __file__
+    with pytest.warns(LeftOutWarning) as caught, H5StreamLoader(pattern, 4, fields=fields, samples=samples):
+        assert [one.filename for one in caught] == [__file__]
     got = dataset[:]
     names = [fields] if isinstance(fields, str) else fields
     mass = got[0] if way == "fields" else got[1] if way == "looked up" else got

@@ -1,0 +1,58 @@
+"""`h5stream inspect` of several files prints what reads them together."""
+
+import re
+import shlex
+
+import numpy as np
+import pytest
+from support.layouts import cells, write
+
+PROGRAM = re.compile(r"^from h5stream.*?# your training step$", re.M | re.S)
+
+
+def ran(program):
+    """Run a printed program to its first batch; give its loader and that."""
+    scope = {}
+    exec(program.replace("    ...  # your training step", "    break"), scope)
+    with scope["loader"] as loader:
+        return loader, next(iter(loader))
+
+
+@pytest.mark.parametrize("names", [["a1.h5ad", "a2.h5ad"], ["lung.h5ad", "heart.h5ad"], ["a[12].h5ad"]])
+def test_matrices_of_files_are_one_dataset_by_list_or_pattern(tmp_path, monkeypatch, h5stream, names):
+    for name, rows in {"a1": 40, "a2": 60, "lung": 40, "heart": 60}.items():
+        write(tmp_path, {f"{name}.h5ad": cells(rows, 30)})
+    monkeypatch.chdir(tmp_path)
+    out = h5stream("inspect", *names).out
+    program = PROGRAM.search(out[: out.index("The first of them")])[0]
+    loader, batch = ran(program)
+    assert (len(loader.dataset), batch["x"].shape[1]) == (100, 30)
+    assert f"h5stream inspect {shlex.join(names)} --batch-size" in out
+
+
+def test_a_matrix_by_columns_beside_one_by_rows_is_no_field_of_it(tmp_path, monkeypatch, h5stream):
+    write(tmp_path, {"a.h5ad": cells(40, 30)})
+    write(tmp_path, {"b.h5ad": cells(50, 30) | {"X@encoding-type": "csc_matrix"}})
+    monkeypatch.chdir(tmp_path)
+    out = " ".join(h5stream("inspect", "a.h5ad", "b.h5ad").out.split())
+    assert "That of b.h5ad goes by columns (CSC)" in out
+    assert "file=" not in out
+
+
+def test_files_that_are_listed_are_shown_together_like_those_of_a_pattern(tmp_path, monkeypatch, h5stream):
+    for name in "a1", "a2", "a3":
+        write(tmp_path, {f"{name}.h5": {"x": np.ones((50, 4)), "y": np.arange(50)}})
+    monkeypatch.chdir(tmp_path)
+    out = h5stream("inspect", "a1.h5", "a3.h5").out
+    program = PROGRAM.search(out)[0]
+    loader, _ = ran(program)
+    assert len(loader.dataset) == 100
+
+
+def test_fields_of_two_files_are_costed_by_the_command_that_is_printed(tmp_path, monkeypatch, h5stream):
+    write(tmp_path, {"images.h5": {"x": np.ones((50, 4))}})
+    write(tmp_path, {"labels.h5": {"y": np.arange(50)}})
+    monkeypatch.chdir(tmp_path)
+    out = h5stream("inspect", "images.h5", "labels.h5").out
+    command = re.search(r"^h5stream inspect (.*?)\n\n", out, re.M | re.S)[1]
+    assert "50 samples" in h5stream("inspect", *shlex.split(command.replace("\\\n", ""))).out
