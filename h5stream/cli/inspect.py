@@ -25,7 +25,7 @@ def inspect_command(
     threads: options.Threads = None,
     memory_budget: options.MemoryBudget = None,
     samples: options.Samples = "",
-    everything: Annotated[bool, options.flag("--all", "List every dataset.")] = False,
+    everything: Annotated[bool, options.flag("--all", "List every dataset and every file.")] = False,
     allow_external: Annotated[
         bool, options.flag("--allow-external", "Follow external storage and virtual sources.")
     ] = False,
@@ -40,7 +40,7 @@ def inspect_command(
 
     The places of samples=Objects(...) are kept in ~/.cache; H5STREAM_CATALOGUE=0 in the environment turns this off.
 
-    Several files are shown one after the other; --json prints a list, also for one file.
+    Several files are shown one after the other, at most 8 without --all; --json prints a list, also for one file.
 
     If the files of a folder or pattern hold the same fields, they are shown together, with the first as an example.
 
@@ -67,7 +67,8 @@ def inspect_command(
     if len(paths) > 1 and not (names or everything or as_json):
         shown = show_files(pattern, paths, allow_external)
         one_of_many = len(shown) < len(paths)
-    for place, path in enumerate(shown):
+    cut = [] if everything or as_json else shown[_MOST_FILES:]
+    for place, path in enumerate(shown[: len(shown) - len(cut)]):
         # A child goes through the file first, because libhdf5 crashes at some.
         listing = in_child(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
         inspection = inspect_file(
@@ -87,6 +88,11 @@ def inspect_command(
             print_all(console, inspection, everything=everything, one_of_many=one_of_many)
     if as_json:
         print_json([inspection.to_dict() for inspection in inspections])
+    if cut:
+        SafeConsole().print(Text(f"\nand {counted(len(cut), 'more file')}, such as {cut[0]}: name them, or give --all"))
+
+
+_MOST_FILES = 8  # that hold different things and are shown one by one
 
 
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str]:

@@ -56,3 +56,13 @@ def test_fields_of_two_files_are_costed_by_the_command_that_is_printed(tmp_path,
     out = h5stream("inspect", "images.h5", "labels.h5").out
     command = re.search(r"^h5stream inspect (.*?)\n\n", out, re.M | re.S)[1]
     assert "50 samples" in h5stream("inspect", *shlex.split(command.replace("\\\n", ""))).out
+
+
+def test_of_many_unlike_files_the_first_are_shown_and_the_rest_counted(tmp_path, monkeypatch, h5stream):
+    write(tmp_path, {f"{'abcdefghijk'[k]}.h5": {f"x{k}": np.ones((50 + k, k + 2))} for k in range(11)})
+    monkeypatch.chdir(tmp_path)
+    out = h5stream("inspect", ".").out
+    assert "h.h5  " in out
+    assert "i.h5  " not in out
+    assert "and 3 more files, such as " in out
+    assert "k.h5  " in h5stream("inspect", ".", "--all").out
