@@ -7,7 +7,6 @@ names are looked up when they are first used, so that `h5stream monitor` need no
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING
 
 from h5stream._version import __version__
@@ -34,19 +33,6 @@ if TYPE_CHECKING:
     from h5stream.storage.layout.field_options import Take
     from h5stream.storage.layout.fields import Field
 
-
-_MOVED = {
-    home: names.split()
-    for home, names in {
-        "h5stream.monitor": "SystemMonitor",
-        "h5stream.order": "Blocks Order Ranks Window",
-        "h5stream.results": "Diagnosis EpochSummary FieldStatistics LoaderStatistics Packed Padded RepackResult "
-        "SparseRows StagedFiles Tuning",
-        "h5stream.training": "ActivationMemory BatchSearch GpuPreset find_batch_size measure_activations preset_for "
-        "track",
-    }.items()
-}
-"""Names that moved out of this module in 0.3, by their new module."""
 
 _HOMES = {
     "h5stream.advice.diagnose": ("diagnose",),
@@ -113,11 +99,6 @@ if not TYPE_CHECKING:  # so that a type checker reports names that do not exist
     def __getattr__(name: str) -> object:
         if name in ("advice", "errors", "monitor", "order", "results", "samples", "staging", "training"):
             return importlib.import_module(f"h5stream.{name}")
-        for home in (home for home, names in _MOVED.items() if name in names):
-            warnings.warn(
-                f"h5stream.{name} will be removed in 0.4: write {home}.{name}", DeprecationWarning, stacklevel=2
-            )
-            return getattr(importlib.import_module(home), name)
         for home in (home for home, names in _HOMES.items() if name in names):
             value = globals()[name] = getattr(importlib.import_module(home), name)
             return value

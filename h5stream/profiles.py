@@ -28,10 +28,10 @@ from typing import Any
 
 from h5stream.errors import OptionError
 
-LOADER_KEYS = ("shuffle", "batch_size", "num_workers", "window", "memory_budget", "prefetch_factor", "window_device")
+LOADER_KEYS = ("shuffle", "batch_size", "num_workers", "window", "memory_budget", "prefetch_factor")
 """What a profile may set: the tuned arguments, and ``shuffle``. Seed and ranks belong to the training."""
 
-_TYPES: dict[str, tuple[type, ...]] = {"shuffle": (bool,), "window": (int, str), "window_device": (str,)}
+_TYPES: dict[str, tuple[type, ...]] = {"shuffle": (bool,), "window": (int, str)}
 _TYPE_NAMES: dict[tuple[type, ...], str] = {(str,): "text", (bool,): "true or false"}
 
 
@@ -101,6 +101,4 @@ def arguments_from(path: str | Path, dataset: object, arguments: Mapping[str, ob
         del settings["shuffle"]
     if arguments.get("batch_sampler") is not None:
         settings.pop("batch_size", None)
-    if "device" in arguments:
-        settings.pop("window_device", None)
     return chosen | settings | dict(arguments)

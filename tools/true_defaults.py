@@ -1,27 +1,19 @@
-"""For the documentation: signatures with the values of constants, and without names of earlier versions."""
+"""For the documentation: signatures with the values of constants."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import griffe
 
-_OLD = re.compile(r"^\*\*old\n(?:[ ]+.*\n)+", re.MULTILINE)
-"""The entry of ``**old`` in a class's list of parameters."""
-
 
 class TrueDefaults(griffe.Extension):
-    """Resolves constants in signatures, those imported from another module as well, and leaves ``**old`` out."""
+    """Resolves constants in signatures, those imported from another module as well."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Change the parameters of all functions, once every module is known."""
         for function in _functions(pkg):
-            if "old" in function.parameters and str(function.parameters["old"].kind) == "variadic keyword":
-                del function.parameters["old"]
-                if function.parent is not None and function.parent.docstring is not None:
-                    function.parent.docstring.value = _OLD.sub("", function.parent.docstring.value)
             for parameter in function.parameters:
                 if (name := str(parameter.default)).isupper() and name in function.module.members:
                     constant: Any = function.module.members[name]

@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -141,18 +140,6 @@ class FieldStatistics:
         mean, std = (np.array(value, dtype=np.float64) for value in (self.mean, self.std))
         mean, std = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(std) & (std > 0), std, 1.0)
         return {"mean": mean.reshape(self.shape), "std": std.reshape(self.shape)}
-
-    def normalise(self) -> dict[str, Any]:
-        """Return the same as `normalize`, its name up to 0.3.
-
-        Returns
-        -------
-        dict
-            ``mean`` and ``std``.
-        """
-        message = "FieldStatistics.normalise() will be removed in 0.4: write normalize()"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return self.normalize()
 
     def to_dict(self) -> dict[str, object]:
         """Return the attributes as plain numbers, lists and texts.

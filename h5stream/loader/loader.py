@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, Unpack, overload
 
 import torch
 
 from h5stream.base.hints import hint
 from h5stream.base.leases import Living
 from h5stream.base.limits import return_freed_memory
-from h5stream.base.texts import checked_number
+from h5stream.base.texts import answering, checked_number
 from h5stream.dataset.dataset import of_copies
 from h5stream.device.cuda import backend_for
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
-from h5stream.loader.arguments import OLD, OldNames, drawn_seed, hint_of_channels, with_new_names
+from h5stream.loader.arguments import WAY_OUTS, drawn_seed, hint_of_channels
 from h5stream.loader.draws import recognised
 from h5stream.loader.epoch import Iterations, LoaderIterator
 from h5stream.loader.options import Batch, FunctionOptions, PlainArguments, PlainOptions
@@ -51,6 +50,7 @@ from h5stream.structure import copy_batch
 _T = TypeVar("_T")
 
 
+@answering(WAY_OUTS)
 class H5StreamLoader(DataLoaderAttributes, Generic[Batch]):
     """Streams shuffled batches from HDF5 files; every parameter of ``DataLoader`` keeps its name and place.
 
@@ -164,12 +164,6 @@ class H5StreamLoader(DataLoaderAttributes, Generic[Batch]):
         Number of processes that apply `batch_transform`, with random numbers that depend on seed, epoch and batch. They
         are those of `sample_workers`; if both are given, the numbers must be equal. With None, the default, the thread
         that asks for batches applies it, also with `sample_workers`.
-    **old
-        Names of 0.2, which will be removed in 0.4, each with a `DeprecationWarning` that says what to write:
-        `transform` is ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`,
-        `samples_per_epoch` and `replacement` are ``draw=``; `window_device` is ``device=``; `allow_external` is
-        ``H5Dataset(..., allow_external=True)``; `isolation` has no effect. The changelog has all of them, under
-        "Upgrading".
 
     Raises
     ------
@@ -301,21 +295,13 @@ class H5StreamLoader(DataLoaderAttributes, Generic[Batch]):
         sample_transform: Callable[[Any], object] | None = None,
         sample_workers: int | None = None,
         transform_workers: int | None = None,
-        **old: Unpack[OldNames],
     ) -> None:
-        allow_external: bool | None = None
-        if old or keep not in ("auto", "never"):
-            new: dict[str, Any] = {"draw": draw, "batch_transform": batch_transform, "device": device, "keep": keep}
-            new = with_new_names({**new, "old": old}, stacklevel=2, names=_ARGUMENTS)
-            draw, batch_transform, device, keep = new["draw"], new["batch_transform"], new["device"], new["keep"]
-            allow_external = new.get("allow_external")
         data = DataArguments(
             dataset=dataset,
             fields=fields,
             samples=samples,
             storage_options=storage_options,
             stage_to=stage_to,
-            allow_external=allow_external,
         )
         sampling = SamplingArguments(
             batch_size=batch_size,
@@ -419,13 +405,6 @@ class H5StreamLoader(DataLoaderAttributes, Generic[Batch]):
                 f"{name} attribute should not be set after {type(self).__name__} is initialized; make another loader"
             )
         super().__setattr__(name, value)
-
-    if not TYPE_CHECKING:  # so that a type checker refuses it
-
-        @property
-        def transform(self) -> object:  # numpydoc ignore=GL08
-            """Return `batch_transform`, by its old name."""
-            return with_new_names({"transform": self.batch_transform}, stacklevel=2).get("batch_transform")
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Pickle as the arguments: the copy opens the files itself, and begins with the next epoch of this loader.
@@ -638,10 +617,7 @@ class H5StreamLoader(DataLoaderAttributes, Generic[Batch]):
         """
         from h5stream.profiles import arguments_from
 
-        loader_arguments = arguments_from(profile, dataset, with_new_names(arguments, stacklevel=2))
-        with warnings.catch_warnings():  # warned of above
-            warnings.filterwarnings("ignore", "allow_external= will be removed", DeprecationWarning)
-            return cls(**loader_arguments)
+        return cls(**arguments_from(profile, dataset, arguments))
 
     @property
     def is_drawn(self) -> bool:
@@ -712,7 +688,7 @@ _without_budget: Living[H5StreamLoader[Any]] = Living()
 
 _ARGUMENTS = tuple(inspect.signature(H5StreamLoader.__init__).parameters)
 
-_FIXED = (frozenset(_ARGUMENTS) | OLD.keys()) - {"self", "timeout", "old"}
+_FIXED = frozenset(_ARGUMENTS) - {"self", "timeout"}
 """Attributes that cannot be changed after initialization: all arguments but `timeout`, which is read for each batch."""
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 
 from h5stream.engine.footprint import WindowRows
-from h5stream.loader.arguments import OldNames
 from h5stream.order.users import Balanced, OrderFactory, Sized, Weighted
 from h5stream.storage.open.extents import SampleKind
 
@@ -23,7 +22,7 @@ else:  # defaults are new in Python 3.13
     Batch = TypeVar("Batch", covariant=True)
 
 
-class ReadingOptions(OldNames, total=False):
+class ReadingOptions(TypedDict, total=False):
     """The arguments by name alone that say how samples are read, kept and delivered."""
 
     prefetch_factor: int | None

@@ -45,7 +45,6 @@ class DataArguments:
     samples: SampleKind | None
     storage_options: object
     stage_to: str | os.PathLike[str] | None
-    allow_external: bool | None  # by its old name
 
     def opened(self) -> H5Dataset:
         """Return an open dataset, made from files or from datasets of torch."""
@@ -56,7 +55,6 @@ class DataArguments:
             self.dataset,
             self.fields,
             samples=self.samples,
-            allow_external=bool(self.allow_external),
             storage_options=self.storage_options,
         )
 
@@ -308,7 +306,6 @@ def _check_types(
         "drop_last": sampling.drop_last,
         "persistent_workers": reading.persistent_workers,
         "in_order": reading.in_order,
-        "allow_external": data.allow_external,
     }
     for name, flag in flags.items():
         if isinstance(flag, str):

@@ -314,8 +314,6 @@ def test_normalizing_what_never_varies_divides_by_one(path):
     assert found["flat"].normalize()["std"].tolist() == [1, 1]
     assert found["none"].normalize() == {"mean": 0, "std": 1}
     assert found["image"].normalize()["mean"].shape == (3, 1, 1)
-    with pytest.warns(DeprecationWarning, match=r"write normalize\(\)"):
-        assert found["flat"].normalise()["std"].tolist() == [1, 1]
     assert isinstance(H5Dataset(path, "image").statistics(axis=())["image"].mean, float)
 
 

@@ -31,7 +31,6 @@ from torch.utils.data import DataLoader
 import h5stream
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.cli.app import app
-from h5stream.loader.arguments import OLD
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -134,7 +133,7 @@ def test_every_argument_of_dataloader_and_of_our_own_is_in_the_swap_in_guide():
     page = (DOCS / "swap-in.md").read_text()
     for name in theirs:
         assert name == "self" or f"| `{name}` |" in page.split("## Every argument")[1]
-    ours = (set(inspect.signature(H5StreamLoader.__init__).parameters) | {*OLD}) - {*theirs, "old"}
+    ours = set(inspect.signature(H5StreamLoader.__init__).parameters) - {*theirs}
     assert [name for name in sorted(ours) if f"`{name}`" not in page] == []
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import h5stream
 from h5stream.base.texts import missing_extra
-from h5stream.loader.arguments import OLD
-from h5stream.storage.layout.field_options import OldField
+from h5stream.loader.arguments import WAY_OUTS as OF_LOADERS
+from h5stream.storage.layout.field_options import WAY_OUTS
 
 PUBLIC = """
 Balanced Between Bounds Boxes ChunkBatchSampler Crop Ends Field H5Dataset H5StreamError H5StreamLoader Ids Lengths
@@ -63,19 +63,20 @@ def test_the_public_names_are_these():
     assert [name for name in PUBLIC.split() if not hasattr(h5stream, name)] == []
 
 
+OLD = {
+    "transform", "order", "max_batch_rows", "bucket", "weights", "balance", "samples_per_epoch", "replacement",
+    "isolation", "allow_external", "window_device", "reuse_device_buffers",
+}  # fmt: skip
+"""Arguments that the loader had."""
+
+
 def test_the_changelog_says_what_to_write_for_every_old_argument():
+    assert OF_LOADERS.keys() > OLD
     root = Path(__file__).parents[2]
     released = re.findall(r"^### Upgrading\n(.*?)(?=^##)", (root / "CHANGELOG.md").read_text(), flags=re.M | re.S)
     upgrading = "".join([*released, *(path.read_text() for path in (root / "changelog.d").glob("*.upgrading.md"))])
-    missing = [name for name in [*OLD, *OldField.__annotations__] if not re.search(rf"\b{name}=", upgrading)]
+    missing = [name for name in [*OLD, *WAY_OUTS] if not re.search(rf"\b{name}=", upgrading)]
     assert missing == []
-
-
-def test_names_that_moved_are_found_with_a_warning():
-    for home, names in h5stream._MOVED.items():
-        for name in names:
-            with pytest.warns(DeprecationWarning, match=f"h5stream.{name} will be removed in 0.4: write {home}.{name}"):
-                assert getattr(h5stream, name) is getattr(importlib.import_module(home), name)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ batches, in `tests/checked/batches.py`."""
 import typing
 
 from h5stream import H5StreamLoader
-from h5stream.loader.arguments import OldNames
 from h5stream.loader.options import FunctionOptions
 
 DECIDING = {"dataset", "batch_size", "fields", "collate_fn", "batch_transform"}
@@ -14,6 +13,5 @@ DECIDING = {"dataset", "batch_size", "fields", "collate_fn", "batch_transform"}
 def test_arguments_by_name_are_those_of_the_signature():
     signature = typing.get_type_hints(H5StreamLoader.__init__)
     by_name = typing.get_type_hints(FunctionOptions)
-    old = typing.get_type_hints(OldNames)
-    wanted = {name: kind for name, kind in signature.items() if name not in {*DECIDING, "old", "return"}}
-    assert {name: kind for name, kind in by_name.items() if name not in old} == wanted
+    wanted = {name: kind for name, kind in signature.items() if name not in {*DECIDING, "return"}}
+    assert by_name == wanted

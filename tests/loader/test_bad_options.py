@@ -6,14 +6,12 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from support.batches import Listed
 from support.making import write_datasets
 from support.sample_files import write_sample
 from torch.utils.data import TensorDataset
 
 from h5stream import (
     Balanced,
-    Bounds,
     Boxes,
     ChunkBatchSampler,
     Crop,
@@ -21,7 +19,6 @@ from h5stream import (
     H5Dataset,
     H5StreamLoader,
     Mixture,
-    Ragged,
     Sequences,
     Sized,
     Table,
@@ -30,6 +27,8 @@ from h5stream import (
     Weighted,
 )
 from h5stream.errors import FieldLengthError, OptionError, SourceNotFoundError
+from h5stream.loader.arguments import WAY_OUTS as LOADER_WAYS
+from h5stream.storage.layout.field_options import WAY_OUTS as FIELD_WAYS
 
 
 @pytest.fixture(scope="module")
@@ -149,168 +148,28 @@ def test_the_batch_sampler_checks_its_arguments(path):
 # --- arguments under other names ---------------------------------------------------------------------------
 
 
-def test_the_old_name_of_an_argument_still_works_and_says_so_where_it_was_used(path, tmp_path):
+@pytest.mark.parametrize("name", LOADER_WAYS)
+def test_an_argument_of_an_earlier_version_or_another_library_is_refused_with_what_to_write(path, tmp_path, name):
     profile = tmp_path / "a.toml"
     profile.write_text(f'[data]\ndataset = "{path}"\n')
     for make in (H5StreamLoader, functools.partial(H5StreamLoader.from_profile, profile)):
-        said = "^transform= will be removed in 0.4: write batch_transform=FUNCTION, which gets whole .*single samples$"
-        with pytest.warns(DeprecationWarning, match=said) as caught:
-            loader = make(path, batch_size=5, shuffle=False, fields="y", transform=torch.neg)
-        assert caught[0].filename == __file__
-        assert loader.batch_transform is torch.neg
-        assert next(iter(loader)).tolist() == [-i for i in range(5)]
-        loader.close()
-    with pytest.warns(DeprecationWarning, match="batch_transform="):
-        assert loader.transform is torch.neg
-    with pytest.raises(OptionError, match="transform= is an old name of batch_transform=, and both were given"):
-        H5StreamLoader(path, transform=torch.neg, batch_transform=torch.neg)
+        with pytest.raises(TypeError) as caught:
+            make(path, batch_size=5, **{name: None})
+        assert str(caught.value) == f"H5StreamLoader has no argument {name}=: {LOADER_WAYS[name]}"
 
 
-def test_an_argument_that_is_gone_is_told_with_what_takes_its_place(path):
-    said = "isolation= will be removed in 0.4: it has no effect any more.*transform_workers=1"
-    with pytest.warns(DeprecationWarning, match=said) as caught:
-        loader = H5StreamLoader(path, 5, fields="y", isolation="process")
-    assert caught[0].filename == __file__
-    assert next(iter(loader)).tolist() == list(range(5))
+@pytest.mark.parametrize("name", FIELD_WAYS)
+def test_an_argument_that_a_field_had_is_refused_with_what_to_write(name):
+    with pytest.raises(TypeError) as caught:
+        Field("x", **{name: None})
+    assert str(caught.value) == f"Field has no argument {name}=: {FIELD_WAYS[name]}"
 
 
-@pytest.mark.parametrize(
-    ("old", "said"),
-    [
-        ({"window_device": "cpu"}, "window_device= will be removed in 0.4: write device="),
-        ({"window_device": "cpu", "device": "cpu"}, "window_device= will be removed in 0.4: write device="),
-        ({"keep": "device"}, "keep='device' will be removed in 0.4: write keep='auto'"),
-        ({"keep": "device", "device": "cpu"}, "keep='device' will be removed in 0.4: write keep='auto'"),
-    ],
-)
-def test_what_kept_samples_on_a_device_is_told_and_gives_the_same_batches(path, old, said):
-    with pytest.warns(DeprecationWarning, match=said) as caught:
-        loader = H5StreamLoader(path, 5, True, fields="y", seed=1, **old)
-    assert [warning.filename for warning in caught] == [__file__]
-    assert [y.tolist() for y in loader] == [y.tolist() for y in H5StreamLoader(path, 5, True, fields="y", seed=1)]
-
-
-NORMAL = {"mean": 1, "std": [2, 3], "factor": 4, "nan": 5}
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({"steps": range(3)}, {"take": range(3)}),
-        ({"steps": [0, 1], "at": "end", "pad": -1}, {"take": Take([0, 1], at="end", pad=-1)}),
-        ({"axis": 1, "scale": 0.5}, {"take": Take(axis=1, scale=0.5)}),
-        ({"repeat": True}, {"take": "all"}),
-        ({"rows": Bounds("b")}, {"lookup": Bounds("b")}),
-        ({"rows": Bounds("b"), "max_length": 4}, {"lookup": Bounds("b"), "ragged": Ragged(crop=Crop(4, at="start"))}),
-        ({"ragged": "pad", "crop": Crop(9), "pad_value": 2}, {"ragged": Ragged("pad", crop=Crop(9), pad_value=2)}),
-        ({"decode": "png", "length": "n"}, {"decode": ("png", "n")}),
-        (NORMAL, {"normalize": NORMAL}),
-        ({"normalise": NORMAL}, {"normalize": NORMAL}),
-        ({"members": ["a", "b"]}, {"columns": ["a", "b"]}),
-    ],
-    ids=str,
-)
-def test_the_old_words_of_a_field_mean_the_same_and_warn(old, new):
-    with pytest.warns(DeprecationWarning, match="will be removed in 0.4: write ") as caught:
-        field = Field("x", **old)
-    assert {str(one.message).split("=")[0] for one in caught} == {f"Field({name}" for name in old.keys() - new.keys()}
-    assert {one.filename for one in caught} == {__file__}
-    assert field == Field("x", **new)
-    assert repr(field) == repr(Field("x", **new))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ({"repeat": True, "steps": [0]}, "repeat= and steps= do not go together"),
-        ({"rows": "y", "names": ["a"]}, "rows= and names= do not go together"),
-        ({"max_length": 3, "crop": Crop(3)}, "max_length= and crop= do not go together"),
-        ({"columns": [0], "members": ["a"]}, "columns= was given, and so was an old name"),
-        ({"members": ["a", 3]}, "members= takes names of members of a compound, not 3"),
-        ({"take": [0], "steps": [1]}, "take= was given, and so was an old name"),
-        ({"lookup": "y", "rows": "z"}, "lookup= was given, and so was an old name"),
-        ({"normalize": {"mean": 1}, "std": 2}, "normalize= was given, and so was an old name"),
-        ({"normalise": {"mean": 1}, "std": 2}, "normalise= and std= do not go together"),
-    ],
-    ids=str,
-)
-@pytest.mark.filterwarnings("ignore:Field:DeprecationWarning")
-def test_old_words_of_a_field_that_contradict_others_are_refused(words, said):
-    with pytest.raises(OptionError, match=said):
-        Field("x", **words)
-
-
-def test_names_of_objects_are_a_lookup_and_a_misspelt_word_is_told():
-    with pytest.warns(DeprecationWarning, match="write lookup="):
-        assert Field("{}", names=["a"]).lookup == Field("{}", lookup=["a"]).lookup == ["a"]
-    with pytest.raises(TypeError, match=r"no argument lokup=.* Did you mean .lookup."):
+def test_a_misspelt_argument_gets_the_nearest_one(path):
+    with pytest.raises(TypeError, match=r"^Field has no argument lokup=\. Did you mean 'lookup'\?"):
         Field("x", lokup="y")
-
-
-def back_to_front(blocks, epoch, ranks):
-    return Listed(np.arange(19, -1, -1), 5)
-
-
-WEIGHTS = np.arange(20) % 3
-OF_OLD = [
-    ({"weights": WEIGHTS, "samples_per_epoch": 7}, Weighted(WEIGHTS, 7)),
-    ({"weights": "y", "samples_per_epoch": 7, "replacement": False}, Weighted("y", 7, replacement=False)),
-    ({"balance": {"label": {0: 3, 1: 1}}, "samples_per_epoch": 8}, Balanced("label", {0: 3, 1: 1}, 8)),
-    ({"balance": WEIGHTS, "replacement": False}, Balanced(WEIGHTS, replacement=False)),
-    ({"samples_per_epoch": 7}, 7),
-    ({"replacement": True}, Weighted()),
-    ({"max_batch_rows": 9}, Sized(9)),
-    ({"bucket": "token", "shuffle": True}, Sized(field="token", bucket=True)),
-    ({"max_batch_rows": 9, "bucket": True, "shuffle": True}, Sized(9, bucket=True)),
-    ({"max_batch_rows": {"token": 9}, "bucket": False}, Sized(9, "token")),
-    ({"max_batch_rows": 9, "weights": WEIGHTS}, Sized(9, draw=Weighted(WEIGHTS))),
-    ({"order": back_to_front}, back_to_front),
-]
-
-
-@pytest.fixture(scope="module")
-def ragged(tmp_path_factory):
-    bounds = np.append(0, np.cumsum(np.arange(20) % 4))
-    held = {"y": np.arange(20), "label": np.arange(20) // 16, "bounds": bounds, "token": np.arange(bounds[-1])}
-    return write_datasets(tmp_path_factory.mktemp("old") / "a.h5", **held)
-
-
-@pytest.mark.parametrize(("old", "draw"), OF_OLD, ids=[str([*old]) for old, _ in OF_OLD])
-def test_what_has_been_merged_into_draw_still_means_the_same_and_reads_the_same_states(ragged, old, draw):
-    fields = {"y": "y", "token": Field("token", lookup=Bounds("bounds"))}
-    names = {name for name in old if name != "shuffle"}
-    with pytest.warns(DeprecationWarning, match="will be removed in 0.4: write draw=") as caught:
-        before = H5StreamLoader(ragged, 5, seed=1, fields=fields, **old)
-    assert {str(one.message).split("=")[0] for one in caught} == names
-    assert all(one.filename == __file__ for one in caught)
-    with before, H5StreamLoader(ragged, 5, old.get("shuffle"), seed=1, fields=fields, draw=draw) as loader:
-        state = before.state_dict()
-        assert loader.state_dict() == state
-        loader.load_state_dict(state)
-        assert [batch["y"].tolist() for batch in loader] == [batch["y"].tolist() for batch in before]
-
-
-@pytest.mark.filterwarnings("ignore:.* will be removed in 0.4:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("old", "says"),
-    [
-        ({"weights": WEIGHTS, "balance": WEIGHTS}, "leave out one of them"),
-        ({"weights": WEIGHTS, "draw": 7}, "weights= is an old name of draw=, and both were given"),
-        ({"order": back_to_front, "samples_per_epoch": 3}, "decides alone how often samples come"),
-        ({"order": 3}, "order= takes a function"),
-        ({"balance": {"y": {}, "x": {}}}, "the shares of one field"),
-        ({"max_batch_rows": {"token": 9, "y": 9}}, "Sized: rows= takes a positive number"),
-        ({"max_batch_rows": {"token": 9}, "bucket": "y"}, "name one field in both"),
-    ],
-)
-def test_what_contradicts_itself_under_old_names_is_refused(ragged, old, says):
-    with pytest.raises(OptionError, match=says):
-        H5StreamLoader(ragged, fields="y", **old)
-
-
-def test_an_argument_that_is_misspelt_is_told_with_what_it_may_have_meant(path):
-    with pytest.raises(TypeError, match=r"there is no argument suffle=\. Did you mean 'shuffle'\?"):
-        H5StreamLoader(path, suffle=True)
+    with pytest.raises(TypeError, match=r"^H5StreamLoader has no argument batchsize=\. Did you mean 'batch_size'\?"):
+        H5StreamLoader(path, batchsize=3)
 
 
 def made_by(module, name, *bases, **members):
@@ -423,21 +282,6 @@ def test_a_batch_transform_that_returns_nothing_is_told(tmp_path, options):
 
 def do_nothing(batch):
     """Forget to return it."""
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("transforms", "sample_transform="),
-        ("augment", "batch_transform="),
-        ("keys", "fields="),
-        ("split", r"\.split\("),
-    ],
-)
-def test_arguments_of_other_libraries_are_answered_with_what_to_write(tmp_path, name, says):
-    path = write_datasets(tmp_path / "a.h5", x=np.arange(20.0))
-    with pytest.raises(TypeError, match=rf"there is no argument {name}=: .*{says}"):
-        H5StreamLoader(path, 5, **{name: None})
 
 
 def test_a_loader_as_a_source_is_refused_before_it_is_read(tmp_path):

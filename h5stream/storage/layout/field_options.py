@@ -6,21 +6,20 @@ import contextlib
 import dataclasses
 import operator
 import reprlib
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from fractions import Fraction
 from types import EllipsisType
-from typing import Annotated, Any, Literal, TypedDict, get_type_hints
+from typing import Any, Literal
 
 import numpy as np
 
 from h5stream.base.names import braces_in
-from h5stream.base.texts import check_ordered, did_you_mean, names_in
+from h5stream.base.texts import check_ordered, names_in
 from h5stream.errors import OptionError
 from h5stream.samples.boxes import ROWS
 from h5stream.samples.kinds import Pad, checked_pad, checked_steps, integer
-from h5stream.samples.ragged import STACKED, Crop, Form, Ragged
+from h5stream.samples.ragged import STACKED, Form, Ragged
 from h5stream.samples.segments import RowLists, Stretches, as_array, in_memory, row_lists
 from h5stream.samples.space import fraction_of
 from h5stream.samples.table import ROW
@@ -28,37 +27,23 @@ from h5stream.storage.decode.columns import ColumnNames, Columns, Mask
 from h5stream.storage.decode.images import FORMATS
 from h5stream.storage.layout.sources import is_array
 
-
-class _OldTake(TypedDict, total=False):
-    """Former names of arguments of `Take` and `Normalization` at `Field`, annotated with their replacements."""
-
-    steps: Annotated[object, "take=STEPS, or take=Take(STEPS, ...)"]
-    at: Annotated[str, "take=Take(at=...)"]
-    pad: Annotated[Pad, "take=Take(pad=...)"]
-    axis: Annotated[int | Literal["rows"] | None, "take=Take(axis=...)"]
-    scale: Annotated[object, "take=Take(scale=...)"]
-    mean: Annotated[object, "normalize={'mean': ...}"]
-    std: Annotated[object, "normalize={'std': ...}"]
-    factor: Annotated[float | None, "normalize={'factor': ...}"]
-    nan: Annotated[float | None, "normalize={'nan': ...}"]
-
-
-class OldField(_OldTake, total=False):
-    """Former names of arguments of `Field`, annotated with their replacements."""
-
-    members: Annotated[Sequence[str], "columns=[NAMES]"]
-    repeat: Annotated[bool, "take='all'"]
-    rows: Annotated[object, "lookup=..."]
-    names: Annotated[object, "lookup=..."]
-    max_length: Annotated[int | None, "ragged=Ragged(FORM, crop=Crop(ROWS, at='start'))"]
-    crop: Annotated[Crop | None, "ragged=Ragged(FORM, crop=Crop(...))"]
-    pad_value: Annotated[float, "ragged=Ragged('pad', pad_value=...)"]
-    length: Annotated[str, "decode=(FORMAT, LENGTH)"]
-    normalise: Annotated[Mapping[str, object] | None, "normalize=..."]
-
-
 TAKE_OPTIONS = ("steps", "at", "axis", "scale", "pad")
-_SCALED = ("mean", "std", "factor", "nan")
+
+WAY_OUTS = {
+    "steps": "write take=STEPS, or take=Take(STEPS, ...)",
+    **{name: f"write take=Take({name}=...)" for name in ("at", "pad", "axis", "scale")},
+    **{name: f"write normalize={{{name!r}: ...}}" for name in ("mean", "std", "factor", "nan")},
+    "normalise": "write normalize=...",
+    "members": "write columns=[NAMES]",
+    "repeat": "write take='all'",
+    "rows": "write lookup=...",
+    "names": "write lookup=...",
+    "max_length": "write ragged=Ragged(FORM, crop=Crop(ROWS, at='start'))",
+    "crop": "write ragged=Ragged(FORM, crop=Crop(...))",
+    "pad_value": "write ragged=Ragged('pad', pad_value=...)",
+    "length": "write decode=(FORMAT, LENGTH)",
+}
+"""What to write in place of arguments that `Field` had up to 0.3."""
 
 
 def _scales(scale: object) -> tuple[Fraction, ...]:
@@ -176,36 +161,6 @@ def ragged_by_default(lookup: object) -> Form | Literal["stacked"] | None:
     return "packed" if isinstance(lookup, Stretches) else None
 
 
-def with_new_names(options: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge options under their former names into the new ones, with a warning for each."""
-    replacements = {name: hint.__metadata__[0] for name, hint in get_type_hints(OldField, include_extras=True).items()}
-    for name in old:
-        if name not in replacements:
-            raise TypeError(f"Field has no argument {name}=.{did_you_mean(name, options)}")
-        warning = f"Field({name}=) will be removed in 0.4: write {replacements[name]}"
-        warnings.warn(warning, DeprecationWarning, stacklevel=3)
-    used = {name: value for name, value in old.items() if is_given(value)}
-    clashes = (("repeat", TAKE_OPTIONS), ("rows", ("names",)), ("max_length", ("crop",)), ("normalise", _SCALED))
-    for name, others in clashes:
-        if name in used and (clash := used.keys() & others):
-            raise OptionError(f"Field: {name}= and {min(clash)}= do not go together; give one of them")
-    took, scaled = ({key: used[key] for key in keys if key in used} for keys in (TAKE_OPTIONS, _SCALED))
-    form = {key: used[key] for key in ("crop", "pad_value") if used.get(key)}
-    if "max_length" in used:
-        form["crop"] = Crop(used["max_length"], at="start")
-    meant = {
-        "take": "all" if "repeat" in used else Take(**took) if took else None,
-        "lookup": used.get("rows", used.get("names")),
-        "normalize": used.get("normalise", scaled or None),
-        "columns": _members(used["members"]) if "members" in used else None,
-    }
-    if wrong := [key for key, value in meant.items() if value is not None and options[key] is not None]:
-        raise OptionError(f"Field: {wrong[0]}= was given, and so was an old name of it; leave out the old one")
-    meant["ragged"] = Ragged(options["ragged"] or "packed", **form) if form else None
-    meant["decode"] = (options["decode"], used["length"]) if "length" in used else None
-    return {key: value if meant[key] is None else meant[key] for key, value in options.items()}
-
-
 def checked_format(name: str, decode: object, length: str, ragged: str | Ragged | None) -> str:
     """Return the format of images; raise if it is unknown, or does not go with `ragged`."""
     if decode and decode not in FORMATS:
@@ -226,14 +181,6 @@ def not_ragged(name: str) -> OptionError:
 
 
 BY_NAME, BY_PLACE = "by name", "by place"
-
-
-def _members(members: object) -> list[str]:
-    """Check the names in the former argument `members`."""
-    names = [members] if isinstance(members, str) else [*names_in("Field: members=", members)]
-    if wrong := [one for one in names if not isinstance(one, str) or not one]:
-        raise OptionError(f"Field: members= takes names of members of a compound, not {wrong[0]!r}")
-    return names
 
 
 def parsed_columns(columns: object) -> Columns:

@@ -11,12 +11,13 @@ import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.base.names import Within, as_pattern, braces_in, parted, tokens_of, unquoted
+from h5stream.base.texts import answering
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import Objects, Rows
 from h5stream.samples.packing import Missing, missing_of
@@ -28,7 +29,7 @@ from h5stream.storage.decode.images import Format
 from h5stream.storage.layout.field_options import (
     AS_SAMPLES,
     TAKE_OPTIONS,
-    OldField,
+    WAY_OUTS,
     Take,
     checked_format,
     checked_lookup,
@@ -37,11 +38,11 @@ from h5stream.storage.layout.field_options import (
     not_ragged,
     parsed_columns,
     ragged_by_default,
-    with_new_names,
 )
 from h5stream.storage.layout.sources import named_by, paths_of, several
 
 
+@answering(WAY_OUTS)
 @dataclass(frozen=True, slots=True, repr=False)
 class Field:
     """One field, if its name alone does not say enough.
@@ -127,8 +128,6 @@ class Field:
         is then the one that xarray decodes to, float32 or float64, unless `dtype` or `normalize` are given.
         `normalize` is applied to the result. Objects that lack the dataset are NaN with
         ``Objects(..., missing="fill")``.
-    **old
-        Arguments of earlier versions, which warn and say what to write.
 
     Raises
     ------
@@ -177,12 +176,7 @@ class Field:
         decode: Format | tuple[Format, str] | Literal[""] | None = "",
         normalize: Mapping[str, object] | None = None,
         missing: Missing | None = None,
-        **old: Unpack[OldField],
     ) -> None:
-        if old:
-            new_options = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode}
-            new_options |= {"normalize": normalize, "columns": columns}
-            take, lookup, ragged, decode, normalize, columns = with_new_names(new_options, old).values()
         of = ""
         if not isinstance(name, str) and (named := named_by(name)) is not None and named[2]:
             of, name, _ = named

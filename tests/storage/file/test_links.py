@@ -3,9 +3,7 @@
 import gc
 import logging
 import os
-import pickle
 import shutil
-import warnings
 from pathlib import Path
 
 import h5py
@@ -20,7 +18,6 @@ from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences
 from h5stream.errors import (
     ExternalDataError,
     FieldNotFoundError,
-    OptionError,
     SourceChangedError,
     UnsupportedFieldError,
 )
@@ -187,19 +184,6 @@ def test_what_leads_out_is_left_out_with_a_warning_or_an_error_where_nothing_is_
     with pytest.raises(ExternalDataError, match="allow_external=True"):
         H5Dataset(path)
     assert H5Dataset(path, allow_external=True)[:].tolist() == VALUES[:, 0].tolist()
-
-
-def test_the_old_name_of_the_loader_still_follows_links(tmp_path):
-    path = linked_file(tmp_path / "d")
-    with pytest.warns(DeprecationWarning, match=r"write H5Dataset\(\.\.\., allow_external=True\)"):
-        loader = H5StreamLoader(path, 8, fields=["x", "y"], allow_external=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pickle.loads(pickle.dumps(loader)) as copy:
-            assert [row for _, y in copy for row in y.tolist()] == VALUES[:, 0].tolist()
-    loader.close()
-    with pytest.raises(OptionError, match="allow_external= takes True or False, not 'yes'"), pytest.deprecated_call():
-        H5StreamLoader(path, allow_external="yes")
 
 
 # --- objects and groups, some of which are in other files ---------------------------------------------------------

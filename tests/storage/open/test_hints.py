@@ -85,11 +85,6 @@ def test_unlike_groups_are_proposed_nothing(tmp_path):
     assert "Rows(of=" not in str(error.value)
 
 
-def test_an_old_transform_is_told_from_one_for_samples(path):
-    with pytest.warns(DeprecationWarning, match="which gets whole batches, or sample_transform=FUNCTION for single"):
-        H5StreamLoader(path, transform=lambda batch: batch).close()
-
-
 SPLITS = {
     "test_size": r"split\(0.8, 0.2\)",
     "train_size": r"split\(0.8, 0.2\)",
