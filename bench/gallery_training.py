@@ -81,8 +81,8 @@ def train(name: str, folder: Path, side: str, seed: int, pipe: Any) -> None:
     pipe.send({"losses": losses, "epochs": epochs})
 
 
-def in_a_process(*arguments: Any) -> dict[str, Any]:
-    """Train in a forked process."""
+def in_a_process(train: Callable[..., None], *arguments: Any) -> dict[str, Any]:
+    """Train in a forked process; `train` sends its report through a pipe, its last argument."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     process = context.Process(target=train, args=(*arguments, there))
@@ -102,7 +102,7 @@ def measure(name: str) -> dict[str, Any]:
         turns: dict[str, list[dict[str, Any]]] = {"theirs": [], "ours": []}
         for seed in range(SEEDS):
             for side, found in turns.items():
-                found.append(in_a_process(name, folder, side, seed))
+                found.append(in_a_process(train, name, folder, side, seed))
     report: dict[str, Any] = {"program": name, "samples": SEEN[name][0]}
     for side, runs in turns.items():
         later = [epoch for run in runs for epoch in run["epochs"][1:]]

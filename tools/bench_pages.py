@@ -32,7 +32,8 @@ FILES = {part: (f"{part}-full", f"{part}-quick") for part in ("peers", "sweep", 
     "learning": ("learning",),
     "samples": ("samples",),
     **{name: (name,) for name in ("limits", "ragged", "objects", "object-store", "world-model", "sparse")},
-    **{name: (name,) for name in ("programs", "weights", "augmentation", "statistics", "many-cores")},
+    **{name: (name,) for name in ("programs", "weights", "augmentation", "statistics", "many-cores", "training-loops")},
+    **{f"others-{name}": (f"others-{name}",) for name in ("insitubatch", "cells", "volumes", "virtual", "images")},
 }
 SHUFFLING, LEARNED = DOCS / "shuffling.md", ("<!-- learning: start -->\n", "<!-- learning: end -->")
 _MADE = """\
@@ -121,6 +122,62 @@ def _cell(form: str, one: dict[str, Any]) -> str:
 
 _OURS = "{samples_per_s:,.0f}"
 KINDS = (
+    Kind(
+        part="training-loops",
+        title="Loops that train",
+        says="An MLP, a small CNN whose images are cropped and flipped, and a GRU over windows, trained on the "
+        "processors that also read (`bench/training_loops.py`), in batches of 8,192, 256 and 256. *In steps*: the"
+        " share of its time that the loop spends in augmentation, forward and backward passes and optimizer, "
+        "which are the same for all. Two figures are of two files and seeds. The `DataLoader` over h5py has two "
+        "workers, which also take processors from the steps; its epoch is computed from a part if one took too "
+        "long.",
+        columns={},
+        made=tables.loops_table,
+    ),
+    Kind(
+        part="others-insitubatch",
+        title="insitubatch's benchmark",
+        says="Its own program on its own data: 410 samples of 1 MB, random float32 with zstd, in zarr with 1, 8 or 32 "
+        "of them a chunk, and an HDF5 twin with the same chunks and filter. Each of its engines with the better "
+        "of two windows. *Later epochs*: its pool keeps chunks, also with `cache=none` if they fit its window.",
+        columns={},
+        made=tables.others_table,
+    ),
+    Kind(
+        part="others-cells",
+        title="annbatch's comparison",
+        says="Batches of 4,096 cells with their cell lines, as `arrayloader-benchmarks` sets loaders up, on 196,608 "
+        "made cells as wide as Tahoe-100M's: 62,710 genes, of which each cell has about 1,200. annbatch reads its"
+        " own zarr, with lz4; scDataset an `.h5ad` with gzip, as its benchmark does; h5stream that, and one with "
+        "lz4.",
+        columns={},
+        made=tables.others_table,
+    ),
+    Kind(
+        part="others-volumes",
+        title="zarr_benchmarks",
+        says="1,024 x 1,024 x 1,024 uint16 in chunks of 256 a side, plain and with zstd, read whole and chunk by chunk"
+        " into memory, by its own program and from an HDF5 twin; the best of three, in seconds.",
+        columns={},
+        made=tables.others_table,
+    ),
+    Kind(
+        part="others-virtual",
+        title="The same file as virtual zarr",
+        says="What people use to read HDF5 from a bucket without converting it: references to the chunks of one file, "
+        "262,144 rows of 1 KiB with gzip, read by zarr in blocks of a chunk, 64 mixed, by 2 threads (local) and "
+        "32 (20 ms away). Nothing is kept between epochs.",
+        columns={},
+        made=tables.others_table,
+    ),
+    Kind(
+        part="others-images",
+        title="SPDL's thread scaling",
+        says="4,096 JPEGs of 256 x 256 in batches of 32: SPDL's pipeline and Pillow under a `DataLoader` read files, "
+        "h5stream one HDF5 file, shuffled. Decoders differ in how they scale up colour.",
+        columns={},
+        made=tables.others_table,
+    ),
     Kind(
         part="many-cores",
         title="Many processors, and a loop that is busy",
@@ -356,7 +413,7 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
     if peers:
         parts += _peers_sections(peers, usual)
     parts += ["## Where ours is not first\n", not_first_table(behind(main, peers, sweep)) + "\n"]
-    if slower := words.slower(reports):
+    if slower := [*words.slower(reports), *words.behind_others(reports)]:
         parts.append("\n".join(f"- {one}" for one in slower) + "\n")
     if missed := words.missed(reports):
         parts += [
@@ -483,6 +540,8 @@ def pages() -> dict[Path, str]:
         made[SHUFFLING] = _between(SHUFFLING.read_text(), *LEARNED, learning.verdict_in_short(report) + "\n")
     if peers := reports["peers"]:
         made[README] = bench_report.with_sentence(README.read_text(), bench_report.readme_sentence(peers))
+        if (loops := reports["training-loops"]) and (virtual := reports["others-virtual"]):
+            made[README] = bench_report.with_table(made[README], bench_report.readme_table(peers, loops, virtual))
     return made
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,47 @@ def with_sentence(readme: str, sentence: str) -> str:
     """Put the sentence between its marks."""
     before, rest = readme.split(START)
     return before + START + sentence + END + rest.split(END)[1]
+
+
+TABLE_START, TABLE_END = "<!-- epochs: made by tools/bench_pages.py -->\n", "<!-- epochs: end -->"
+
+
+def readme_table(peers: dict[str, Any], loops: dict[str, Any], virtual: dict[str, Any]) -> str:
+    """Make the README's table: what an epoch takes with a DataLoader, with an array in memory, and with h5stream."""
+    rate = {one["peer"]: one.get("rows_per_s") for one in peers["results"] if one["file"] == "gzip4_shuffle"}
+    ours, array, naive = (
+        _seconds(peers["rows"] / rate[name])
+        for name in ("h5stream, keep='never'", "NumPy in RAM, __getitems__", "naive DataLoader, 2 workers")
+    )
+    rows = [[f"only reading, {peers['rows']:,} rows of 1 KiB, gzip", naive, array, ours]]
+    epochs: dict[str, dict[str, str]] = {}
+    for one in loops["results"]:
+        epochs.setdefault(one["model"], {})[one["reader"]] = _seconds(statistics.median(one["epoch_s"]))
+        epochs[one["model"]]["what"] = f"training {_WORDS[one['model']]}, {one['count']:,} {one['samples']}"
+    for found in epochs.values():
+        readers = ("DataLoader over h5py", "DataLoader over an array in memory", "h5stream")
+        rows.append([found["what"], *(found[name] for name in readers)])
+    far = {
+        one["reader"]: 262_144 / statistics.median(one["values"])
+        for one in virtual["results"]
+        if one["case"] == "20 ms away" and one["figure"] == "later epochs"
+    }
+    ours = _seconds(far.pop("h5stream"))
+    rows.append(
+        [f"only reading, 262,144 such rows from a store 20 ms away, {min(far, key=far.__getitem__)} beside it",
+         _seconds(min(far.values())), "", ours]
+    )  # fmt: skip
+    lines = ["| an epoch of | `DataLoader` over h5py | array in memory | h5stream |", "|---|---:|---:|---:|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+_WORDS = {"MLP": "an MLP", "CNN": "a CNN", "GRU": "a GRU"}
+
+
+def with_table(readme: str, table: str) -> str:
+    """Put the table between its marks."""
+    before, rest = readme.split(TABLE_START)
+    return before + TABLE_START + table + TABLE_END + rest.split(TABLE_END)[1]
 
 
 def gpu_table(report: dict[str, Any]) -> str:

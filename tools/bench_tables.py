@@ -222,3 +222,46 @@ def sweep_caveat(report: Any) -> str:
         return ""
     small = "; fields that take under 8 MiB are read once and kept, which flatters ours" if nbytes < 128 << 20 else ""
     return f"Files of {nbytes >> 20} MiB{small}."
+
+
+def others_table(report: dict[str, Any]) -> str:
+    """Make the table of another project's benchmark: a row for each reader, a column for each case and figure."""
+    figures = {one["case"]: {other["figure"] for other in report["results"] if other["case"] == one["case"]}
+               for one in report["results"]}  # fmt: skip
+    is_plain = all(len(names) == 1 for names in figures.values())
+    readers: dict[str, dict[str, str]] = {}
+    columns = dict[str, None]()
+    for one in report["results"]:
+        if one["figure"] == "size":
+            continue
+        unit = one["unit"].rpartition("/s")[0] and one["unit"]
+        head = one["case"] if is_plain else one["figure"] if len(figures) == 1 else f"{one['case']}, {one['figure']}"
+        head = f"{head}, {unit or one['unit']}"
+        columns[head] = None
+        form = "{:.2f}" if one["unit"] == "s" else "{:,.0f}"
+        readers.setdefault(one["reader"], {})[head] = "; ".join(form.format(value) for value in one["values"])
+    order = sorted(readers, key=lambda name: (name.startswith("limit"), not name.startswith(OURS)))
+    lines = ["| reader | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
+    for name in order:
+        shown = f"**{literal(name)}**" if name.startswith(OURS) else literal(name)
+        lines.append(f"| {shown} | " + " | ".join(readers[name].get(head, "") for head in columns) + " |")
+    return "\n".join(lines)
+
+
+def loops_table(report: dict[str, Any]) -> str:
+    """Make the table of loops that train: for each model its steps alone, and the epochs with each reader."""
+    lines = ["| model | steps alone, s | reader | first epoch, s | later epochs, s | in steps |"]
+    lines.append("|---|---:|---|---:|---:|---:|")
+    for one in report["results"]:
+        first, later = (
+            "; ".join(f"{s:.{1 if s > 99 else 2}f}" for s in one[key]) for key in ("first_epoch_s", "epoch_s")
+        )
+        shares = "; ".join(f"{share:.0%}" for share in one["in_steps"])
+        is_part = min(one["part"]) < 1
+        name = f"**{one['reader']}**" if one["reader"] == OURS else one["reader"]
+        alone = f"{one['steps_alone_s']:.2f}"
+        what = f"{one['model']}, {one['count']:,} {one['samples']}"
+        lines.append(
+            f"| {what} | {alone} | {name} | {'' if is_part else first} | {later}{' (part)' * is_part} | {shares} |"
+        )
+    return "\n".join(lines)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
 from tools.bench_report import KINDS, rates
 from tools.bench_tables import OURS, kinds, literal, ranking
+from tools.not_first import Behind, why
 
 Reports = dict[str, dict[str, Any] | None]
 
@@ -36,6 +38,31 @@ def slower(reports: Reports) -> list[str]:
         for one in stores
         if not one["loader"].startswith(OURS) and one["samples_per_s"] > ours[one["case"], one["latency_ms"]]
     ]
+
+
+def behind_others(reports: Reports) -> list[str]:
+    """List where another reader was ahead in another project's benchmark, and why."""
+    found = []
+    for part in filter(lambda part: part.startswith("others-"), reports):
+        cells: dict[tuple[str, str], dict[str, float]] = {}
+        unit = {}
+        for one in _results(reports, part):
+            if one["figure"] != "size" and not one["reader"].startswith("limit"):
+                key = one["case"], one["figure"]
+                cells.setdefault(key, {})[one["reader"]] = statistics.median(one["values"])
+                unit[key] = one["unit"]
+        for (case, figure), rate in cells.items():
+            sign = -1 if unit[case, figure] == "s" else 1
+            ours = max((value for name, value in rate.items() if name.startswith(OURS)), key=lambda v: sign * v)
+            for reader, value in rate.items():
+                if not reader.startswith(OURS) and sign * value > sign * ours:
+                    form = "{:.2f} {}" if sign < 0 else "{:,.0f} {}"
+                    one_of = unit[case, figure]
+                    its, of_ours = form.format(value, one_of), form.format(ours, one_of)
+                    reason = why(Behind(part=part, case=f"{case}, {figure}", who=reader, its=value, ours=ours))
+                    where = f"{part.removeprefix('others-')}, {case}, {figure}"
+                    found.append(f"{where}: {reader} {its}, h5stream {of_ours}: {reason}")
+    return found
 
 
 def missed(reports: Reports) -> list[str]:

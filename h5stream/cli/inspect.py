@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
@@ -199,7 +199,7 @@ def statistics_command(
         print_json({name: one.to_dict() for name, one in results.items()})
         return
     console = SafeConsole()
-    for line in _lines([*results.values()], console.width):
+    for line in _lines([*results.values()], console.width, dataset.categories):
         console.print(line, soft_wrap=True)
     for name, attributes in not_followed(dataset.layout).items():
         text = f"{packed_text(name, attributes)}; without it stored numbers are counted, fill values among them"
@@ -216,7 +216,7 @@ def _axis(text: str) -> int | dict[str, int] | None:
         raise OptionError(f"--axis takes a number, such as -1, or one for each field: x=-1,y=0, not {text!r}") from None
 
 
-def _lines(results: list[FieldStatistics], width: int) -> Iterator[Text]:
+def _lines(results: list[FieldStatistics], width: int, categories: Mapping[str, Sequence[object]]) -> Iterator[Text]:
     import numpy as np
 
     rows = {one.name: [*_rows(one)] for one in results}
@@ -230,7 +230,9 @@ def _lines(results: list[FieldStatistics], width: int) -> Iterator[Text]:
         if (hidden := np.size(one.mean) - _MOST_LINES) > 0:
             yield Text(f"  and {hidden:,} more (--json)", style="dim")
         if one.counts:
-            yield from _counts(one.counts, width)
+            names = categories.get(one.name)
+            named = one.counts if names is None else {_category(names, code): n for code, n in one.counts.items()}
+            yield from _counts(named, width)
 
 
 def _rows(one: FieldStatistics) -> Iterator[tuple[str, list[str]]]:
@@ -251,7 +253,12 @@ def _number(value: float) -> str:
     return f"{value:.1f}" if 1e3 <= abs(value) < 1e6 else f"{value:.4g}"  # not 1e+04 for 9999.5
 
 
-def _counts(counts: Mapping[str, int], width: int) -> Iterator[Text]:
+def _category(names: Sequence[object], code: object) -> object:
+    """Return the name of a code, or the code if it stands for none, such as -1."""
+    return names[code] if isinstance(code, int) and 0 <= code < len(names) else code
+
+
+def _counts(counts: Mapping[object, int], width: int) -> Iterator[Text]:
     """List the most frequent values and how often they come, broken between them."""
     total, most_frequent = (
         max(1, sum(counts.values())),

@@ -3,6 +3,7 @@
 import re
 import shlex
 
+import h5py
 import numpy as np
 import pytest
 from support.layouts import cells, write
@@ -66,3 +67,13 @@ def test_of_many_unlike_files_the_first_are_shown_and_the_rest_counted(tmp_path,
     assert "i.h5  " not in out
     assert "and 3 more files, such as " in out
     assert "k.h5  " in h5stream("inspect", ".", "--all").out
+
+
+def test_statistics_count_categories_by_their_names(tmp_path, monkeypatch, h5stream):
+    write(tmp_path, {"a.h5ad": cells(40, 30) | {"obs/cell_type/codes": np.array([0, 1, 1, -1] * 10, "i1")}})
+    monkeypatch.chdir(tmp_path)
+    out = h5stream("statistics", "a.h5ad", "--fields", "obs/cell_type").out
+    with h5py.File("a.h5ad") as file:
+        names = file["obs/cell_type/categories"].asstr()[:2]
+    assert f"{names[1]}: 20 (50.0%)" in out
+    assert f"{names[0]}: 10 (25.0%), -1: 10 (25.0%)" in out or f"-1: 10 (25.0%), {names[0]}: 10 (25.0%)" in out
