@@ -30,7 +30,12 @@ def main_s(size: str) -> float:
     return len(cases.FILES) * WRITE_S + rounds + PROMISES_S
 
 
-PARTS = {"main": main_s, "peers": peers_s, "sweep": sweep.estimate_s, "growth": growth.estimate_s}
+def loops_s(_: str) -> float:
+    """Give the seconds of the loops that train."""
+    return 600.0
+
+
+PARTS = {"main": main_s, "peers": peers_s, "sweep": sweep.estimate_s, "growth": growth.estimate_s, "loops": loops_s}
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import anndata
+import h5py
 import hdf5plugin
 import numpy as np
 import pandas
@@ -51,8 +52,15 @@ def made(folder: Path, seed: int) -> tuple[Path, Path, Path]:
     lines = pandas.Categorical.from_codes(rng.integers(0, LINES, CELLS), [f"line {k}" for k in range(LINES)])
     cells = anndata.AnnData(matrix, obs=pandas.DataFrame({"cell_line": lines}, index=np.arange(CELLS).astype(str)))
     cells.write_h5ad(folder / "cells.h5ad", compression="gzip")
-    lz4 = hdf5plugin.Blosc(cname="lz4", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE)
-    cells.write_h5ad(folder / "cells.lz4.h5ad", compression=lz4.filter_id, compression_opts=lz4.filter_options)
+    with h5py.File(folder / "cells.h5ad") as source, h5py.File(folder / "cells.lz4.h5ad", "w") as file:
+        for name in ("obs", "var"):
+            source.copy(name, file)
+        group = file.create_group("X")
+        group.attrs.update(source["X"].attrs)
+        group["indptr"] = source["X/indptr"][:]
+        for name in ("data", "indices"):
+            lz4 = hdf5plugin.Blosc(cname="lz4", clevel=3, shuffle=hdf5plugin.Blosc.SHUFFLE)
+            group.create_dataset(name, data=source["X"][name][:], chunks=(64 * 1200,), compression=lz4)
     annbatch.io.write_sharded(zarr.open_group(str(folder / "cells.zarr"), mode="w", zarr_format=3), cells)
     return folder / "cells.h5ad", folder / "cells.lz4.h5ad", folder / "cells.zarr"
 
