@@ -23,6 +23,7 @@ import h5py
 import numpy as np
 
 from bench import cases
+from bench.child import warm_memory
 from bench.rivals import ram_loader
 from h5stream import H5StreamLoader
 
@@ -181,17 +182,6 @@ def of_naive(cell: Cell, path: Path) -> Figures:
     parts = kind.rows // (kind.naive_batches * cases.BATCH)
     with loader_of(path, cell.keep) as loader:
         return in_turns(cell, loader, cases.naive(str(path), kind), parts)
-
-
-def warm_memory(nbytes: int = 2 << 30) -> None:
-    """Touch memory and release it, so that what follows gets pages that a virtual machine has already.
-
-    A host gives pages more slowly than the system clears them, and takes those that are free back after two seconds:
-    what held a little more than the process before it took up to twice as long for a first epoch.
-    """
-    with mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as mapped:
-        mapped.madvise(mmap.MADV_HUGEPAGE)
-        np.frombuffer(mapped, dtype=np.uint8)[::4096] = 1
 
 
 def first_batch(cell: Cell, path: Path) -> Figures:

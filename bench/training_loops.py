@@ -27,7 +27,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from bench.child import warm
+from bench.child import warm, warm_memory
 from bench.gallery_training import in_a_process, timed
 from bench.machine import describe
 from h5stream import H5StreamLoader, SampleNumber, Sequences
@@ -243,6 +243,7 @@ def check(batches: Iterator[Any], path: Path, job: Job) -> None:
 def run(name: str, path: Path, reader: str, seed: int, workers: int, device: str, pipe: Any) -> None:
     """Train for some epochs; send the seconds of each, those in steps, and what share of it was done."""
     job = JOBS[name]
+    warm_memory()
     training = Training(job, seed, device)
     since = time.perf_counter()
     loader = opened(reader, path, job, seed, workers, device)

@@ -15,6 +15,7 @@ import h5py
 import imagecodecs
 import numpy as np
 
+from bench.child import warm_memory
 from bench.gallery_training import in_a_process
 
 THREADS = 2
@@ -40,6 +41,7 @@ def apart(call: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any
 
 def _sent(call: Callable[..., dict[str, Any]], *arguments: Any) -> None:
     *own, pipe = arguments
+    warm_memory(4 << 30)
     pipe.send(call(*own))
 
 
