@@ -94,7 +94,7 @@ REASONS = [
     Reason(
         "columns of texts", "is not for an attribute, a single value, or texts or values", ("'str'", "'S", "'vlen'")
     ),
-    Reason("nothing to stream", "has zero rows in .* there is nothing to stream", ("'shape': [0",)),
+    Reason("nothing to stream", "has zero (rows|samples) in .* there is nothing to stream", ("'shape': [0",)),
     Reason("passed once", "generator|list of names", ("'generator'",)),
 ]
 """All that is refused of what is drawn; a message that none of these has is a fault, as is a reason that is untrue."""

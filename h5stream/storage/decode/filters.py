@@ -25,6 +25,7 @@ import numpy as np
 from h5stream.compiled import _native as kernels
 from h5stream.storage.decode.plugins import FILTER_NAMES, Bytes, plugin_function
 
+CHECKSUM_NBYTES = 4
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, LZ4 = 1, 2, 3, 4, 5, 6, 32000, 32004
 BZIP2 = 307
 
@@ -355,7 +356,11 @@ class DecodingPlan(NamedTuple):
                 shuffled = width
                 continue
             undone.insert(0, (one, exact))
-            exact = exact + 4 * (one.id == FLETCHER32) if exact >= 0 and one.id in (SHUFFLE, FLETCHER32) else -1
+            exact = (
+                exact + CHECKSUM_NBYTES * (one.id == FLETCHER32)
+                if exact >= 0 and one.id in (SHUFFLE, FLETCHER32)
+                else -1
+            )
         left_shuffled = shuffled if shuffled > 1 else 0
         steps, run = list[StepsInC | StepInPython](), list[tuple[Filter, int]]()
         for k, (one, exact) in enumerate(undone):

@@ -25,7 +25,7 @@ from h5stream.storage.decode.columns import columns_of
 from h5stream.storage.decode.elements import stored_as, type_of
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
-from h5stream.storage.decode.values import in_stored_byte_order, safe_to_read, values_of
+from h5stream.storage.decode.values import check_checksums, in_stored_byte_order, safe_to_read, values_of
 from h5stream.storage.layout.access import DIRECT
 from h5stream.storage.layout.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout.layout import SampleLayout
@@ -191,6 +191,7 @@ def read_raw_box(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int
     stored = stored_as(dataset)
     box = np.zeros(count, dtype=f"V{stored.nbytes}")
     if box.size and stored.plain is not None:
+        check_checksums(dataset, start, count)
         file_space = dataset.id.get_space()
         file_space.select_hyperslab(start, count)
         is_number = stored.plain.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.storage.decode.columns import ColumnNames
-from h5stream.storage.decode.values import safe_to_read
+from h5stream.storage.decode.values import check_checksums, safe_to_read
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.remote import ObjectIdentity, opened_with
@@ -59,6 +59,7 @@ class AxisNames:
 
 def _names_in(dataset: h5py.Dataset, member: str) -> np.ndarray:
     """Return the names in a dataset; strings are decoded."""
+    check_checksums(dataset)
     with safe_to_read(dataset) as opened:
         values = np.asarray(opened[member] if member else opened[()])
     if values.dtype.kind not in "SO":

@@ -347,7 +347,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     parts = with_uniform_strings(with_largest_shapes(parts, of))
     aligned = tuple(zip(*(part.parts for part in parts), strict=True))
     space = _joined_space(layouts)
-    lookups = [_joined_lookup(renumbered, k, len(aligned)) for k in range(len(first.lookups))]
+    lookups = [_joined_lookup(renumbered, k, len(aligned), parts[0].fields) for k in range(len(first.lookups))]
     layout = replace(
         first,
         files=tuple(files),
@@ -386,8 +386,13 @@ def _file_parts(layout: SampleLayout, k: int, start: int) -> FileParts:
     return FileParts(rows=rows, fields=layout.fields, parts=parts, entries=layout.entries)
 
 
-def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tuple[tuple[DatasetPart, ...], Lookup]:
-    """Return the joined parts of lookup `k` of all layouts, and the joined lookup with dataset `number + k`."""
+def _joined_lookup(
+    layouts: Sequence[SampleLayout], k: int, number: int, fields: Sequence[FieldLayout]
+) -> tuple[tuple[DatasetPart, ...], Lookup]:
+    """Return the joined parts of lookup `k` of all layouts, and the joined lookup with dataset `number + k`.
+
+    `fields` are those of the joined layout: objects of any shape have room for the largest of all.
+    """
     parts, rows, listed = list[DatasetPart](), list[NDArray[np.int64]](), list[NDArray[np.int64]]()
     lookups = [layout.lookups[k] for layout in layouts]
     draws = tuple(one.draw for one in lookups if one.draw is not None)
@@ -405,6 +410,8 @@ def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tupl
             listed.append(one.listed + before)
         parts += [replace(part, row_start=part.row_start + before) for part in layout.datasets[one.dataset]]
     _check_stacked(layouts, lookups)
+    if (field := fields[parts[0].targets[0].field]).shapes is not None:
+        parts = [_resized(part, field.row_shape) for part in parts]
     others = {name: _concatenated([getattr(one, name) for one in lookups]) for name in ("counts", "spare", "paces")}
     others |= {"listed": np.concatenate(listed)} if listed else {}
     draw = None

@@ -6,13 +6,14 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from oracle.hazards import keys_of
 from support.commands import printed
 from support.forking import guards_are_forks
 from support.making import damage_header, numbers, write_datasets
 
-from h5stream import H5Dataset
+from h5stream import Bounds, Field, H5Dataset, Sequences
 from h5stream.advice.listing import list_file, root_fields
-from h5stream.errors import FieldNotFoundError, SourceError
+from h5stream.errors import FieldNotFoundError, H5StreamError, SourceError
 
 
 @pytest.fixture(params=["earliest", "latest"])
@@ -157,3 +158,31 @@ def test_datasets_that_are_not_looked_at_are_counted(tmp_path, most):
     found = list_file(str(tmp_path / "a.h5"), most=most)
     assert len(found.entries) < 100
     assert len(found.entries) + found.left_out == 901
+
+
+@pytest.mark.parametrize("filters", [{}, {"compression": "gzip"}])
+@pytest.mark.parametrize(
+    "opened",
+    [
+        lambda path: H5Dataset(path, ["y", "x"]),
+        lambda path: H5Dataset(path, ["y", Field("x", take="all")]),
+        lambda path: H5Dataset(path, Field("y", lookup="x")),
+        lambda path: H5Dataset(path, "y", samples=Sequences(2, of=Bounds("x"))),
+        lambda path: H5Dataset(path, ["y", "words"]),
+    ],
+)
+def test_a_chunk_shorter_than_its_checksum_ends_no_process(tmp_path, opened, filters):
+    """libhdf5 reads behind such a chunk, and crashes: what it reads at opening is checked before."""
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w", libver=("earliest", "latest")) as file:
+        file.create_dataset("x", data=np.arange(40), chunks=(10,), fletcher32=True, **filters)
+        words = np.array([str(k) for k in range(40)], "S3")
+        file.create_dataset("words", data=words, chunks=(10,), fletcher32=True)
+        file["y"] = np.arange(40)
+    for name in ("x", "words"):
+        ((key, _), *_) = keys_of(path, name)
+        with open(path, "r+b") as file:
+            file.seek(key)
+            file.write((1).to_bytes(4, "little"))
+    with pytest.raises(H5StreamError, match="fletcher32: the chunk is shorter than its checksum"):
+        opened(path)[:]

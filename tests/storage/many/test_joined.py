@@ -216,3 +216,19 @@ def test_samples_of_unlike_kinds_are_told(volumes, first, other, says):
         return
     with pytest.raises((OptionError, FieldLengthError), match=says):
         H5Dataset(parts)
+
+
+def test_named_arrays_of_joined_datasets_have_room_for_the_largest_of_all(tmp_path):
+    arrays = {"a": np.ones((1, 2, 3), bool), "b": np.arange(12).reshape(3, 1, 4) % 3 == 1}
+    with h5py.File(tmp_path / "named.h5", "w") as file:
+        file.create_dataset("o/a", data=arrays["a"], chunks=(2, 3, 5), maxshape=(None,) * 3)
+        file.create_dataset("o/b", data=arrays["b"], chunks=(3, 1, 4))
+    parts = []
+    for path, names in {"0.h5": ["a", "a", "b"], "1.h5": ["b"]}.items():
+        with h5py.File(tmp_path / path, "w") as file:
+            file["n"] = np.array(names, "S9")
+        field = Field("o/{}", file=str(tmp_path / "named.h5"), ragged="arrays", lookup="n")
+        parts.append(H5Dataset(tmp_path / path, {"o": field}))
+    for numbers in ([3], [0, 1, 2, 3], [3, 3, 1]):
+        for number, array in zip(numbers, H5Dataset(parts)[numbers]["o"], strict=True):
+            assert np.array_equal(array.numpy(), arrays["aabb"[number]])
