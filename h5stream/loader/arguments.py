@@ -24,7 +24,7 @@ _DRAW = {
     "samples_per_epoch": "NUMBER, or count=NUMBER in Weighted(...) or Balanced(...)",
     "replacement": "Weighted(..., replacement=...) or Balanced(...)",
 }
-_OF_DATASETS = ("allow_external", "cache", "cache_size", "rows", "numpy")
+_OF_DATASETS = ("allow_external", "cache", "cache_size", "rows")
 WAY_OUTS = {
     **dict.fromkeys(("transform", "transforms", "augment", "augmentation", "augmentations"), _TRANSFORMS),
     **dict.fromkeys(("key", "keys", "columns", "datasets"), 'write fields=, such as fields=["x", "y"]'),
@@ -34,6 +34,7 @@ WAY_OUTS = {
     "split": "split the dataset, train, held_out = H5Dataset(FILE).split(0.8, 0.2), and give each part to a loader",
     "normalize": "write fields=Field(NAME, normalize=...)",
     "dtype": "write fields=Field(NAME, dtype=...)",
+    "numpy": "a loader gives tensors, and x.numpy() copies nothing; H5Dataset(..., numpy=True) has samples as arrays",
     "isolation": "transform_workers=1 applies batch_transform= in another process",
     "window_device": "write device=...",
     "reuse_device_buffers": "leave it out; each batch owns its memory",

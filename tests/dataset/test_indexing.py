@@ -244,7 +244,7 @@ def test_threads_share_the_cache(blocky):
 
 
 def test_a_loader_refuses_numpy_and_says_what_to_write(path):
-    with pytest.raises(TypeError, match=r"numpy= belongs to H5Dataset; a loader gives tensors, and x.numpy\(\)"):
+    with pytest.raises(TypeError, match=r"no argument numpy=: a loader gives tensors, and x.numpy\(\) copies nothing"):
         H5StreamLoader(path, fields="flat", numpy=True)
     with H5StreamLoader(H5Dataset(path, "flat", numpy=True)) as loader:
         assert isinstance(next(iter(loader)), torch.Tensor)
