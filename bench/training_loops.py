@@ -5,9 +5,10 @@
 
 Three models, eager: an MLP over rows, a small CNN over augmented images, a GRU over windows of a recording. Each run is
 a process of its own with the same weights; the readers take turns, seed by seed, and each seed has a file of its own.
-Every reader's first epoch is checked: each sample once, and the sum of what was read that of the file. The stock
-DataLoader is timed for a part of an epoch, and its whole epoch computed from that. Files are in the page cache. The
-share in steps is the time that a loop spends in its own work (augmentation, forward, backward, optimizer), of all.
+The DataLoaders over h5py, sample by sample and in whole sorted batches, are timed for one epoch, or for the part of it
+that takes half a minute, of which the whole is computed. The first batches of each reader are compared with the file,
+and of the others an epoch: each sample once, and the sum of all. Files are in the page cache. The share in steps is the
+time that a loop spends in its own work (augmentation, forward, backward, optimizer), of all.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ from h5stream.monitor import SystemMonitor
 
 SEEDS, EPOCHS, CLASSES, SIDE, STEPS, STRIDE = 2, 4, 10, 64, 128, 32
 PART_S = 30.0  # of a loader that is far from a whole epoch by then
-READERS = ("DataLoader over h5py", "DataLoader over an array in memory", "h5stream")
+STOCK, BATCHED, MEMORY = (
+    "DataLoader over h5py",
+    "DataLoader over h5py, sorted batches",
+    "DataLoader over an array in memory",
+)
+READERS = (STOCK, BATCHED, MEMORY, "h5stream")
 
 
 class Job(NamedTuple):
@@ -157,6 +163,19 @@ class Stock(Dataset[tuple[np.ndarray, int]]):
         return (x[k * STRIDE : k * STRIDE + STEPS] if self.job.window else x[k]), k
 
 
+class Batched(Stock):
+    """Whole batches read at once, at places in ascending order, as h5py takes them."""
+
+    def __getitems__(self, numbers: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Read the samples of a batch: rows by one selection, windows one after the other."""
+        numbers = sorted(numbers)
+        if self.job.window:
+            return torch.from_numpy(np.stack([self[k][0] for k in numbers])), torch.tensor(numbers)
+        self[numbers[0]]
+        assert self.file is not None
+        return torch.from_numpy(self.file["x"][numbers]), torch.tensor(numbers)
+
+
 class InMemory(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Samples of an array, whole batches at once."""
 
@@ -240,6 +259,18 @@ def check(batches: Iterator[Any], path: Path, job: Job) -> None:
         raise ValueError(f"{path.name}: not the samples of the file")
 
 
+def check_first(batches: list[Any], path: Path, job: Job) -> None:
+    """Compare batches with the samples of their numbers."""
+    rows = STRIDE if job.window else 1
+    with h5py.File(path) as file:
+        for x, numbers in batches:
+            for sample, k in zip(x[::16].cpu().numpy(), numbers[::16].tolist(), strict=True):
+                if (
+                    sample != file["x"][k * rows : k * rows + (STEPS if job.window else 1)].reshape(sample.shape)
+                ).any():
+                    raise ValueError(f"{path.name}: not sample {k} of the file")
+
+
 def run(name: str, path: Path, reader: str, seed: int, workers: int, device: str, pipe: Any) -> None:
     """Train for some epochs; send the seconds of each, those in steps, and what share of it was done."""
     job = JOBS[name]
@@ -248,7 +279,7 @@ def run(name: str, path: Path, reader: str, seed: int, workers: int, device: str
     since = time.perf_counter()
     loader = opened(reader, path, job, seed, workers, device)
     opened_s = time.perf_counter() - since
-    is_slow = reader == "DataLoader over h5py"
+    is_slow, first = reader in (STOCK, BATCHED), list[Any]()
     epochs: list[dict[str, float]] = []
     with SystemMonitor(interval_s=0.1) as monitor:
         for _ in range(1 if is_slow else EPOCHS):
@@ -257,6 +288,8 @@ def run(name: str, path: Path, reader: str, seed: int, workers: int, device: str
             for x, numbers in timed(loader, waits):
                 training.step(x, numbers)
                 done += len(numbers)
+                if len(first) < 2:
+                    first.append((x, numbers))
                 if is_slow and time.perf_counter() - since > PART_S and done // job.batch % workers == 0:
                     break  # workers fill as many batches beside one another
             training.wait()
@@ -268,6 +301,7 @@ def run(name: str, path: Path, reader: str, seed: int, workers: int, device: str
         gpus = [one.utilization_ratio for one in monitor.summary().gpus] if device != "cpu" else []
     epochs[0]["seconds"] += opened_s
     report: dict[str, Any] = {"epochs": epochs, "gpu": [one.mean for one in gpus if one is not None]}
+    check_first(first, path, job)
     if not is_slow:
         check(iter(loader), path, job)
     since = time.perf_counter()

@@ -102,7 +102,10 @@ if not TYPE_CHECKING:  # so that a type checker reports names that do not exist
         for home in (home for home, names in _HOMES.items() if name in names):
             value = globals()[name] = getattr(importlib.import_module(home), name)
             return value
-        raise AttributeError(f"module 'h5stream' has no attribute {name!r}")
+        rooms = () if name.startswith("_") else ("monitor", "order", "results", "training")
+        home = next((room for room in rooms if hasattr(importlib.import_module(f"h5stream.{room}"), name)), "")
+        way_out = f": it is h5stream.{home}.{name}" if home else ""
+        raise AttributeError(f"module 'h5stream' has no attribute {name!r}{way_out}")
 
 
 def __dir__() -> list[str]:

@@ -256,12 +256,9 @@ def loops_table(report: dict[str, Any]) -> str:
         first, later = (
             "; ".join(f"{s:.{1 if s > 99 else 2}f}" for s in one[key]) for key in ("first_epoch_s", "epoch_s")
         )
-        shares = "; ".join(f"{share:.0%}" for share in one["in_steps"])
-        is_part = min(one["part"]) < 1
+        is_one, is_part = "over h5py" in one["reader"], min(one["part"]) < 1
         name = f"**{one['reader']}**" if one["reader"] == OURS else one["reader"]
-        alone = f"{one['steps_alone_s']:.2f}"
-        what = f"{one['model']}, {one['count']:,} {one['samples']}"
-        lines.append(
-            f"| {what} | {alone} | {name} | {'' if is_part else first} | {later}{' (part)' * is_part} | {shares} |"
-        )
+        what = f"{one['model']}, {one['count']:,} {one['samples']} | {one['steps_alone_s']:.2f}"
+        cells = [what, name, f"{'about ' * is_part}{first}", "" if is_one else later]
+        lines.append(f"| {' | '.join([*cells, '; '.join(f'{share:.0%}' for share in one['in_steps'])])} |")
     return "\n".join(lines)

@@ -52,16 +52,19 @@ def behind_others(reports: Reports) -> list[str]:
                 cells.setdefault(key, {})[one["reader"]] = statistics.median(one["values"])
                 unit[key] = one["unit"]
         for (case, figure), rate in cells.items():
-            sign = -1 if unit[case, figure] == "s" else 1
-            ours = max((value for name, value in rate.items() if name.startswith(OURS)), key=lambda v: sign * v)
+            sign, form = (-1, "{:.2f} {}") if unit[case, figure] == "s" else (1, "{:,.0f} {}")
             for reader, value in rate.items():
-                if not reader.startswith(OURS) and sign * value > sign * ours:
-                    form = "{:.2f} {}" if sign < 0 else "{:,.0f} {}"
-                    one_of = unit[case, figure]
-                    its, of_ours = form.format(value, one_of), form.format(ours, one_of)
-                    reason = why(Behind(part=part, case=f"{case}, {figure}", who=reader, its=value, ours=ours))
-                    where = f"{part.removeprefix('others-')}, {case}, {figure}"
-                    found.append(f"{where}: {reader} {its}, h5stream {of_ours}: {reason}")
+                behind = {
+                    name: own for name, own in rate.items() if name.startswith(OURS) and sign * value > sign * own
+                }
+                if reader.startswith(OURS) or not behind:
+                    continue
+                its, *ours = (form.format(one, unit[case, figure]) for one in (value, *behind.values()))
+                reason = why(
+                    Behind(part=part, case=f"{case}, {figure}", who=reader, its=value, ours=max(behind.values()))
+                )
+                who = "; ".join(f"{name} {own}" for name, own in zip(behind, ours, strict=True))
+                found.append(f"{part.removeprefix('others-')}, {case}, {figure}: {reader} {its}, {who}: {reason}")
     return found
 
 

@@ -110,12 +110,22 @@ READERS = {
 }
 
 
-def counted(batch: Any) -> tuple[int, float]:
-    """Give the cells of a batch of any reader, and the sum of their values."""
-    x = batch["x"] if isinstance(batch, dict) and "x" in batch else batch["X"] if isinstance(batch, dict) else batch
+def matrix_of(batch: Any) -> Any:
+    """Give the values of a batch of any reader: a sparse tensor, scipy's matrix, or our own rows."""
+    return batch["x"] if isinstance(batch, dict) and "x" in batch else batch["X"] if isinstance(batch, dict) else batch
+
+
+def cells_in(batch: Any) -> int:
+    """Count the cells of a batch."""
+    x = matrix_of(batch)
+    return len(x.offsets) - 1 if hasattr(x, "offsets") else int(x.shape[0])
+
+
+def sum_of(batch: Any) -> float:
+    """Sum the values of a batch."""
+    x = matrix_of(batch)
     values = x.values() if isinstance(x, torch.Tensor) else x.data if scipy.sparse.issparse(x) else x.values
-    rows = len(x.offsets) - 1 if hasattr(x, "offsets") else x.shape[0]
-    return rows, float(np.asarray(values).sum(dtype="f8"))
+    return float(np.asarray(values).sum(dtype="f8"))
 
 
 def timed(reader: str, path: Path, wanted: float) -> dict[str, Any]:
@@ -126,12 +136,12 @@ def timed(reader: str, path: Path, wanted: float) -> dict[str, Any]:
     for _ in range(EPOCHS):
         since, cells = time.perf_counter(), 0
         for batch in loader:
-            cells += len(batch["cell_line"]) if "h5stream" in reader else counted(batch)[0]
+            cells += cells_in(batch)
             if time.perf_counter() - since > PART_S and cells < CELLS:
                 return {"rates": [cells / (time.perf_counter() - since)], "part": True}
         rates.append(cells / (time.perf_counter() - since))
-    found = [counted(batch) for batch in loader]
-    if sum(rows for rows, _ in found) != CELLS or not np.isclose(sum(total for _, total in found), wanted):
+    found = [(cells_in(batch), sum_of(batch)) for batch in loader]
+    if sum(cells for cells, _ in found) != CELLS or not np.isclose(sum(total for _, total in found), wanted):
         raise ValueError(f"{reader} does not bring each cell once")
     return {"rates": rates}
 

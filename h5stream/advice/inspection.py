@@ -349,7 +349,7 @@ def _sparse_files(files: Sequence[Listing], source: str | Sequence[str]) -> Prop
     names = [seen.path for seen in files] if not isinstance(source, str) else [f"The files of {source}"]
     what = f"{named(names)} each hold a sparse matrix"
     if turned := [seen.path for seen, part in zip(files, parts, strict=True) if not part.recipes]:
-        way_out = f"That of {named(turned)} goes by columns (CSC): the program for it writes its rows to another file"
+        way_out = f"By columns (CSC): {', '.join(turned)}. The program for such a file writes its rows to another"
         return Proposal("sparse_files", what, parts[0].about, way_out)
     if len({next(iter(part.recipes[-1].fields.values())) for part in parts}) > 1:
         return None

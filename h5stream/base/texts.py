@@ -223,8 +223,12 @@ def nearest_names(name: str, candidates: Iterable[str]) -> list[str]:
     begin = [key for key in beside if key.startswith(leaf) or leaf.startswith(key)]
     if longest := max((key for key in begin if min(len(key), len(leaf)) >= _LEAST), key=len, default=""):
         return [beside[longest]]
+    leaves = {_leaf(key): candidate for key, candidate in elsewhere.items()}
+    for written, spelled in ((leaf, beside), (wanted.casefold(), elsewhere), (leaf, leaves)):
+        if near := difflib.get_close_matches(written, spelled, n=1, cutoff=0.75):
+            return [spelled[near[0]]]
     inside = []
-    for key, candidate in elsewhere.items():
+    for key, candidate in elsewhere.items() if not group else ():
         own = _leaf(key.rpartition("/")[0])
         if min(len(own), len(leaf)) >= _LEAST and (own.startswith(leaf) or leaf.startswith(own)):
             inside.append(candidate)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +42,9 @@ def inspect_command(
 
     The places of samples=Objects(...) are kept in ~/.cache; H5STREAM_CATALOGUE=0 in the environment turns this off.
 
-    Several files are shown one after the other, at most 8 without --all; --json prints a list, also for one file.
+    Several files are shown one after the other, of a pattern at most 8 without --all.
+
+    --json prints a list, also for one file.
 
     If the files of a folder or pattern hold the same fields, they are shown together, with the first as an example.
 
@@ -67,7 +71,7 @@ def inspect_command(
     if len(paths) > 1 and not (names or everything or as_json):
         shown = show_files(pattern, paths, allow_external)
         one_of_many = len(shown) < len(paths)
-    cut = [] if everything or as_json else shown[_MOST_FILES:]
+    cut = [] if names or everything or as_json or not pattern else shown[_MOST_FILES:]
     for place, path in enumerate(shown[: len(shown) - len(cut)]):
         # A child goes through the file first, because libhdf5 crashes at some.
         listing = in_child(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
@@ -104,8 +108,10 @@ def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str
     from h5stream.workers.processes import in_child
 
     families = families_of(paths)
+    if len(families) == 1 and sorted(glob.glob(next(iter(families)))) == sorted(paths):
+        pattern = pattern or next(iter(families))  # a shell has put the files in its place
     listings = in_child(f"listing {pattern or paths[0]!r}", list_files, paths, allow_external=allow_external)
-    groupings = [families] * (len(families) > 1) + [{pattern: paths}] * (bool(pattern) or len(families) == 1)
+    groupings = [families] * (len(families) > 1) + [{pattern: paths}]
     proposals = (
         (grouping, proposals_of_files(grouping, listings, allow_external=allow_external)) for grouping in groupings
     )
@@ -113,7 +119,8 @@ def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str
     if not kind:
         return paths
     print_files(SafeConsole(), [pattern] if pattern else paths, len(paths), kind)
-    return [members[0] for members in families.values()]
+    # Without a program for all, each file has its own.
+    return [members[0] for members in families.values()] if kind.lines else paths
 
 
 def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
@@ -230,8 +237,9 @@ def _lines(results: list[FieldStatistics], width: int, categories: Mapping[str, 
         if (hidden := np.size(one.mean) - _MOST_LINES) > 0:
             yield Text(f"  and {hidden:,} more (--json)", style="dim")
         if one.counts:
-            names = categories.get(one.name)
-            named = one.counts if names is None else {_category(names, code): n for code, n in one.counts.items()}
+            names, named = categories.get(one.name), Counter[object]()
+            for code, count in one.counts.items():
+                named[code if names is None else _category(names, code)] += count
             yield from _counts(named, width)
 
 
@@ -254,8 +262,8 @@ def _number(value: float) -> str:
 
 
 def _category(names: Sequence[object], code: object) -> object:
-    """Return the name of a code, or the code if it stands for none, such as -1."""
-    return names[code] if isinstance(code, int) and 0 <= code < len(names) else code
+    """Return the name of a code; codes that stand for none, such as -1, are no category."""
+    return names[code] if isinstance(code, int) and 0 <= code < len(names) else f"no category ({code})"
 
 
 def _counts(counts: Mapping[object, int], width: int) -> Iterator[Text]:

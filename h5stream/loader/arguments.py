@@ -40,6 +40,9 @@ WAY_OUTS = {
     "reuse_device_buffers": "leave it out; each batch owns its memory",
 }
 """What to write in place of arguments of earlier versions and of other libraries."""
+
+OLD = frozenset({"transform", *_DRAW, "allow_external", "isolation", "window_device", "reuse_device_buffers"})
+"""Arguments, and attributes, of earlier versions."""
 _OF_SAMPLES = ("torchvision.transforms", "albumentations")
 _OF_BATCHES = ("MixUp", "CutMix")
 """Transforms of torchvision that are made for batches."""

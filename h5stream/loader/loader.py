@@ -22,7 +22,7 @@ from h5stream.engine.counters import RunCounters
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
-from h5stream.loader.arguments import WAY_OUTS, drawn_seed, hint_of_channels
+from h5stream.loader.arguments import OLD, WAY_OUTS, drawn_seed, hint_of_channels
 from h5stream.loader.draws import recognised
 from h5stream.loader.epoch import Iterations, LoaderIterator
 from h5stream.loader.options import Batch, FunctionOptions, PlainArguments, PlainOptions
@@ -688,7 +688,7 @@ _without_budget: Living[H5StreamLoader[Any]] = Living()
 
 _ARGUMENTS = tuple(inspect.signature(H5StreamLoader.__init__).parameters)
 
-_FIXED = frozenset(_ARGUMENTS) - {"self", "timeout"}
+_FIXED = (OLD | {*_ARGUMENTS}) - {"self", "timeout"}
 """Attributes that cannot be changed after initialization: all arguments but `timeout`, which is read for each batch."""
 
 

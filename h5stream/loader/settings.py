@@ -313,7 +313,7 @@ def _check_types(
     if reading.on_error not in ("raise", "skip"):
         raise _refused("on_error", "'raise' or 'skip'", reading.on_error)
     if reading.keep not in ("auto", "never"):
-        raise _refused("keep", "'auto' or 'never'", reading.keep)
+        raise _refused("keep", "'auto', which keeps samples in this machine's memory, or 'never'", reading.keep)
     if not isinstance(sampling.generator, torch.Generator | None):
         raise _refused("generator", "a torch.Generator", sampling.generator)
     if not isinstance(data.stage_to, str | os.PathLike | None):

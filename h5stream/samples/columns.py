@@ -30,7 +30,7 @@ class Values:
     ----------
     values : array-like, torch.Tensor, or list of str, bytes or objects
         Value ``k`` belongs to sample ``k`` of the whole dataset, whatever part ``rows=`` or a subset chooses. Numbers
-        come as a tensor, bfloat16 and float8 of torch or ml_dtypes as these, everything else as a list.
+        come as a tensor, and so do bfloat16 and the float8 types that torch has, also of ml_dtypes; all else as a list.
     name : str, optional
         The name of the field if fields have no keys.
     dtype : torch.dtype or str, optional
@@ -55,10 +55,14 @@ class Values:
     def __post_init__(self) -> None:
         values = self.values
         name = str(getattr(values, "dtype", "")).removeprefix("torch.")
-        if name.startswith(("bfloat16", "float8_")):  # of torch or ml_dtypes: NumPy has none of them
+        if name in _OF_TORCH:  # an array of ml_dtypes, or a tensor: NumPy has none of them
             values = values.float() if hasattr(values, "detach") else values.astype(np.float32)
             object.__setattr__(self, "dtype", self.dtype or name)
         object.__setattr__(self, "values", _in_memory(values))
+
+
+_OF_TORCH = {"bfloat16", *(f"float8_{form}" for form in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu"))}
+"""Floats that torch has and NumPy has not."""
 
 
 @dataclass(frozen=True, slots=True)

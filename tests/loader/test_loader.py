@@ -10,6 +10,7 @@ from support.sample_files import write_sample
 from torch.utils.data import DataLoader, default_collate
 
 from h5stream import H5Dataset, H5StreamLoader
+from h5stream.loader.arguments import OLD
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_attributes_say_what_was_given(sample):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(inspect.signature(H5StreamLoader.__init__).parameters.keys() - {"self", "timeout"})
+    "name", sorted((inspect.signature(H5StreamLoader.__init__).parameters.keys() | OLD) - {"self", "timeout"})
 )
 def test_no_argument_is_changed_in_vain(sample, name):
     loader = shuffled(sample)
