@@ -127,8 +127,8 @@ KINDS = (
         title="Loops that train",
         says="An MLP, a small CNN whose images are cropped and flipped, and a GRU over windows, trained on the "
         "processors that also read (`bench/training_loops.py`), in batches of 8,192, 256 and 256. *In steps*: the "
-        "share of its time that the loop spends in augmentation, forward and backward passes and optimizer, the same for "
-        "all. Two figures are of two files and seeds. A `DataLoader` over h5py has two workers, which also take "
+        "share of its time that the loop spends in augmentation, forward and backward passes and optimizer, the same "
+        "for all. Two figures are of two files and seeds. A `DataLoader` over h5py has two workers, which also take "
         "processors from the steps, and trains one epoch; *about*: computed from half a minute of it. What fits in "
         "memory is kept by h5stream, so that later epochs decode nothing.",
         columns={},
