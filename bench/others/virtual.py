@@ -78,15 +78,14 @@ def by_icechunk(url: str) -> Any:
 
 def by_kerchunk(url: str) -> Any:
     """Open the group by kerchunk's references, over fsspec."""
-    import fsspec
+    from fsspec.implementations.reference import ReferenceFileSystem
     from zarr.storage import FsspecStore
 
     references = _virtual(url).vz.to_kerchunk(format="dict")
     protocol = url.partition("://")[0]
     is_async = protocol != "file"
-    system = fsspec.filesystem(
-        "reference",
-        fo=references,
+    system = ReferenceFileSystem(
+        references,
         remote_protocol=protocol,
         remote_options={"asynchronous": is_async},
         asynchronous=is_async,

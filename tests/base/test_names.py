@@ -7,7 +7,7 @@ from h5stream.base.texts import nearest_names
 MEANT = [
     ("train/imgs", ["train/images", "img/x"], ["train/images"]),
     ("obs/celltyp2", ["obs/cell_type2", "celltyp/x"], ["obs/cell_type2"]),
-    ("lables", ["train/labels", "lab/x1", "lab/x2"], ["train/labels"]),
+    ("labelz", ["train/labels", "lab/x1", "lab/x2"], ["train/labels"]),
     ("train_label", ["train/labels", "train/x"], ["train/labels"]),
     ("observations", ["actions", "obs/image", "obs/state"], ["obs/image", "obs/state"]),
     ("qqq", ["actions", "obs/image"], []),
