@@ -139,7 +139,8 @@ KINDS = (
         title="insitubatch's benchmark",
         says="Its own program on its own data: 410 samples of 1 MB, random float32 with zstd, in zarr with 1, 8 or 32 "
         "of them a chunk, and an HDF5 twin with the same chunks and filter. Each of its engines with the better "
-        "of two windows. *Later epochs*: its pool keeps chunks, also with `cache=none` if they fit its window.",
+        "of two windows. *Later epochs*: its pool keeps chunks, also with `cache=none` if they fit its window. "
+        "The array in memory was read before the clock started.",
         columns={},
         made=tables.others_table,
     ),
