@@ -43,6 +43,8 @@ def usual_facts(reports: Iterable[dict[str, Any]]) -> dict[str, str]:
 def machine_line(report: dict[str, Any], usual: dict[str, str]) -> str:
     """Say in a line when a report was made, and what was not as usual."""
     other = [fact for name, fact in facts_of(report).items() if usual.get(name) != fact]
+    if (load := report["machine"].get("load_before", 0)) > 2 * report["machine"].get("cpus", 2):
+        other.append(f"other work on it at a lower priority (load {load:.0f})")
     return f"*{', '.join([report['when'], *other])}.*"
 
 
