@@ -204,18 +204,17 @@ def opened(reader: str, path: Path, job: Job, seed: int, workers: int, device: s
         return H5StreamLoader(path, job.batch, shuffle=True, fields=fields, samples=samples, seed=seed, **options)
     random = torch.Generator().manual_seed(seed)
     pinned = device != "cpu"
-    if reader == "DataLoader over h5py":
-        return DataLoader(
-            Stock(path, job), job.batch, shuffle=True, num_workers=workers, generator=random, pin_memory=pinned
-        )
-    return DataLoader(
-        InMemory(path, job),
-        job.batch,
-        shuffle=True,
-        collate_fn=lambda batch: batch,
-        generator=random,
-        pin_memory=pinned,
-    )
+    more: dict[str, Any] = {"shuffle": True, "generator": random, "pin_memory": pinned}
+    if reader == STOCK:
+        return DataLoader(Stock(path, job), job.batch, num_workers=workers, **more)
+    more["collate_fn"] = _as_it_is
+    if reader == BATCHED:
+        return DataLoader(Batched(path, job), job.batch, num_workers=workers, **more)
+    return DataLoader(InMemory(path, job), job.batch, **more)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 # --- how they are timed ------------------------------------------------------------------------------------------
