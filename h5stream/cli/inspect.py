@@ -119,8 +119,9 @@ def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str
     if not kind:
         return paths
     print_files(SafeConsole(), [pattern] if pattern else paths, len(paths), kind)
-    # Without a program for all, each file has its own.
-    return [members[0] for members in families.values()] if kind.lines else paths
+    if not kind.lines:
+        return paths  # each has a program of its own
+    return [members[0] for members in families.values()] if kind.key == "joined" else paths[:1]
 
 
 def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:

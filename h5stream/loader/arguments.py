@@ -16,7 +16,7 @@ _TRANSFORMS = (
     "write sample_transform=FUNCTION for single samples, or batch_transform=FUNCTION, which gets whole batches"
 )
 _DRAW = {
-    "order": "FUNCTION",
+    "order": "FUNCTION; shuffle=True shuffles",
     "max_batch_rows": "Sized(rows, field)",
     "bucket": "Sized(rows, field, bucket=True)",
     "weights": "Weighted(weights)",
@@ -31,6 +31,8 @@ WAY_OUTS = {
     **{name: f"write draw={draw}" for name, draw in _DRAW.items()},
     **{name: f"it belongs to the dataset, H5StreamLoader(H5Dataset(..., {name}=...), ...)" for name in _OF_DATASETS},
     "collate": "write collate_fn=",
+    "buffer_size": "write window=, the number of rows that are shuffled with one another",
+    **dict.fromkeys(("num_parallel_calls", "num_threads"), "write num_workers="),
     "split": "split the dataset, train, held_out = H5Dataset(FILE).split(0.8, 0.2), and give each part to a loader",
     "normalize": "write fields=Field(NAME, normalize=...)",
     "dtype": "write fields=Field(NAME, dtype=...)",
