@@ -191,7 +191,8 @@ def read_raw_box(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int
     stored = stored_as(dataset)
     box = np.zeros(count, dtype=f"V{stored.nbytes}")
     if box.size and stored.plain is not None:
-        check_checksums(dataset, start, count)
+        if dataset.chunks is not None:
+            check_checksums(dataset, start, count)
         file_space = dataset.id.get_space()
         file_space.select_hyperslab(start, count)
         is_number = stored.plain.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT)
