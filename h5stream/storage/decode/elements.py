@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.storage.decode.filters import CHECKSUM_NBYTES, FLETCHER32
 from h5stream.storage.decode.small_floats import (
     FLOATS,
     NO_SMALL_TYPE,
@@ -663,3 +664,33 @@ def sample_value(value: object) -> object:
 def kind_of(value: object) -> str:
     """Return the kind of a value; the values of one field of objects are all of one kind."""
     return "numbers" if isinstance(value, np.ndarray) else "empty" if isinstance(value, h5py.Empty) else "no numbers"
+
+
+def check_checksums(dataset: h5py.Dataset, start: tuple[int, ...] = (), count: tuple[int, ...] = ()) -> None:
+    """Raise `OSError` if a chunk of a box is shorter than its fletcher32 checksum: libhdf5 crashes the process at it.
+
+    Axes beyond those of `start` and `count` are read whole.
+    """
+    creation = dataset.id.get_create_plist()
+    place = next((k for k in range(creation.get_nfilters()) if creation.get_filter(k)[0] == FLETCHER32), -1)
+    if place < 0 or creation.get_layout() != h5py.h5d.CHUNKED or not dataset.shape:
+        return
+
+    def short(info: h5py.h5d.StoreInfo) -> h5py.h5d.StoreInfo | None:
+        is_checked = info.byte_offset is not None and not info.filter_mask >> place & 1
+        return info if is_checked and info.size < CHECKSUM_NBYTES else None
+
+    if (*count, *dataset.shape[len(count) :]) == dataset.shape:
+        damaged = dataset.id.chunk_iter(short)
+    else:
+        sizes = zip(itertools.zip_longest(start, count), dataset.shape, dataset.chunks, strict=False)
+        begins = (
+            range((a or 0) // step * step, (a or 0) + (rows if n is None else n), step) for (a, n), rows, step in sizes
+        )
+        infos = map(dataset.id.get_chunk_info_by_coord, itertools.product(*begins))
+        damaged = next(filter(None, map(short, infos)), None)
+    if damaged is not None:
+        raise OSError(
+            f"chunk {damaged.chunk_offset} at byte {damaged.byte_offset} ({damaged.size} bytes) is corrupt: fletcher32:"
+            " the chunk is shorter than its checksum"
+        )

@@ -30,10 +30,9 @@ from h5stream.errors import (
 )
 from h5stream.samples.whole import pattern_of
 from h5stream.storage.decode import elements
-from h5stream.storage.decode.elements import dtype_of, holds_reference, may_be_sorted
+from h5stream.storage.decode.elements import check_checksums, dtype_of, holds_reference, may_be_sorted
 from h5stream.storage.decode.values import (
     attribute_of,
-    check_checksums,
     in_stored_byte_order,
     safe_to_read,
     values_of,

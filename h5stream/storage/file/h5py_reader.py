@@ -22,10 +22,10 @@ from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.decode.columns import columns_of
-from h5stream.storage.decode.elements import stored_as, type_of
+from h5stream.storage.decode.elements import check_checksums, stored_as, type_of
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
-from h5stream.storage.decode.values import check_checksums, in_stored_byte_order, safe_to_read, values_of
+from h5stream.storage.decode.values import in_stored_byte_order, safe_to_read, values_of
 from h5stream.storage.layout.access import DIRECT
 from h5stream.storage.layout.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout.layout import SampleLayout

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.storage.decode.columns import ColumnNames
-from h5stream.storage.decode.values import check_checksums, safe_to_read
+from h5stream.storage.decode.elements import check_checksums
+from h5stream.storage.decode.values import safe_to_read
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.remote import ObjectIdentity, opened_with
