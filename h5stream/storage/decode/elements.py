@@ -680,12 +680,14 @@ def check_checksums(dataset: h5py.Dataset, start: tuple[int, ...] = (), count: t
         is_checked = info.byte_offset is not None and not info.filter_mask >> place & 1
         return info if is_checked and info.size < CHECKSUM_NBYTES else None
 
-    if (*count, *dataset.shape[len(count) :]) == dataset.shape:
+    count = (*count, *dataset.shape[len(count) :])
+    if count == dataset.shape:
         damaged = dataset.id.chunk_iter(short)
     else:
-        sizes = zip(itertools.zip_longest(start, count), dataset.shape, dataset.chunks, strict=False)
+        start = (*start, *(0 for _ in count[len(start) :]))
         begins = (
-            range((a or 0) // step * step, (a or 0) + (rows if n is None else n), step) for (a, n), rows, step in sizes
+            range(first // step * step, first + rows, step)
+            for first, rows, step in zip(start, count, dataset.chunks, strict=True)
         )
         infos = map(dataset.id.get_chunk_info_by_coord, itertools.product(*begins))
         damaged = next(filter(None, map(short, infos)), None)

@@ -14,6 +14,7 @@ from support.making import damage_header, numbers, write_datasets
 from h5stream import Bounds, Field, H5Dataset, Sequences
 from h5stream.advice.listing import list_file, root_fields
 from h5stream.errors import FieldNotFoundError, H5StreamError, SourceError
+from h5stream.storage.decode.values import values_of
 
 
 @pytest.fixture(params=["earliest", "latest"])
@@ -186,3 +187,24 @@ def test_a_chunk_shorter_than_its_checksum_ends_no_process(tmp_path, opened, fil
             file.write((1).to_bytes(4, "little"))
     with pytest.raises(H5StreamError, match="fletcher32: the chunk is shorter than its checksum"):
         opened(path)[:]
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_boxes_of_data_with_checksums_are_read_as_h5py_does(tmp_path, libver):
+    with h5py.File(tmp_path / "a.h5", "w", libver=libver) as file:
+        made = {"chunks": (10, 4), "maxshape": (None, None), "fletcher32": True}
+        file.create_dataset("x", (40, 6), "i4", **made)[10:20] = numbers(10, 6)  # the other chunks are not written
+        file.create_dataset("never", (40, 6), "i4", **made)
+        file.create_dataset("empty", (0, 6), "i4", **made)
+        for name in ("x", "never", "empty"):
+            for start, count in (
+                ((), ()),
+                ((0,), (3,)),
+                ((9,), (2,)),
+                ((35,), (5,)),
+                ((0, 3), (40, 3)),
+                ((15, 0), (20, 6)),
+            ):
+                box = tuple(slice(a, a + n) for a, n in zip(start, count, strict=True))
+                if name != "empty" or not start:
+                    assert np.array_equal(values_of(file[name], start, count), file[name][box])
