@@ -77,7 +77,7 @@ def read_apart(model: Model, before: Model) -> None:
         for name in [name for name, value in part.known.items() if isinstance(value, Exception)]:
             owner, members, _ = part.find(name)
             with contextlib.suppress(Exception):
-                values, fixed = np.array(old.read(name)), without_references(owner)
+                values, fixed = np.asarray(old.read(name)).copy(), without_references(owner)  # np.array shares them
                 for member in members:
                     fixed = fixed[member]
                 for leaf in fixed.dtype.names or ():

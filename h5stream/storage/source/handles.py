@@ -58,7 +58,7 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> h5py.Fi
         opening().begin(identity)
         try:
             access = h5p.create(h5p.FILE_ACCESS)
-            access.set_fclose_degree(h5f.CLOSE_STRONG)
+            access.set_fclose_degree(h5f.CLOSE_WEAK)
             access.set_fileobj_driver(h5fd.fileobj_driver, ObjectFile(identity))
             return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, fapl=access))  # h5py.File names it in ASCII
         except Exception as error:  # it may live until the process ends, when h5py objects in its frames would crash

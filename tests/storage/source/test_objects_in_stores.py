@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, errors, repack, stage
 from h5stream.compiled import _native as kernels
-from h5stream.storage.source import disk_cache, remote, stores
+from h5stream.storage.source import disk_cache, handles, remote, stores
 
 obstore = pytest.importorskip("obstore")
 
@@ -124,6 +124,17 @@ def test_an_epoch_asks_for_stretches_and_not_for_chunks(server):
     server.asked.clear()
     epoch(dataset)
     assert len(server.asked) < 10
+
+
+def test_a_dataset_keeps_its_object_open_without_a_handle_of_it(server):
+    """As h5py has it for files: a loader that holds datasets alone reads on, whenever the handle is collected."""
+    make_file(server.folder / "handle.h5", data=np.arange(10))
+    dataset = handles.open_file(f"{server.url}/handle.h5")["x"]
+    gc.collect()
+    with h5py.File(server.folder / "handle.h5") as file:
+        assert np.array_equal(dataset[:], file["x"][:])
+    dataset.file.close()
+    assert not dataset.id.valid
 
 
 @pytest.mark.parametrize("decode", ["", "png"])
