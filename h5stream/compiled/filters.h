@@ -19,14 +19,21 @@ typedef struct Scratch {
     void *left[2]; /* what plugins left their output in: two, so that a step never frees what it reads */
 } Scratch;
 
-/* Return memory that keeps its content until the role is asked for again; NULL if there is none. */
+enum { HUGE_PAGE_NBYTES = 2 * 1024 * 1024 };
+
+/* Return memory that keeps its content until the role is asked for again; NULL if there is none. New memory takes longer to touch
+than to read to: chunks of a dataset differ a little in length, so that there is room for longer ones, and pages are huge ones. */
 static char *room_for(Scratch *scratch, int role, int64_t nbytes)
 {
     if (scratch->rooms[role].nbytes < nbytes || !scratch->rooms[role].at) {
-        const size_t rounded = (size_t)(most(nbytes, 1) + LINE - 1) / LINE * LINE;
+        const size_t alignment = nbytes < HUGE_PAGE_NBYTES ? LINE : HUGE_PAGE_NBYTES;
+        const size_t rounded = ((size_t)most(nbytes, 1) + (size_t)nbytes / 8 + alignment - 1) / alignment * alignment;
         free(scratch->rooms[role].at);
-        scratch->rooms[role].at = aligned_alloc(LINE, rounded);
+        scratch->rooms[role].at = aligned_alloc(alignment, rounded);
         scratch->rooms[role].nbytes = scratch->rooms[role].at ? (int64_t)rounded : 0;
+        const size_t in_huge = (size_t)nbytes / HUGE_PAGE_NBYTES * HUGE_PAGE_NBYTES; /* no more memory than is asked for */
+        if (scratch->rooms[role].at && in_huge)
+            madvise(scratch->rooms[role].at, in_huge, MADV_HUGEPAGE); /* a kernel may have none: slower, not wrong */
     }
     return scratch->rooms[role].at;
 }

@@ -13,6 +13,7 @@ They are one translation unit, so that loops have inside them what they call. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
