@@ -22,7 +22,7 @@ from h5stream.advice.listing import MOST_DATASETS, list_file
 from h5stream.base import limits
 from h5stream.base.filesystem import mount_of, resident_bytes
 from h5stream.base.names import is_address
-from h5stream.base.texts import text_of_bytes
+from h5stream.base.texts import counted, text_of_bytes
 from h5stream.device.facts import CudaFacts, cuda_facts, pin_error
 from h5stream.errors import H5StreamError
 from h5stream.monitor.nvml import DriverFacts, driver_facts
@@ -262,7 +262,7 @@ def check_structure(path: str) -> Check:
     """Open the file with libhdf5 and walk through it, which finds truncated and damaged files."""
     listing = list_file(path, most=MOST_DATASETS, some=list)
     seen, left_out = len(listing.entries), listing.left_out
-    return judged("structure", f"{seen + left_out:,} dataset(s)" + f", the first {seen:,} looked at" * (left_out > 0))
+    return judged("structure", counted(seen + left_out, "dataset") + f", the first {seen:,} looked at" * (left_out > 0))
 
 
 def _staged(path: str) -> str:

@@ -21,6 +21,7 @@ import torch
 from h5stream.advice import Suggestion, above_zero
 from h5stream.advice.diagnose import time_loop
 from h5stream.base import limits
+from h5stream.base.texts import counted
 from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, WeakShuffleWarning
@@ -315,7 +316,7 @@ def _tuning(bench: Bench, default: TuningRun, best: TuningRun, gain: float, spre
         title="Tuning",
         answer=answer,
         arithmetic=tuple(
-            f"{one.knob}: {one.threads} thread(s), window {one.window_rows:,} rows: "
+            f"{one.knob}: {counted(one.threads, 'thread')}, window {one.window_rows:,} rows: "
             + (one.refused or f"{one.rows_per_s:,.0f} rows/s")
             for one in every.values()
         ),
@@ -358,7 +359,7 @@ def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
     ran = [attempt for attempt in tuning.attempts if not attempt.refused]
     panels = (
         ("reader threads", f"window of {default.window_rows:,} rows", [a for a in ran if a.knob != "window"]),
-        ("window (rows)", f"{best.threads} thread(s)", [a for a in ran if a.threads == best.threads]),
+        ("window (rows)", counted(best.threads, "thread"), [a for a in ran if a.threads == best.threads]),
     )
     for place, (axis, (label, title, shown)) in enumerate(zip(axes, panels, strict=True)):
         axis.set_xscale("log", base=2)

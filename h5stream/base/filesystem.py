@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from h5stream.base import limits
-from h5stream.base.texts import text_of_bytes
+from h5stream.base.texts import counted, text_of_bytes
 from h5stream.errors import H5StreamError, NotEnoughSpaceError, StagingError
 
 MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
@@ -235,7 +235,7 @@ def check_fits(
     names = ", ".join(fitting[:5]) + ", ..." * (len(fitting) > 5)
     fits = f"{len(fitting)} of {len(sizes)} would fit: {names}; or" if fitting else "None of them fits;"
     raise NotEnoughSpaceError(
-        f"{len(sizes)} file(s) of {text_of_bytes(needed)} ({needed} bytes) do not fit into {folder}, which can take "
+        f"{folder} has no room for {counted(len(sizes), 'file')} of {text_of_bytes(needed)} ({needed} bytes): it takes "
         f"{text_of_bytes(usable)} ({usable} bytes): {'; '.join(limits)}. {fits} free space with `h5stream stage "
         "--remove`, or name another folder",
         file=sizes[0][0] if len(sizes) == 1 else "",

@@ -330,9 +330,10 @@ def print_files(console: Console, files: Sequence[str], count: int, kind: Propos
 def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     """Print the cost of shuffled batches of samples."""
     console.print(Text(file, "bold"), soft_wrap=True)
-    why = "objects that lack a field" if cost.text.startswith("Objects") else "segments shorter than one"
-    short = f"; left out: {cost.left_out:,} {why}" if cost.left_out else ""
-    short += f"; {cost.asked:,} objects were asked of HDF5" if cost.asked else ""
+    what = ("object without a field", "objects without a field")
+    what = what if cost.text.startswith("Objects") else ("segment shorter than one", "segments shorter than one")
+    short = f"; left out: {counted(cost.left_out, *what)}" if cost.left_out else ""
+    short += f"; {counted(cost.asked, 'object')} asked of HDF5" if cost.asked else ""
     readers = {"one sample at a time": cost.alone, "h5stream": cost.ours}
     size, window = text_of_bytes(cost.batch_nbytes), f"{cost.window_samples:,} samples"
     shown: list[RenderableType] = [
@@ -343,7 +344,7 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
         _heading(f"A shuffled batch of {cost.batch_samples:,}"),
         Text(f"It holds {size}; {window} are shuffled with one another."),
         _readers("average, counted", readers, decoded="decoded, or as it lies there"),
-        Text("x: for each byte that the batch holds; what samples share is counted once.", style="dim"),
+        Text("1.0x is the bytes that the batch holds; what samples share is counted once.", style="dim"),
     ]
     _show(console, iter(shown))
 

@@ -18,7 +18,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from h5stream.base.hints import SAMPLES, hint
 from h5stream.base.limits import return_freed_memory
 from h5stream.base.names import is_address
-from h5stream.base.texts import answering, check_ordered, checked_number
+from h5stream.base.texts import answering, check_ordered, checked_number, counted
 from h5stream.dataset import indexing
 from h5stream.dataset.collating import Samples
 from h5stream.dataset.indexing import BlockCache
@@ -265,13 +265,16 @@ class H5Dataset(Dataset[Any]):
 
     def __repr__(self) -> str:
         names = ", ".join(self.layout.shape.keys)
-        what, space = "rows" if self.layout.space is None else "samples", self.layout.space
-        why = "segment(s) or object(s) that give no sample left out"
-        short = f"; {space.left_out:,} {why}" if space and space.left_out else ""
-        lack = f"; {self.layout.left_out:,} file(s) or group(s) that lack a field left out"
-        short += lack if self.layout.left_out else ""
-        short += f"; {self.layout.asked:,} object(s) were asked of HDF5" if self.layout.asked else ""
-        return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.file_sizes)} file(s){short})"
+        what, space = "row" if self.layout.space is None else "sample", self.layout.space
+        notes = [f"{counted(len(self), what)} of {names}", counted(len(self.layout.file_sizes), "file")]
+        if space and space.left_out:
+            notes.append(f"without {counted(space.left_out, 'segment or object', 'segments or objects')} of no sample")
+        if self.layout.left_out:
+            lacking = counted(self.layout.left_out, "file or group", "files or groups")
+            notes.append(f"without {lacking} that lack a field")
+        if self.layout.asked:
+            notes.append(f"{counted(self.layout.asked, 'object')} asked of HDF5")
+        return f"H5Dataset({'; '.join(notes)})"
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""

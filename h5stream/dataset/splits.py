@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from h5stream.base.hints import warn
-from h5stream.base.texts import check_ordered, did_you_mean
+from h5stream.base.texts import check_ordered, counted, did_you_mean
 from h5stream.compiled._native import deal_groups
 from h5stream.errors import LeakWarning, OptionError
 from h5stream.order.blocks import Blocks
@@ -124,7 +124,7 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
     count, parts = int(groups.max()) + 1, len(sizes)
     if count < parts:
         raise OptionError(
-            f"split: {count:,} group(s) for {parts} parts, and groups are not divided; pass a by= of more values"
+            f"split: {counted(count, 'group')} for {parts} parts, and groups are not divided; pass a by= of more values"
         )
     strata = np.zeros(len(groups), dtype=np.int64) if strata is None else strata
     pairs, samples = np.unique(groups * (int(strata.max()) + 1) + strata, return_counts=True)

@@ -210,7 +210,7 @@ def _chosen(layout: SampleLayout, names: Iterable[str] | None) -> dict[str, list
     for name in wanted:
         if name not in every:
             raise FieldNotFoundError(
-                f"statistics: the data set has no field {name!r}; it has {', '.join(map(repr, every))}"
+                f"statistics: the data set has no field {name!r}; it has {', '.join(map(repr, every))}."
                 f"{did_you_mean(str(name), list(every))}",
                 field=str(name),
             )

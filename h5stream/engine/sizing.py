@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from h5stream.base import limits
 from h5stream.base.names import Names
+from h5stream.base.texts import counted
 from h5stream.engine import footprint
 from h5stream.engine.footprint import (
     CHUNK_PLAN_NBYTES,
@@ -333,7 +334,7 @@ class Sizing:
         notices = [size.notice] if size.notice else []
         if self.threads_asked and size.threads < self.threads:
             notices.append(
-                f"num_workers={self.threads}: {size.threads} reader thread(s), since each needs "
+                f"num_workers={self.threads}: {counted(size.threads, 'reader thread')}, since each needs "
                 f"{size.scratch_nbytes // max(1, size.threads):,} bytes of scratch within memory_budget="
                 f"{size.memory_budget:,}; the order of the rows does not depend on it, and a larger budget gives more"
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from h5stream.base.texts import ShownAsText, text_of_bytes
+from h5stream.base.texts import ShownAsText, counted, text_of_bytes
 from h5stream.storage.source.stores import NOTHING, StoreUsage, store_usage
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class LoaderStatistics(ShownAsText):
         text += ahead * bool(self.ahead_requests)
         since = f"{self.process_requests:,} for {text_of_bytes(self.process_bytes)}"
         text += f"; {since} since the process began, to open files as well" * bool(self.process_requests)
-        skipped = f"{self.skipped_rows:,} rows skipped: {len(self.skipped_chunks)} corrupt chunk(s)"
+        skipped = f"{counted(self.skipped_rows, 'row')} skipped: {counted(len(self.skipped_chunks), 'corrupt chunk')}"
         return "\n".join(
             (
                 f"{self.rows:,} rows in {self.batches:,} batches, {self.elapsed_s:.2f} s, "

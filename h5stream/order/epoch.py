@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from h5stream.base.limits import cached_property
+from h5stream.base.texts import counted
 from h5stream.compiled import _native as kernels
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
@@ -213,8 +214,8 @@ def even_runs(rows: int, ranks: int, settings: OrderSettings) -> tuple[int, Ints
         batches = rows // (ranks * size)
         if batches == 0:
             raise OptionError(
-                f"drop_last=True leaves no batch: {rows:,} rows for {ranks} rank(s) x batch_size={size:,}; "
-                "take a smaller batch_size or drop_last=False"
+                f"drop_last=True leaves no batch: {counted(rows, 'row')} for {counted(ranks, 'rank')} x batch_size="
+                f"{size:,}; take a smaller batch_size or drop_last=False"
             )
         return batches, np.arange(ranks + 1, dtype=np.int64) * (batches * size)
     fewest, extra = divmod(rows, ranks)

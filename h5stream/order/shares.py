@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from h5stream.base.limits import cached_property
+from h5stream.base.texts import counted
 from h5stream.errors import OptionError
 from h5stream.order.epoch import (
     BatchLimit,
@@ -199,8 +200,8 @@ class SizedRun(RankRun):
         if rows is not None:
             samples = min(samples, max(1, int(rows / max(1.0, float(self._lengths.mean())))))
         pools = np.maximum(1, np.diff(self.windows) // (POOL_BATCHES * samples))
-        counted: list[int] = np.append(0, np.cumsum(pools)).tolist()
-        return counted
+        edges: list[int] = np.append(0, np.cumsum(pools)).tolist()
+        return edges
 
 
 def _sized_share(line: Line, settings: OrderSettings, limit: BatchLimit, lengths: Ints, taken: TakenBatches) -> Share:
@@ -241,8 +242,8 @@ def _first_shares(runs: list[SizedRun], total: int, settings: OrderSettings) -> 
     fewest = min(map(len, ranks))
     if fewest == 0:
         raise OptionError(
-            f"drop_last=True leaves no batch: {total:,} samples for {len(runs)} rank(s) do not fill one; "
-            "take fewer rows="
+            f"drop_last=True leaves no batch: {counted(total, 'sample')} for {counted(len(runs), 'rank')} do not fill "
+            "one; take fewer rows="
         )
     return [batches[:fewest] for batches in ranks]
 

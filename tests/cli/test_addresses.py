@@ -25,7 +25,7 @@ def folder(here):
 # What is typed, with a1.h5 and a2.h5 for their addresses, and what is on the screen.
 COMMANDS = {
     "inspect": (["a1.h5"], ["4,000 rows", "2 datasets, opened with ", "requests, ", "KiB", 'a1.h5",\n']),
-    "doctor": (["a1.h5"], ["HDF5, ", "2 dataset(s)", "every read crosses a network", "/h5stream:", "0 fail"]),
+    "doctor": (["a1.h5"], ["HDF5, ", "2 datasets", "every read crosses a network", "/h5stream:", "0 fail"]),
     "statistics": (["a1.h5", "a2.h5"], ["8,000 samples"]),
     "bench": (
         ["a1.h5", "a2.h5", "--seconds", "0.5", "--batch-size", "200", "--workers", "1"],

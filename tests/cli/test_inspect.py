@@ -148,7 +148,7 @@ def test_a_batch_of_sequences_is_counted(demos):
     assert found["ours"]["decoded_nbytes"] == pytest.approx(7 * 10 * 8 * 8 * 16 / 59)
     assert 16 <= found["alone"]["chunks"] <= 32
     shown = inspect(*asked, width="80")
-    assert "Sequences(4, of='data/*'): 59 of 256 B; left out: 1 segments shorter than one." in shown
+    assert "Sequences(4, of='data/*'): 59 of 256 B; left out: 1 segment shorter than one." in shown
     assert max(map(len, shown.splitlines())) <= 80 or len(demos) > 80
 
 
@@ -181,7 +181,7 @@ def test_many_files_are_named_by_the_first_and_the_last_and_objects_left_out_by_
     assert "00.h5 ... " in text
     assert "29.h5 (30 files)" in text
     assert "12.h5" not in text
-    assert "left out: 3 objects that lack a field" in " ".join(text.split())
+    assert "left out: 3 objects without a field" in " ".join(text.split())
 
 
 # --- real files -----------------------------------------------------------------------------------------------

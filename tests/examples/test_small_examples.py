@@ -55,7 +55,7 @@ def test_several_files_are_one_dataset(tmp_path, capsys):
     write(tmp_path / "day2.h5", 800)
     example("multi_file").main(str(tmp_path / "day*.h5"))
     out = capsys.readouterr().out
-    assert "1,500 rows of signal, label; 2 file(s)" in out
+    assert "1,500 rows of signal, label; 2 files" in out
     assert "5 batches of (256, 4) torch.float32 and (256,) torch.int64" in out
 
 

@@ -44,7 +44,7 @@ def test_all_rows_but_those_of_corrupt_chunks_come_once_with_their_own_bytes(
             f"{sample.path}:x chunk {start}" for start in ((64, 0), (320, 0), (992, 0))
         )
         assert statistics.rows == 1000 - len(bad)
-        assert "72 rows skipped: 3 corrupt chunk(s)" in str(statistics)
+        assert "72 rows skipped: 3 corrupt chunks" in str(statistics)
         (record,) = [r for r in caplog.records if r.levelno == logging.WARNING]
         assert re.search(r"on_error='skip'.*dataset 'x': chunk \(\d+, 0\) at byte \d+", record.getMessage())
     assert reader_threads() == []

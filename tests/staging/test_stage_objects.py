@@ -127,7 +127,7 @@ def test_what_cannot_be_staged_is_said(server, ram, left):
         ({"files": f"{server.url}/*.bin"}, OptionError, "a web server has no list"),
         ({"follow": True}, OptionError, r"follow=True .* cannot be done"),
         ({"files": "s3:/bucket/a.h5"}, SourceNotFoundError, "without one of its slashes"),
-        ({"margin_bytes": 1 << 60}, NotEnoughSpaceError, "do not fit into"),
+        ({"margin_bytes": 1 << 60}, NotEnoughSpaceError, "has no room for"),
     ):
         with pytest.raises(error, match=said):
             stage(**{"files": address, "to": ram} | given)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.base.names import Names, Within, as_pattern, unquoted
-from h5stream.base.texts import as_text, did_you_mean
+from h5stream.base.texts import as_text, counted, did_you_mean
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.kinds import Of
 from h5stream.samples.segments import Edges, Segmentation, edges_of, in_memory
@@ -280,8 +280,8 @@ def _match_pattern(root: str, of: str, path: str, kind: _Kind, raw: RawFile) -> 
         if names:
             break
     if dead:  # broken links are no samples
-        text = "%r: %s link(s) that the pattern matches lead nowhere and are left out, such as %r; copy what they name"
-        _log.warning(f"{text} into the file, or take them away", path, f"{len(dead):,}", dead[0])
+        text = "%r: the pattern matches %s that lead nowhere and are left out, such as %r; copy what they name"
+        _log.warning(f"{text} into the file, or remove the links", path, counted(len(dead), "link"), dead[0])
     return names
 
 

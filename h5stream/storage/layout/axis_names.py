@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.texts import counted
 from h5stream.errors import OptionError
 from h5stream.storage.decode.columns import ColumnNames
 from h5stream.storage.decode.elements import check_checksums
@@ -171,7 +172,8 @@ def chosen_by_name(wanted: ColumnNames, names: Sequence[str], first: Sequence[st
     if lacking := [name for name in sought if name not in place_of]:
         available = reprlib.repr([*place_of])
         raise OptionError(
-            f"columns= names {len(lacking):,} column(s) that it lacks, {reprlib.repr(lacking)}; it has {available}"
+            f"columns= names {counted(len(lacking), 'column')} that it lacks, {reprlib.repr(lacking)}; "
+            f"it has {available}"
         )
     if not wanted.names and len(place_of) > len(sought):
         more = reprlib.repr([*place_of.keys() - set(sought)][:1])

@@ -279,7 +279,7 @@ def _check_members(builder: PartBuilder, spec: Field, dtype: np.dtype) -> None:
             why += "Objects(...) names, and of one dataset, and not of objects that lookup= names"
         raise field_error(builder.opened, spec, why, FieldNotFoundError)
     if lacking := next((name for name in spec.members if name not in dtype.names), ""):
-        has = f"it has {', '.join(map(repr, dtype.names))}{did_you_mean(lacking, list(dtype.names))}"
+        has = f"it has {', '.join(map(repr, dtype.names))}.{did_you_mean(lacking, list(dtype.names))}"
         raise field_error(
             builder.opened, spec, f" has no member {lacking!r}, which columns= names; {has}", FieldNotFoundError
         )

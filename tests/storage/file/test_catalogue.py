@@ -166,5 +166,5 @@ def test_objects_that_are_asked_of_hdf5_are_counted(tmp_path):
     for _ in range(2):
         dataset = H5Dataset(path, ".", samples=Objects("*"))
         assert dataset[:][:, 0].tolist() == [*range(30)]
-        assert "; 2 object(s) were asked of HDF5" in repr(dataset)
+        assert "; 2 objects asked of HDF5" in repr(dataset)
     assert catalogue.kept_of(path)[0].asked == 2

@@ -109,7 +109,7 @@ def test_a_file_a_sample_is_what_h5py_reads(place, form):
     assert len(dataset.layout.files) == 1
     is_asked = groups.MANY == 1 and form == "user block"
     assert dataset.layout.asked == (COUNT if is_asked else 0)
-    assert f"{COUNT} file(s)" in repr(dataset)
+    assert f"{COUNT} files" in repr(dataset)
     assert np.array_equal(dataset[7]["y"].numpy(), dataset[[7]]["y"][0].numpy())
     again = check(place)  # out of the catalogue, if there are many
     first = f"{place.url or place.folder}/0000.h5"
