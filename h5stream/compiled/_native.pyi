@@ -154,7 +154,7 @@ class Queue:
     serving: Final[int]
     """Threads that have something of it, in the pool or in Python."""
     gives_way: Final[bool]
-    """Whether who does something of it in Python is to come back, since it is the turn of another pass."""
+    """Whether who does something of it in Python is to come back: for its own parts, or for another pass."""
 
     def __new__(cls, pool: Pool, stop: NDArray[np.int32], counts: _Longs, /) -> Self: ...
     def begin(self, owner: object, /) -> list[int]:

@@ -130,7 +130,16 @@ static void wake_next(Pool *pool)
         pthread_cond_signal(&pool->changed);
 }
 
-/* Return whether a thread that does something of a queue in Python is to come back for another pass, which takes its turn. */
+/* Return whether parts of a queue wait while all threads are in Python, such as for answers of a store: a batch may lack no more
+than these. */
+static int are_parts_left(const Pool *pool, const Queue *queue)
+{
+    Share *before;
+    return !pool->idle && !queue->running && first_share(pool, queue, &before);
+}
+
+/* Return whether a thread that does something of a queue in Python is to come back: for parts of it, or for another pass, which
+takes its turn. */
 static int gives_way(const Queue *queue)
 {
     Pool *const pool = queue->pool;
@@ -139,10 +148,10 @@ static int gives_way(const Queue *queue)
     pthread_mutex_lock(&pool->mutex);
     const Queue *const called = next_call(pool);
     next_share(pool, &share_of, &before);
-    const int is_other = (called && called != queue && comes_before(called, queue))
-                         || (share_of && share_of != queue && comes_before(share_of, queue));
+    const int is_wanted = are_parts_left(pool, queue) || (called && called != queue && comes_before(called, queue))
+                          || (share_of && share_of != queue && comes_before(share_of, queue));
     pthread_mutex_unlock(&pool->mutex);
-    return is_other;
+    return is_wanted;
 }
 
 /* Take a part; return its number in the share. */
@@ -245,8 +254,8 @@ static int is_left(Queue *queue)
     return 1;
 }
 
-/* The number of the pool that the calling thread is one of, and its ticket. */
-static _Thread_local int64_t own_pool, own_ticket;
+/* The number of the pool that the calling thread is one of, its ticket, and whether it went to Python last. */
+static _Thread_local int64_t own_pool, own_ticket, own_was_called;
 
 /* Count the calling thread as one that Python needs for a moment, or as none, unless it was given up; called with the mutex. */
 static void set_in_python(Pool *pool, int is_brief)
@@ -344,6 +353,7 @@ static Outcome work(Pool *pool, int64_t ticket, Queue *served, int64_t settled, 
     Share *before;
     Queue *queue;
     pthread_mutex_lock(&pool->mutex);
+    own_was_called &= own_pool == pool->number && own_ticket == ticket;
     own_pool = pool->number, own_ticket = ticket;
     set_in_python(pool, 0);
     if (pool->tickets[number] == ticket)
@@ -366,13 +376,14 @@ static Outcome work(Pool *pool, int64_t ticket, Queue *served, int64_t settled, 
             pool->tickets[number] = 0;
             break;
         }
-        if ((queue = next_call(pool))) {
-            queue->calls--;
+        if ((queue = next_call(pool)) && !(own_was_called && are_parts_left(pool, queue))) {
+            queue->calls--, own_was_called = 1;
             serve(pool, number, queue);
             outcome = (Outcome){CALLED, queue, NULL, 0, 0};
         } else if ((share = next_share(pool, &queue, &before))) {
             const int64_t part = take_part(queue, share, before), last = share->edges[part + 1];
             Group *const of = share->group;
+            own_was_called = 0;
             serve(pool, number, queue);
             wake_next(pool); /* one wakes the next */
             const int64_t done = carry_out(queue, share, part, scratch);

@@ -74,7 +74,7 @@ def test_what_does_not_fit_together_is_told(recording, fields, samples, kind, sa
 
 def test_segments_that_are_too_short_are_counted(tmp_path):
     write_datasets(tmp_path / "a.h5", **{f"{k}/x": np.zeros((2, n)) for k, n in enumerate((10, 3, 2, 7))})
-    assert "2 segment(s)" in repr(H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(4, of="*", axis=1)))
+    assert "2 segments or objects" in repr(H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(4, of="*", axis=1)))
 
 
 SCALES = [

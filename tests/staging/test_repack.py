@@ -397,7 +397,7 @@ def test_verification_finds_a_single_wrong_bit(plain, folder, monkeypatch):
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(plain, small_tmpfs):
     ram = small_tmpfs("256k")
-    with pytest.raises(errors.NotEnoughSpaceError, match="do not fit"):
+    with pytest.raises(errors.NotEnoughSpaceError, match="has no room for"):
         repack(plain, ram / "b.h5")
     assert list(ram.iterdir()) == []
 

@@ -208,7 +208,7 @@ def test_errors_of_the_system_name_the_file_or_the_folder(write, ram, monkeypatc
 def test_what_is_bigger_than_the_tmpfs_is_refused_with_numbers(write, small_tmpfs, left):
     folder = small_tmpfs("8m")
     big, small = write("big.h5", 9 * MIB), write("small.h5", MIB)
-    words = r"2 file\(s\) of 10\.0 MiB .*1 of 2 would fit: .*small\.h5"
+    words = r"2 files of 10\.0 MiB .*1 of 2 would fit: .*small\.h5"
     with pytest.raises(errors.NotEnoughSpaceError, match=words) as caught:
         stage([big, small], to=folder)
     assert (caught.value.needed, caught.value.errno) == (10 * MIB, errno.ENOSPC)

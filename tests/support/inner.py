@@ -92,9 +92,9 @@ def fail_in_call(monkeypatch, owner, name, number, error):
     return calls
 
 
-def stream_all(monkeypatch):
-    """Keep no dataset in memory: small test files would otherwise never be streamed."""
-    monkeypatch.setattr(sizing, "KEEP_NBYTES", -1)
+def stream_all(monkeypatch, keep_nbytes=-1):
+    """Keep no dataset in memory, but for those of so few bytes: small test files would otherwise never be streamed."""
+    monkeypatch.setattr(sizing, "KEEP_NBYTES", keep_nbytes)
 
 
 def default_budget(monkeypatch, nbytes):

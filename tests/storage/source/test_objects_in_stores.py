@@ -168,6 +168,29 @@ def test_a_pattern_lists_the_store(folder):
         H5Dataset("https://localhost/*.h5", "y")
 
 
+def test_a_batch_waits_for_no_request_of_a_later_one(server, monkeypatch):
+    """Labels that are in memory are copied by a thread that comes back from the store, before it asks for more."""
+    stream_all(monkeypatch, keep_nbytes=64_000)
+    path = server.folder / "later.h5"
+    x = np.random.default_rng(0).random((8000, 256), "f4")
+    write_datasets(path, y={"data": np.arange(8000), "chunks": (100,)}, x={"data": x, "chunks": (100, 256)})
+    with h5py.File(path) as file:
+        later = file["x"].id.get_chunk_info_by_coord((1000, 0)).byte_offset
+    options = {"client_options": {"timeout": "60s"}}
+    dataset = H5Dataset(f"{server.url}/later.h5", ["x", "y"], storage_options=options)
+
+    def begin(request):
+        return int(re.findall(r"\d+", request[2] or "0")[0])
+
+    server.fault = lambda _, request: "stall" if begin(request) >= later else None
+    with H5StreamLoader(dataset, 500, window=1000, num_workers=2, keep="never", timeout=20) as loader:
+        iterator = iter(loader)
+        for k in range(2):
+            batch, numbers = next(iterator)
+            assert np.array_equal(batch.numpy(), x[500 * k : 500 * k + 500]), k
+            assert numbers[0] == 500 * k
+
+
 @pytest.mark.parametrize("fault", [503, 429, "short", "reset", "stall"])
 def test_a_store_that_fails_now_and_then_is_asked_again(folder, server, fault):
     draw, options = random.Random(1), {"client_options": {"timeout": "0.5s"}}
