@@ -27,11 +27,11 @@ static char *room_for(Scratch *scratch, int role, int64_t nbytes)
 {
     if (scratch->rooms[role].nbytes < nbytes || !scratch->rooms[role].at) {
         const size_t alignment = nbytes < HUGE_PAGE_NBYTES ? LINE : HUGE_PAGE_NBYTES;
-        const size_t rounded = ((size_t)most(nbytes, 1) + (size_t)nbytes / 8 + alignment - 1) / alignment * alignment;
+        const size_t wanted = (size_t)most(nbytes, 1), rounded = (wanted + wanted / 8 + alignment - 1) / alignment * alignment;
         free(scratch->rooms[role].at);
         scratch->rooms[role].at = aligned_alloc(alignment, rounded);
         scratch->rooms[role].nbytes = scratch->rooms[role].at ? (int64_t)rounded : 0;
-        const size_t in_huge = (size_t)nbytes / HUGE_PAGE_NBYTES * HUGE_PAGE_NBYTES; /* no more memory than is asked for */
+        const size_t in_huge = wanted / HUGE_PAGE_NBYTES * HUGE_PAGE_NBYTES; /* no more memory than is asked for */
         if (scratch->rooms[role].at && in_huge)
             madvise(scratch->rooms[role].at, in_huge, MADV_HUGEPAGE); /* a kernel may have none: slower, not wrong */
     }

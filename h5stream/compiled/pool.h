@@ -130,6 +130,11 @@ static void wake_next(Pool *pool)
         pthread_cond_signal(&pool->changed);
 }
 
+/* The number of the pool that the calling thread is one of, its ticket; whether it comes back from Python for parts, and the group
+of the last part that it took. */
+static _Thread_local int64_t own_pool, own_ticket, own_is_back_for_parts;
+static _Thread_local const Group *own_group;
+
 /* Return whether parts of a queue wait while all threads are in Python, such as for answers of a store: a batch may lack no more
 than these. */
 static int are_parts_left(const Pool *pool, const Queue *queue)
@@ -148,10 +153,11 @@ static int gives_way(const Queue *queue)
     pthread_mutex_lock(&pool->mutex);
     const Queue *const called = next_call(pool);
     next_share(pool, &share_of, &before);
-    const int is_wanted = are_parts_left(pool, queue) || (called && called != queue && comes_before(called, queue))
-                          || (share_of && share_of != queue && comes_before(share_of, queue));
+    const int is_other = (called && called != queue && comes_before(called, queue))
+                         || (share_of && share_of != queue && comes_before(share_of, queue));
+    own_is_back_for_parts = are_parts_left(pool, queue);
     pthread_mutex_unlock(&pool->mutex);
-    return is_wanted;
+    return is_other || own_is_back_for_parts;
 }
 
 /* Take a part; return its number in the share. */
@@ -254,9 +260,6 @@ static int is_left(Queue *queue)
     return 1;
 }
 
-/* The number of the pool that the calling thread is one of, its ticket, and whether it went to Python last. */
-static _Thread_local int64_t own_pool, own_ticket, own_was_called;
-
 /* Count the calling thread as one that Python needs for a moment, or as none, unless it was given up; called with the mutex. */
 static void set_in_python(Pool *pool, int is_brief)
 {
@@ -353,7 +356,8 @@ static Outcome work(Pool *pool, int64_t ticket, Queue *served, int64_t settled, 
     Share *before;
     Queue *queue;
     pthread_mutex_lock(&pool->mutex);
-    own_was_called &= own_pool == pool->number && own_ticket == ticket;
+    if (own_pool != pool->number || own_ticket != ticket)
+        own_is_back_for_parts = 0, own_group = NULL;
     own_pool = pool->number, own_ticket = ticket;
     set_in_python(pool, 0);
     if (pool->tickets[number] == ticket)
@@ -369,21 +373,26 @@ static Outcome work(Pool *pool, int64_t ticket, Queue *served, int64_t settled, 
             outcome = (Outcome){LEFT, served, NULL, 0, 0};
     }
     while (outcome.why == ENDED) {
-        Share *share = NULL;
         if (pool->tickets[number] != ticket)
             break; /* another is there in its place, or will be */
         if (!first_going(pool)) {
             pool->tickets[number] = 0;
             break;
         }
-        if ((queue = next_call(pool)) && !(own_was_called && are_parts_left(pool, queue))) {
-            queue->calls--, own_was_called = 1;
+        Queue *const called = next_call(pool);
+        Share *const share = next_share(pool, &queue, &before);
+        /* Parts of a group that no other thread carries out come first. */
+        const int is_left_alone = called && share && queue == called && are_parts_left(pool, called)
+                                  && (own_is_back_for_parts || share->group == own_group);
+        if (called && !is_left_alone) {
+            queue = called;
+            queue->calls--, own_is_back_for_parts = 0, own_group = NULL;
             serve(pool, number, queue);
             outcome = (Outcome){CALLED, queue, NULL, 0, 0};
-        } else if ((share = next_share(pool, &queue, &before))) {
+        } else if (share) {
             const int64_t part = take_part(queue, share, before), last = share->edges[part + 1];
             Group *const of = share->group;
-            own_was_called = 0;
+            own_is_back_for_parts = 0, own_group = of;
             serve(pool, number, queue);
             wake_next(pool); /* one wakes the next */
             const int64_t done = carry_out(queue, share, part, scratch);

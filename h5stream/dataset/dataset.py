@@ -268,10 +268,10 @@ class H5Dataset(Dataset[Any]):
         what, space = "row" if self.layout.space is None else "sample", self.layout.space
         notes = [f"{counted(len(self), what)} of {names}", counted(len(self.layout.file_sizes), "file")]
         if space and space.left_out:
-            notes.append(f"without {counted(space.left_out, 'segment or object', 'segments or objects')} of no sample")
+            notes.append(f"{counted(space.left_out, 'segment or object', 'segments or objects')} of no sample left out")
         if self.layout.left_out:
             lacking = counted(self.layout.left_out, "file or group", "files or groups")
-            notes.append(f"without {lacking} that lack a field")
+            notes.append(f"{lacking} without a field left out")
         if self.layout.asked:
             notes.append(f"{counted(self.layout.asked, 'object')} asked of HDF5")
         return f"H5Dataset({'; '.join(notes)})"

@@ -25,6 +25,7 @@ from torch import cuda
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from h5stream.base.hints import warn
+from h5stream.base.texts import counted
 from h5stream.engine.slots import Slot, SlotRing
 from h5stream.errors import OptionError
 
@@ -174,7 +175,7 @@ def _checked(device: torch.device) -> torch.device:
     index = cuda.current_device() if device.index is None else device.index
     count = cuda.device_count()
     if index >= count:
-        raise OptionError(f"device={str(device)!r} does not exist: this process sees {count} CUDA device(s)")
+        raise OptionError(f"device={str(device)!r} does not exist: this process sees {counted(count, 'CUDA device')}")
     return torch.device("cuda", index)
 
 

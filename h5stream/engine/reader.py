@@ -63,7 +63,8 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     number = part.targets[0].field
     if (images := fields[number].images) is not None:
         if part.heap is not None:
-            return EncodedRows(part, fields[number], images, HeapRows(part, part.heap, fields).of).plan
+            heap = HeapRows(part, part.heap, fields)
+            return EncodedRows(part, fields[number], images, heap.of, heap.in_file_order).plan
         raw = replace(fields[number], images=None, take=TakenRows(), dtype=np.dtype(np.uint8), row_shape=part.shape[1:])
         plain = tuple(raw if k == number else field for k, field in enumerate(fields))
         bytes_of = functools.partial(padded_bytes, part, len(fields), way_of(part, plain, source))

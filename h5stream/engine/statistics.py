@@ -240,7 +240,7 @@ class LoaderStatistics(ShownAsText):
                 f"read {text_of_bytes(self.read_bytes)}, decoded {text_of_bytes(self.decoded_bytes)}, "
                 f"taken from memory {text_of_bytes(self.memory_bytes)}, amplification "
                 + ("n/a" if amplification is None else f"{amplification:.2f}"),
-                f"{self.threads} reader(s): read {self.read_busy:.0%}, decode {self.decode_busy:.0%}, "
+                f"{counted(self.threads, 'reader')}: read {self.read_busy:.0%}, decode {self.decode_busy:.0%}, "
                 f"scatter {self.scatter_busy:.0%}, h5py {self.h5py_busy:.0%}, plan {self.plan_busy:.0%}, "
                 f"idle {self.idle:.0%}; copy {self.copy_busy:.0%}",
                 f"ready when asked: {self.ready_mean:.1f} of at most {self.ready_limit}; "

@@ -242,8 +242,8 @@ def _first_shares(runs: list[SizedRun], total: int, settings: OrderSettings) -> 
     fewest = min(map(len, ranks))
     if fewest == 0:
         raise OptionError(
-            f"drop_last=True leaves no batch: {counted(total, 'sample')} for {counted(len(runs), 'rank')} do not fill "
-            "one; take fewer rows="
+            f"drop_last=True leaves no batch of {counted(total, 'sample')} for {counted(len(runs), 'rank')}: take "
+            "fewer rows="
         )
     return [batches[:fewest] for batches in ranks]
 

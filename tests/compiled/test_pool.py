@@ -169,16 +169,16 @@ def test_the_earlier_pass_is_carried_out_first_but_for_its_calls():
 
 
 @pytest.mark.parametrize(
-    ("awaited", "parts", "calls", "gives_way"),
+    ("awaited", "order", "gives_way"),
     [
-        ([], [0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 2, 4, 5, 6]),
-        ([0], [0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 2, 4, 5, 6]),
-        ([1], [1, 1, 0, 0], [1, 1, 0, 0], [0, 1, 2, 4, 5, 6]),
-        ([0, 1], [1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 2, 3, 4, 5, 6]),
+        ([], "0call 0part 0part 0call 1call 1part 1part 1call", [0, 1, 4, 5]),
+        ([0], "0call 0part 0part 0call 1call 1part 1part 1call", [0, 1, 4, 5]),
+        ([1], "1call 1part 1part 1call 0call 0part 0part 0call", [0, 1, 4, 5]),
+        ([0, 1], "0call 1part 0part 1part 0call 1call 1call 0part", [0, 1, 2, 3, 4, 5, 6]),
     ],
 )
-def test_passes_that_are_waited_for_come_first_and_take_turns(awaited, parts, calls, gives_way):
-    """A thread without any other takes what Python has to do and parts in turns, and leaves Python for parts."""
+def test_passes_that_are_waited_for_come_first_and_take_turns(awaited, order, gives_way):
+    """A thread without any other that comes back for parts has them before the next call."""
     pool, scratch = native.Pool(2, 2), native.Scratch()
     passes, made = [Pass(pool), Pass(pool)], [copies(seed=k) for k in range(4)]
     ticket, _ = passes[0].queue.begin(0)
@@ -193,12 +193,28 @@ def test_passes_that_are_waited_for_come_first_and_take_turns(awaited, parts, ca
         served, owner, name, *_ = pool.work(scratch, served, ticket, 0)
         events.append((owner, name))
         gave_way += [k] * served.gives_way
-    assert [number for number, name in events if name] == parts
-    assert [number for number, name in events if not name] == calls
-    assert [name for _, name in events[:4]] == [None, "group"] * 2
+    assert " ".join(f"{number}{'part' if name else 'call'}" for number, name in events) == order
     assert gave_way == gives_way
     for one in passes:
         one.end()
+
+
+def test_a_thread_that_comes_back_for_parts_has_all_of_a_group_before_the_next_call():
+    pool, scratch = native.Pool(1, 1), native.Scratch()
+    one, (plan, target, *_) = Pass(pool), copies(seed=0)
+    (ticket,) = one.queue.begin("pass")
+    one.queue.call(1)
+    served = pool.work(scratch, None, ticket, 0)[0]
+    for name in ("first", "second"):
+        one.queue.add(name, [share(plan, target, list(range(0, 1100, 100)))])
+    assert one.queue.gives_way
+    one.queue.call(1)
+    names = []
+    for _ in range(3):
+        served, _, name, *_ = pool.work(scratch, served, ticket, 0)
+        names.append(name)
+    assert names == ["first", None, "second"]
+    one.end()
 
 
 def test_a_ticket_that_no_thread_came_with_is_given_anew_to_the_next_pass():

@@ -35,14 +35,22 @@ BytesOfRows = Callable[[Placement, Tools], Iterator[Bytes]]
 class EncodedRows:
     """The images of a dataset part."""
 
-    def __init__(self, part: DatasetPart, layout: FieldLayout, images: Images, rows: BytesOfRows) -> None:
+    def __init__(
+        self,
+        part: DatasetPart,
+        layout: FieldLayout,
+        images: Images,
+        rows: BytesOfRows,
+        in_file_order: Callable[[Placement], Placement] = Placement.each_row,
+    ) -> None:
         self._part, self._layout, self._images, self._rows = part, layout, images, rows
+        self._in_file_order = in_file_order
         self._image_nbytes = max(1, int(images.mean_nbytes))
         self._shape = layout.row_shape if layout.take.steps is None else layout.row_shape[1:]
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many decoded bytes, of whole chunks if decoded."""
-        placement = placement.each_row()
+        placement = self._in_file_order(placement.each_row())
         edges = placement.row_edges()
         images = np.ones(len(edges) - 1, dtype=np.int64)
         if self._part.index is not None and self._part.pipeline.filters:

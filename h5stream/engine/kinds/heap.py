@@ -57,7 +57,7 @@ class HeapRows:
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        placement = self._in_file_order(placement.each_row())
+        placement = self.in_file_order(placement.each_row())
         rows = self._rows_of(placement)
         if self._values_a_row == 1:
             work = self._heap.nbytes_of(rows)
@@ -72,9 +72,9 @@ class HeapRows:
         for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
             yield Task(shared=placement[cut], bring=land, apart=row_by_row)
 
-    def _in_file_order(self, placement: Placement) -> Placement:
-        """Return rows in the order that a plan reads them."""
-        if self._index is None:
+    def in_file_order(self, placement: Placement) -> Placement:
+        """Return rows in the order of their values in the file, so that no two tasks read the same stretch."""
+        if self._values_a_row > 1:
             return placement
         address = self._heap.address[self._rows_of(placement)]
         return placement if is_ascending(address) else placement[np.argsort(address, kind="stable")]

@@ -280,8 +280,8 @@ def _match_pattern(root: str, of: str, path: str, kind: _Kind, raw: RawFile) -> 
         if names:
             break
     if dead:  # broken links are no samples
-        text = "%r: the pattern matches %s that lead nowhere and are left out, such as %r; copy what they name"
-        _log.warning(f"{text} into the file, or remove the links", path, counted(len(dead), "link"), dead[0])
+        text = "%r: the pattern matches %s, such as %r: left out; copy what is named there into the file, or remove it"
+        _log.warning(text, path, counted(len(dead), "broken link"), dead[0])
     return names
 
 

@@ -33,6 +33,12 @@ HEADER_NBYTES = 16
 _FETCHED_NBYTES = 4096
 """Bytes to fetch of a collection of unknown size: libhdf5's default size."""
 
+_AROUND_NBYTES = HEADER_NBYTES + 8
+"""The most bytes of a collection that an object takes beside its value: its header, and up to a multiple of 8."""
+
+_NEAR = 64
+"""Values before and behind those wanted that are looked at for what else a collection has, and of how many for each."""
+
 ROOM_NBYTES = 512 * 1024
 """The most bytes of collections that are read together: the size of a core's private cache."""
 
@@ -86,7 +92,7 @@ class HeapValues:
             return self._read_direct(source, self.address[chosen], targets, wanted, order)
         address, size, descriptor = self.address[ordered], file.file_nbytes, source.descriptor()
         if descriptor is None:
-            descriptor, address, size = self._fetch_collections(source, address, self.nbytes_of(ordered))
+            descriptor, address, size = self._fetch_collections(source, ordered, address)
         failed = np.zeros(len(ordered), dtype=bool)
         counts = read_objects(
             descriptor.number, size, file.length_nbytes, address, self.index[ordered].astype(np.int64),
@@ -106,14 +112,16 @@ class HeapValues:
         source.read_many(address[readable].tolist(), [memoryview(one).cast("B") for one in memory])
         return (address < 0) & (address != NOWHERE), (int(wanted[readable].sum()), len(readable))
 
-    def _fetch_collections(self, source: ByteSource, address: Ints, nbytes: Ints) -> tuple[Descriptor, Ints, int]:
+    def _fetch_collections(self, source: ByteSource, chosen: Ints, address: Ints) -> tuple[Descriptor, Ints, int]:
         """Fetch the collections at ascending addresses into a memory file; return it, each one's offset, and its size.
 
-        The first read of a collection is large enough for the wanted values, so a second is rarely needed.
+        The first read of a collection is large enough for the values that are known to be in it, so a second is rarely
+        needed.
         """
-        long, end = self.superblock.length_nbytes, self.superblock.file_nbytes
+        long, end, nbytes = self.superblock.length_nbytes, self.superblock.file_nbytes, self.nbytes_of(chosen)
         begins, of = np.unique(address[address >= 0], return_inverse=True)
-        needed = HEADER_NBYTES + np.bincount(of, weights=nbytes[address >= 0] + HEADER_NBYTES + 8).astype(np.int64)
+        needed = HEADER_NBYTES + np.bincount(of, weights=nbytes[address >= 0] + _AROUND_NBYTES).astype(np.int64)
+        needed = np.maximum(needed, self._known_nbytes(chosen, begins))
         first = np.minimum(np.maximum(needed, _FETCHED_NBYTES), end - begins)
         edges = np.append(0, np.cumsum(first)).tolist()
         whole = memoryview(bytearray(edges[-1]))
@@ -133,6 +141,28 @@ class HeapValues:
             file.writelines(itertools.chain(*((head, rest) for head, (_, rest) in zip(heads, rests, strict=True))))
         offsets = places[np.minimum(np.searchsorted(begins, address), max(0, len(begins) - 1))]
         return memory_file, np.where(address >= 0, offsets, address), int(places[-1])
+
+    def _known_nbytes(self, chosen: Ints, begins: Ints) -> Ints:
+        """Return the bytes of the collections at ascending addresses, as far as values near the chosen ones tell.
+
+        A collection is read whole, and rows close to one another have their values in the same ones.
+        """
+        known = np.zeros(len(begins), dtype=np.int64)
+        if self.index is None or not len(begins):
+            return known
+        low, high = max(0, int(chosen.min()) - _NEAR), int(chosen.max()) + _NEAR
+        if high - low > _NEAR * (len(chosen) + 2):
+            return known
+        address, nbytes = self.address[low:high], self.nbytes_of(slice(low, high))
+        of = np.minimum(np.searchsorted(begins, address), len(begins) - 1)
+        inside = np.flatnonzero(begins[of] == address)
+        _, first = np.unique(of[inside] << 32 | self.index[low:high][inside], return_index=True)  # each object once
+        once = inside[first]
+        known += HEADER_NBYTES + np.bincount(of[once], nbytes[once] + _AROUND_NBYTES, len(begins)).astype(np.int64)
+        # There is some free space at its end, up to where the next one begins.
+        ends = np.append(np.unique(address), np.iinfo(np.int64).max)
+        free = ends[np.searchsorted(ends, begins, side="right")] - begins - known
+        return np.minimum(known + np.clip(free, 0, np.maximum(known // 8, _FETCHED_NBYTES)), self.room_nbytes)
 
     def one(self, identity: SourceIdentity, number: int) -> Bytes:
         """Return the bytes of one value, without h5py; empty if it cannot be read."""

@@ -60,7 +60,7 @@ def test_files_of_a_pattern_without_any_of_the_fields_are_left_out_with_a_warnin
     assert np.array_equal(mass.numpy().reshape(-1), masses())
     if way == "fields":
         assert got[2].tolist() == [0.0] * 3 + [3.0] * 5
-    assert "without 2 files or groups that lack a field" in repr(dataset)
+    assert "2 files or groups without a field left out" in repr(dataset)
     assert len(names) == len(dataset.layout.shape.keys)
 
 

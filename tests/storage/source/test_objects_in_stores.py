@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import gc
+import itertools
 import os
 import pickle
 import random
@@ -175,7 +176,7 @@ def test_a_batch_waits_for_no_request_of_a_later_one(server, monkeypatch):
     x = np.random.default_rng(0).random((8000, 256), "f4")
     write_datasets(path, y={"data": np.arange(8000), "chunks": (100,)}, x={"data": x, "chunks": (100, 256)})
     with h5py.File(path) as file:
-        later = file["x"].id.get_chunk_info_by_coord((1000, 0)).byte_offset
+        later = file["x"].id.get_chunk_info_by_coord((2000, 0)).byte_offset
     options = {"client_options": {"timeout": "60s"}}
     dataset = H5Dataset(f"{server.url}/later.h5", ["x", "y"], storage_options=options)
 
@@ -185,10 +186,25 @@ def test_a_batch_waits_for_no_request_of_a_later_one(server, monkeypatch):
     server.fault = lambda _, request: "stall" if begin(request) >= later else None
     with H5StreamLoader(dataset, 500, window=1000, num_workers=2, keep="never", timeout=20) as loader:
         iterator = iter(loader)
-        for k in range(2):
+        for k in range(4):
             batch, numbers = next(iterator)
             assert np.array_equal(batch.numpy(), x[500 * k : 500 * k + 500]), k
             assert numbers[0] == 500 * k
+
+
+def test_values_of_a_heap_collection_are_requested_once(server):
+    """Every eighth value is wanted: what else is in its collection is known, and comes with it."""
+    path, rng = server.folder / "heap.h5", np.random.default_rng(0)
+    values = [rng.integers(0, 255, 3000 + 8 * k % 50, "u1") for k in range(400)]
+    write_datasets(path, v=vlen("u1", values))
+    dataset = H5Dataset(f"{server.url}/heap.h5", Field("v", ragged="list"))
+    chosen = list(range(0, 400, 8))
+    server.asked.clear()
+    with H5StreamLoader(dataset.subset(chosen), 50, keep="never", num_workers=1) as loader:
+        (batch,) = loader
+    assert all(np.array_equal(one.numpy(), values[k]) for one, k in zip(batch, chosen, strict=True))
+    asked = sorted([*map(int, re.findall(r"\d+", request[2]))] for request in server.asked if request[2])
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(asked)), asked
 
 
 @pytest.mark.parametrize("fault", [503, 429, "short", "reset", "stall"])
