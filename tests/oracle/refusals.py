@@ -72,6 +72,7 @@ REASONS = [
     Reason("lookup beside steps", "lookup= takes something else for each sample", ("'rows'", "'names'")),
     Reason("volumes are numbers", "parts of volumes are of numbers", ("Objects", "Boxes", "'axis'")),
     Reason("links of objects in stores", "external link|the external file|external storage", OUTSIDE),
+    Reason("no object is named", "lookup= names no object, so that nothing says", ("'data': []",)),
     Reason("nothing says how many", "says how many samples there are", holds=nothing_says_how_many),
     Reason("bounds of two meanings", "it may say where they begin or where they end", holds=has_bounds_of_two_meanings),
     Reason("array of rows of several files", "of several files or groups|go backwards or beyond the end", ("'rows'",)),

@@ -391,7 +391,7 @@ def test_a_state_of_other_lengths_or_limits_is_refused(tokens):
         ),
         ({"draw": Sized(90), "batch_size": None}, "cuts batches itself: leave out"),
         ({"draw": Sized(90), "fields": "label"}, "there is none"),
-        ({"draw": Sized(2000), "drop_last": True, "world_size": 3, "rank": 0}, "do not fill one"),
+        ({"draw": Sized(2000), "drop_last": True, "world_size": 3, "rank": 0}, "leaves no batch"),
     ],
     ids=str,
 )

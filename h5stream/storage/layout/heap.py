@@ -83,7 +83,7 @@ class HeapValues:
         return max(ROOM_NBYTES, 2 * HEADER_NBYTES + -(-largest // 8) * 8)
 
     def read(
-        self, source: ByteSource, chosen: Ints, targets: Ints, wanted: Ints, room: Bytes
+        self, source: ByteSource, chosen: Ints, targets: Ints, wanted: Ints, room: Bytes, *, of_one_file: bool = True
     ) -> tuple[NDArray[np.bool_], tuple[int, int]]:
         """Copy values to the addresses `targets`, without the GIL; return a mask of failures, and bytes and reads."""
         order = np.argsort(self.address[chosen], kind="stable")
@@ -92,7 +92,7 @@ class HeapValues:
             return self._read_direct(source, self.address[chosen], targets, wanted, order)
         address, size, descriptor = self.address[ordered], file.file_nbytes, source.descriptor()
         if descriptor is None:
-            descriptor, address, size = self._fetch_collections(source, ordered, address)
+            descriptor, address, size = self._fetch_collections(source, ordered, address, of_one_file)
         failed = np.zeros(len(ordered), dtype=bool)
         counts = read_objects(
             descriptor.number, size, file.length_nbytes, address, self.index[ordered].astype(np.int64),
@@ -112,7 +112,9 @@ class HeapValues:
         source.read_many(address[readable].tolist(), [memoryview(one).cast("B") for one in memory])
         return (address < 0) & (address != NOWHERE), (int(wanted[readable].sum()), len(readable))
 
-    def _fetch_collections(self, source: ByteSource, chosen: Ints, address: Ints) -> tuple[Descriptor, Ints, int]:
+    def _fetch_collections(
+        self, source: ByteSource, chosen: Ints, address: Ints, of_one_file: bool
+    ) -> tuple[Descriptor, Ints, int]:
         """Fetch the collections at ascending addresses into a memory file; return it, each one's offset, and its size.
 
         The first read of a collection is large enough for the values that are known to be in it, so a second is rarely
@@ -121,7 +123,8 @@ class HeapValues:
         long, end, nbytes = self.superblock.length_nbytes, self.superblock.file_nbytes, self.nbytes_of(chosen)
         begins, of = np.unique(address[address >= 0], return_inverse=True)
         needed = HEADER_NBYTES + np.bincount(of, weights=nbytes[address >= 0] + _AROUND_NBYTES).astype(np.int64)
-        needed = np.maximum(needed, self._known_nbytes(chosen, begins))
+        if of_one_file:
+            needed = np.maximum(needed, self._known_nbytes(chosen, begins))
         first = np.minimum(np.maximum(needed, _FETCHED_NBYTES), end - begins)
         edges = np.append(0, np.cumsum(first)).tolist()
         whole = memoryview(bytearray(edges[-1]))
@@ -147,22 +150,20 @@ class HeapValues:
 
         A collection is read whole, and rows close to one another have their values in the same ones.
         """
-        known = np.zeros(len(begins), dtype=np.int64)
-        if self.index is None or not len(begins):
-            return known
         low, high = max(0, int(chosen.min()) - _NEAR), int(chosen.max()) + _NEAR
-        if high - low > _NEAR * (len(chosen) + 2):
-            return known
+        if self.index is None or not len(begins) or high - low > _NEAR * (len(chosen) + 2):
+            return np.zeros(len(begins), dtype=np.int64)
         address, nbytes = self.address[low:high], self.nbytes_of(slice(low, high))
         of = np.minimum(np.searchsorted(begins, address), len(begins) - 1)
         inside = np.flatnonzero(begins[of] == address)
         _, first = np.unique(of[inside] << 32 | self.index[low:high][inside], return_index=True)  # each object once
         once = inside[first]
-        known += HEADER_NBYTES + np.bincount(of[once], nbytes[once] + _AROUND_NBYTES, len(begins)).astype(np.int64)
-        # There is some free space at its end, up to where the next one begins.
+        full = HEADER_NBYTES + np.bincount(of[once], nbytes[once] + _AROUND_NBYTES, len(begins)).astype(np.int64)
+        # There may be free space at its end, up to where the next one begins.
         ends = np.append(np.unique(address), np.iinfo(np.int64).max)
-        free = ends[np.searchsorted(ends, begins, side="right")] - begins - known
-        return np.minimum(known + np.clip(free, 0, np.maximum(known // 8, _FETCHED_NBYTES)), self.room_nbytes)
+        free = ends[np.searchsorted(ends, begins, side="right")] - begins - full
+        known: Ints = np.minimum(full + np.clip(free, 0, full // 8), self.room_nbytes)
+        return known
 
     def one(self, identity: SourceIdentity, number: int) -> Bytes:
         """Return the bytes of one value, without h5py; empty if it cannot be read."""

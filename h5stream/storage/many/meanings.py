@@ -73,6 +73,6 @@ def _texts(raw: Raw, stored: Bytes) -> Bytes:
     room = np.empty(heap.room_nbytes, np.uint8)
     for low in range(0, len(stored), _AT_ONCE):
         indices = np.arange(low, min(low + _AT_ONCE, len(stored)))
-        failed, _ = heap.read(raw.source, indices, at[indices], wanted[indices], room)
+        failed, _ = heap.read(raw.source, indices, at[indices], wanted[indices], room, of_one_file=False)
         texts[indices[failed]] = texts[0]
     return texts
