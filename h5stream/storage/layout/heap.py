@@ -162,8 +162,8 @@ class HeapValues:
         # There may be free space at its end, up to where the next one begins.
         ends = np.append(np.unique(address), np.iinfo(np.int64).max)
         free = ends[np.searchsorted(ends, begins, side="right")] - begins - full
-        known: Ints = np.minimum(full + np.clip(free, 0, full // 8), self.room_nbytes)
-        return known
+        nbytes_of_each: Ints = np.minimum(full + np.clip(free, 0, full // 8), self.room_nbytes)
+        return nbytes_of_each
 
     def one(self, identity: SourceIdentity, number: int) -> Bytes:
         """Return the bytes of one value, without h5py; empty if it cannot be read."""
