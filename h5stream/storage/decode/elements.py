@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage.decode.filters import CHECKSUM_NBYTES, FLETCHER32
+from h5stream.storage.decode.filters import CHECKSUM_NBYTES, FLETCHER32, ZSTD, is_cut
 from h5stream.storage.decode.small_floats import (
     FLOATS,
     NO_SMALL_TYPE,
@@ -666,33 +666,37 @@ def kind_of(value: object) -> str:
     return "numbers" if isinstance(value, np.ndarray) else "empty" if isinstance(value, h5py.Empty) else "no numbers"
 
 
-def check_checksums(dataset: h5py.Dataset, start: tuple[int, ...] = (), count: tuple[int, ...] = ()) -> None:
-    """Raise `OSError` if a chunk of a box is shorter than its fletcher32 checksum: libhdf5 crashes the process at it.
+def check_stored(dataset: h5py.Dataset, start: tuple[int, ...] = (), count: tuple[int, ...] = ()) -> None:
+    """Raise `OSError` if a chunk of a box is too short for its outermost filter, before libhdf5 reads it.
 
-    Axes beyond those of `start` and `count` are read whole.
+    A chunk shorter than its fletcher32 checksum crashes the process; of a zstd frame that ends early the plugin gives
+    what the memory held before. Axes beyond those of `start` and `count` are read whole.
     """
     creation = dataset.id.get_create_plist()
-    place = next((k for k in range(creation.get_nfilters()) if creation.get_filter(k)[0] == FLETCHER32), -1)
-    if place < 0 or creation.get_layout() != h5py.h5d.CHUNKED or not dataset.shape:
+    filters = [creation.get_filter(k)[0] for k in range(creation.get_nfilters())]
+    if not {FLETCHER32, ZSTD} & {*filters} or creation.get_layout() != h5py.h5d.CHUNKED or not dataset.shape:
         return
-
-    def short(info: h5py.h5d.StoreInfo) -> h5py.h5d.StoreInfo | None:
-        is_checked = info.byte_offset is not None and not info.filter_mask >> place & 1
-        return info if is_checked and info.size < CHECKSUM_NBYTES else None
-
+    infos: list[h5py.h5d.StoreInfo] = []
     count = (*count, *dataset.shape[len(count) :])
     if count == dataset.shape:
-        damaged = dataset.id.chunk_iter(short)
+        dataset.id.chunk_iter(infos.append)
     else:
         start = (*start, *(0 for _ in count[len(start) :]))
         begins = (
             range(first // step * step, first + rows, step)
             for first, rows, step in zip(start, count, dataset.chunks, strict=True)
         )
-        infos = map(dataset.id.get_chunk_info_by_coord, itertools.product(*begins))
-        damaged = next(filter(None, map(short, infos)), None)
-    if damaged is not None:
-        raise OSError(
-            f"chunk {damaged.chunk_offset} at byte {damaged.byte_offset} ({damaged.size} bytes) is corrupt: fletcher32:"
-            " the chunk is shorter than its checksum"
-        )
+        infos += map(dataset.id.get_chunk_info_by_coord, itertools.product(*begins))
+    for info in infos:
+        if info.byte_offset is not None and (why := _why_short(dataset, filters, info)):
+            raise OSError(f"chunk {info.chunk_offset} at byte {info.byte_offset} ({info.size} bytes) is corrupt: {why}")
+
+
+def _why_short(dataset: h5py.Dataset, filters: Sequence[int], info: h5py.h5d.StoreInfo) -> str:
+    """Return why a chunk is too short for its outermost filter; empty if it is not."""
+    applied = [one for k, one in enumerate(filters) if not info.filter_mask >> k & 1]
+    if FLETCHER32 in applied and info.size < CHECKSUM_NBYTES:
+        return "fletcher32: the chunk is shorter than its checksum"
+    if applied[-1:] == [ZSTD] and is_cut(dataset.id.read_direct_chunk(info.chunk_offset)[1]):
+        return "zstd: its bytes are cut short"
+    return ""

@@ -27,7 +27,7 @@ from h5stream.storage.decode.plugins import FILTER_NAMES, Bytes, plugin_function
 
 CHECKSUM_NBYTES = 4
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, LZ4 = 1, 2, 3, 4, 5, 6, 32000, 32004
-BZIP2 = 307
+BZIP2, ZSTD = 307, 32015
 
 KNOWN_NAMES = FILTER_NAMES | {
     DEFLATE: "gzip",
@@ -175,6 +175,24 @@ FIRST_PLUGIN = 256
 """The lowest number of a registered filter; lower ones are libhdf5's own."""
 
 HARDEST_DEFLATE = 9
+
+
+def is_cut(frame: bytes) -> bool:
+    """Return whether a zstd frame ends before its last block; False for other bytes. Source: RFC 8878, 3.1.1."""
+    if frame[:4] != b"\x28\xb5\x2f\xfd"[: len(frame)]:
+        return False
+    if len(frame) < 5:
+        return True
+    is_single, has_checksum = frame[4] >> 5 & 1, frame[4] >> 2 & 1
+    at = 6 - is_single + (0, 1, 2, 4)[frame[4] & 3] + (is_single, 2, 4, 8)[frame[4] >> 6]
+    is_last = 0
+    while not is_last:
+        if at + 3 > len(frame):
+            return True
+        header = int.from_bytes(frame[at : at + 3], "little")
+        is_last, is_repeated = header & 1, header >> 1 & 3 == 1
+        at += 3 + (1 if is_repeated else header >> 3)
+    return at + 4 * has_checksum > len(frame)
 
 
 class DecodeError(Exception):

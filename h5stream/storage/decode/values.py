@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from h5stream.storage.decode.elements import (
-    check_checksums,
+    check_stored,
     has_small_floats,
     has_small_sequences,
     has_variable,
@@ -50,9 +50,9 @@ def safe_to_read(dataset: h5py.Dataset) -> Iterator[h5py.Dataset]:
 def values_of(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int, ...]) -> Any:
     """Read a box of elements as h5py does, small floats as bits, without members that h5py cannot read.
 
-    Axes beyond those of `start` and `count` are read whole. Raises `OSError` as `check_checksums`.
+    Axes beyond those of `start` and `count` are read whole. Raises `OSError` as `check_stored`.
     """
-    check_checksums(dataset, start, count)
+    check_stored(dataset, start, count)
     with safe_to_read(dataset) as opened:
         return _values_of(opened, start, count)
 

@@ -30,7 +30,7 @@ from h5stream.errors import (
 )
 from h5stream.samples.whole import pattern_of
 from h5stream.storage.decode import elements
-from h5stream.storage.decode.elements import check_checksums, dtype_of, holds_reference, may_be_sorted
+from h5stream.storage.decode.elements import check_stored, dtype_of, holds_reference, may_be_sorted
 from h5stream.storage.decode.values import (
     attribute_of,
     in_stored_byte_order,
@@ -471,7 +471,7 @@ def once_of(file: h5py.File, name: str, path: str, guard: Guard) -> Any:
     def read() -> Any:
         own = elements.type_if_any(dataset.id.get_type())
         if own is not None and may_be_sorted(own) and not elements.has_small_floats(own):
-            check_checksums(dataset)
+            check_stored(dataset)
             with safe_to_read(dataset) as opened:
                 return opened.astype(dtype_of(dataset))[()]
         return values_of(dataset, start, shape)
@@ -510,7 +510,7 @@ def type_once(file: h5py.File, name: str, path: str, guard: Guard) -> np.dtype:
 
 def region_rows(regions: FieldSource, of: h5py.Dataset | None, name: str, path: str) -> NDArray[np.int64]:
     """Return the first and the end row of each region in a dataset of region references."""
-    check_checksums(regions.dataset)
+    check_stored(regions.dataset)
     references = regions.dataset[()]
     for part in regions.member:
         references = references[part]
@@ -603,7 +603,7 @@ def shape_of(group: h5py.Group, name: str, path: str) -> tuple[int, int]:
     samples = len(group["indptr"]) - 1
     stored = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
     if stored is None and isinstance(group.get("shape"), h5py.Dataset):
-        check_checksums(group["shape"])
+        check_stored(group["shape"])
         stored = group["shape"][()]
     sizes = [] if stored is None else [int(n) for n in np.asarray(stored).reshape(-1)]
     if encoding.startswith("csc") or (encoding and sizes and sizes[0] != samples):
@@ -622,6 +622,6 @@ def categories_of(node: object) -> tuple[str, ...] | None:
     """Return the categories of a categorical column of AnnData, a group with codes; None for anything else."""
     if not isinstance(node, h5py.Group) or not all(name in node for name in _CODED):
         return None
-    check_checksums(node["categories"])
+    check_stored(node["categories"])
     listed = node["categories"][()]
     return tuple(one.decode() if isinstance(one, bytes) else str(one) for one in listed.tolist())

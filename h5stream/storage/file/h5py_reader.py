@@ -22,7 +22,7 @@ from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.decode.columns import columns_of
-from h5stream.storage.decode.elements import check_checksums, stored_as, type_of
+from h5stream.storage.decode.elements import check_stored, stored_as, type_of
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
 from h5stream.storage.decode.values import in_stored_byte_order, safe_to_read, values_of
@@ -192,7 +192,7 @@ def read_raw_box(dataset: h5py.Dataset, start: tuple[int, ...], count: tuple[int
     box = np.zeros(count, dtype=f"V{stored.nbytes}")
     if box.size and stored.plain is not None:
         if dataset.chunks is not None:
-            check_checksums(dataset, start, count)
+            check_stored(dataset, start, count)
         file_space = dataset.id.get_space()
         file_space.select_hyperslab(start, count)
         is_number = stored.plain.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from h5stream.base.texts import counted
 from h5stream.errors import OptionError
 from h5stream.storage.decode.columns import ColumnNames
-from h5stream.storage.decode.elements import check_checksums
+from h5stream.storage.decode.elements import check_stored
 from h5stream.storage.decode.values import safe_to_read
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.identity import SourceIdentity
@@ -61,7 +61,7 @@ class AxisNames:
 
 def _names_in(dataset: h5py.Dataset, member: str) -> np.ndarray:
     """Return the names in a dataset; strings are decoded."""
-    check_checksums(dataset)
+    check_stored(dataset)
     with safe_to_read(dataset) as opened:
         values = np.asarray(opened[member] if member else opened[()])
     if values.dtype.kind not in "SO":

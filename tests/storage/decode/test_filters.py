@@ -7,6 +7,7 @@ from pathlib import Path
 
 import h5py
 import hdf5plugin
+import imagecodecs
 import numpy as np
 import pytest
 from oracle import assert_like_h5py
@@ -182,3 +183,41 @@ def test_libhdf5_is_not_asked_for_a_chunk_that_is_shorter_than_its_checksum(tmp_
     assert dataset[:4].tolist() == [0, 1, 2, 3]
     with pytest.raises(CorruptChunkError, match="shorter than its checksum"):
         dataset[:]
+
+
+def test_a_zstd_frame_that_is_cut_short_is_damage_for_types_that_hdf5_converts(tmp_path):
+    """The plugin gives what the memory held before, and h5py with it other numbers each time."""
+    stored = h5py.h5t.STD_U16LE.copy()
+    stored.set_precision(11)
+    stored.set_offset(2)
+
+    def cut(dataset):
+        write(np.arange(8, dtype="u2"))(dataset)
+        mask, frame = dataset.read_direct_chunk((4,))
+        dataset.write_direct_chunk((4,), frame[:7], mask)
+
+    for then in (write(np.arange(8, dtype="u2")), cut):
+        low_level(
+            tmp_path / "a.h5",
+            (8,),
+            stored=stored,
+            chunks=(4,),
+            prepare=lambda creation: creation.set_filter(filters.ZSTD, h5py.h5z.FLAG_MANDATORY, (3,)),
+            then=then,
+        )
+        dataset = H5Dataset(tmp_path / "a.h5", "x")
+        assert dataset[:4].tolist() == [0, 1, 2, 3]
+        if then is cut:
+            with pytest.raises(CorruptChunkError, match="zstd: its bytes are cut short"):
+                dataset[:]
+        else:
+            assert dataset[:].tolist() == [*range(8)]
+
+
+@pytest.mark.parametrize("level", [1, 3, 19])
+@pytest.mark.parametrize("nbytes", [0, 1, 100, 300, 70_000, 300_000])
+def test_a_zstd_frame_is_cut_wherever_its_last_bytes_are_missing(nbytes, level):
+    noise, zeros = np.random.default_rng(0).integers(0, 255, nbytes, "u1").tobytes(), bytes(nbytes)
+    for frame in (imagecodecs.zstd_encode(data, level=level) for data in (noise, zeros)):
+        assert not filters.is_cut(frame)
+        assert all(filters.is_cut(frame[:end]) for end in {0, 1, 4, 5, 6, len(frame) // 2, len(frame) - 1})
