@@ -697,6 +697,8 @@ def _why_short(dataset: h5py.Dataset, filters: Sequence[int], info: h5py.h5d.Sto
     applied = [one for k, one in enumerate(filters) if not info.filter_mask >> k & 1]
     if FLETCHER32 in applied and info.size < CHECKSUM_NBYTES:
         return "fletcher32: the chunk is shorter than its checksum"
-    if applied[-1:] == [ZSTD] and is_cut(dataset.id.read_direct_chunk(info.chunk_offset)[1]):
-        return "zstd: its bytes are cut short"
+    if applied[-1:] == [ZSTD]:
+        # libhdf5 tells a wrong place of some chunks along an unlimited axis that is not the first.
+        with contextlib.suppress(OSError, RuntimeError):
+            return "zstd: its bytes are cut short" if is_cut(dataset.id.read_direct_chunk(info.chunk_offset)[1]) else ""
     return ""

@@ -18,6 +18,7 @@ from h5stream import H5Dataset, H5StreamLoader
 from h5stream.engine.plan.chunks import ChunkPlan
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.decode import filters, plugins
+from h5stream.storage.decode.elements import check_stored
 
 STEPS = {
     "shuffle": lambda c: c.set_shuffle(),
@@ -212,6 +213,14 @@ def test_a_zstd_frame_that_is_cut_short_is_damage_for_types_that_hdf5_converts(t
                 dataset[:]
         else:
             assert dataset[:].tolist() == [*range(8)]
+
+
+def test_zstd_chunks_along_an_unlimited_axis_are_checked_wherever_libhdf5_says_they_are(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        x = file.create_dataset("x", (10, 2), "u1", chunks=(5, 1), maxshape=(10, None), **hdf5plugin.Zstd())
+        x[5:, 0] = x[:5, 1] = 7
+        check_stored(x)
+        check_stored(x, (5,), (5,))
 
 
 @pytest.mark.parametrize("level", [1, 3, 19])
