@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
 from h5stream.base import limits
-from h5stream.base.texts import NA, or_na, percent, text_of_bytes, whole_number
+from h5stream.base.texts import NA, counted, or_na, percent, text_of_bytes, whole_number
 from h5stream.device.facts import synchronize
 from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.errors import OptionError
@@ -529,7 +529,7 @@ def _reader_turns(
     elif name == H5PY:
         yield _turn("storage of the field", knobs.via_h5py or "read through h5py")
     elif name == PLANNING and (chunk_rows := statistics.rows / max(1, statistics.chunks)) <= ROWS_OF_A_CHUNK:
-        yield _turn("chunks", f"{chunk_rows:.0f} rows each")
+        yield _turn("chunks", f"{counted(round(chunk_rows), 'row')} each")
     elif name == PLANNING:
         yield _turn("window", knobs.window_rows, None, knobs.window_rows and max(1, knobs.window_rows // 4))
 

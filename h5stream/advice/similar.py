@@ -24,7 +24,7 @@ from h5stream.advice.program import (
     with_options,
 )
 from h5stream.base.limits import cached_property
-from h5stream.base.texts import shape_text
+from h5stream.base.texts import counted, shape_text
 from h5stream.samples.whole import (
     LABEL,
     LEAST_GROUPS,
@@ -634,7 +634,7 @@ def joined_files(families: Mapping[str, Sequence[str]], listings: Mapping[str, L
     samples = {part.samples_text for part in parts.values()}
     if len(parts) == len(families) and len(samples) == 1:
         fields = {pattern: part.recipes[0].fields for pattern, part in parts.items()}
-        yield _joined(first, fields, f"{counts.pop():,} files", samples.pop())
+        yield _joined(first, fields, counted(counts.pop(), "file"), samples.pop())
 
 
 def _joined(

@@ -73,7 +73,7 @@ class TuningRun:
         return self.threads, self.window_rows
 
     def __str__(self) -> str:
-        return f"num_workers={self.threads}, window={self.window_rows:,} rows"
+        return f"num_workers={self.threads}, window={counted(self.window_rows, 'row')}"
 
 
 Measure = Callable[[str, int, WindowRows], TuningRun]  # runs a setting, given the varied knob, threads, and window
@@ -316,7 +316,7 @@ def _tuning(bench: Bench, default: TuningRun, best: TuningRun, gain: float, spre
         title="Tuning",
         answer=answer,
         arithmetic=tuple(
-            f"{one.knob}: {counted(one.threads, 'thread')}, window {one.window_rows:,} rows: "
+            f"{one.knob}: {counted(one.threads, 'thread')}, window {counted(one.window_rows, 'row')}: "
             + (one.refused or f"{one.rows_per_s:,.0f} rows/s")
             for one in every.values()
         ),
@@ -345,7 +345,7 @@ def _caveats(default: TuningRun, best: TuningRun, spread: float) -> Iterator[str
         share = ran.read_s / work_s if work_s else 0.0
         yield f"staging: reading is {share:.0%} of the readers' work, the most that it could save"
     if best.window_rows < default.window_rows:
-        mixed = f"{best.blocks:,} blocks are mixed instead of {default.blocks:,}"
+        mixed = f"{counted(best.blocks, 'block')} are mixed instead of {default.blocks:,}"
         yield f"the window is smaller than the default's: {mixed}; pass window= to keep it"
     if is_weak(best.blocks, best.all_blocks):
         window_text = f"{best.blocks:,} of {best.all_blocks:,} blocks"

@@ -230,7 +230,7 @@ def _lines(results: list[FieldStatistics], width: int, categories: Mapping[str, 
     rows = {one.name: [*_rows(one)] for one in results}
     lines_of = named_lines(["field", *_COLUMNS], [row for field_rows in rows.values() for row in field_rows], width)
     if results:
-        yield Text(f"{results[0].samples:,} samples")
+        yield Text(counted(results[0].samples, "sample"))
     yield from lines_of()
     for one in results:
         for name, cells in rows[one.name]:

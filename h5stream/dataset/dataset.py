@@ -693,7 +693,9 @@ class H5Dataset(Dataset[Any]):
             wrong = rows[(rows < -count) | (rows >= count)]
             if len(wrong):
                 # IndexError, because iterating over a sequence ends with it.
-                raise IndexError(f"row {wrong[0]} is not there: the dataset has {count:,} rows, 0 to {count - 1:,}")
+                raise IndexError(
+                    f"row {wrong[0]} is not there: the dataset has {counted(count, 'row')}, 0 to {count - 1:,}"
+                )
             rows = np.where(rows < 0, rows + count, rows)
         return rows if self.rows is None else self.rows[rows]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from h5stream.base.texts import as_bytes
+from h5stream.base.texts import as_bytes, counted
 from h5stream.engine.kinds.ragged import PADDING_SHARE
 from h5stream.engine.slots import PAGE_NBYTES, packed
 from h5stream.errors import OptionError
@@ -235,7 +235,7 @@ class Footprint:
         """The warning if the wished window did not fit; otherwise empty."""
         if self.window_rows >= self.wished_rows:
             return ""
-        smaller = f"window: {self.window_rows:,} rows instead of {self.wished_rows:,}, so that two windows "
+        smaller = f"window: {counted(self.window_rows, 'row')} instead of {self.wished_rows:,}, so that two windows "
         enough = f"memory_budget={self.wished_nbytes}" if self.wished_nbytes else "more"
         return (
             f"{smaller}and their plans fit memory_budget={self.memory_budget:,} bytes. Rows come in another order "

@@ -223,7 +223,7 @@ class LoaderStatistics(ShownAsText):
         amplification = self.read_amplification
         transformed = self.transform_s / self.elapsed_s if self.elapsed_s else 0.0
         transform = f"tensors, batch_transform and collate_fn: {self.transform_s:.2f} s, {transformed:.0%} of the time"
-        text = f"object stores: {self.requests:,} requests for {text_of_bytes(self.requested_bytes)}"
+        text = f"object stores: {counted(self.requests, 'request')} for {text_of_bytes(self.requested_bytes)}"
         text += f", {text_of_bytes(self.cached_bytes)} from the cache" * bool(self.cached_bytes)
         ahead = f", and {self.ahead_requests:,} for {text_of_bytes(self.ahead_bytes)} for the epoch that follows"
         text += ahead * bool(self.ahead_requests)
@@ -232,7 +232,7 @@ class LoaderStatistics(ShownAsText):
         skipped = f"{counted(self.skipped_rows, 'row')} skipped: {counted(len(self.skipped_chunks), 'corrupt chunk')}"
         return "\n".join(
             (
-                f"{self.rows:,} rows in {self.batches:,} batches, {self.elapsed_s:.2f} s, "
+                f"{counted(self.rows, 'row')} in {counted(self.batches, 'batch', 'batches')}, {self.elapsed_s:.2f} s, "
                 f"{self.rows_per_s:,.0f} rows/s",
                 f"wait per batch: mean {1e3 * self.wait_mean_s:.1f} ms, p95 {1e3 * self.wait_p95_s:.1f} ms, "
                 f"max {1e3 * self.wait_max_s:.1f} ms; first batch "

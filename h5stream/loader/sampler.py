@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from h5stream.base.hints import warn
-from h5stream.base.texts import checked_number
+from h5stream.base.texts import checked_number, counted
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import WindowRows, size_order
 from h5stream.engine.sizing import shape_of
@@ -327,15 +327,15 @@ def warn_of_weak_shuffle(
     needed = 0 if budget_for is None else budget_for(rows)
     with_budget = f" with memory_budget={needed}" if needed else ""
     wanted = f"{rows} or more" if rows < total_rows else "'all'"
-    way = f"The way out: window={wanted}{with_budget} (it is {settings.window_rows:,} rows)"
+    way = f"The way out: window={wanted}{with_budget} (it is {counted(settings.window_rows, 'row')})"
     if lead.pipeline.filters and lead.chunk_nbytes >= _LARGE_CHUNK_NBYTES:
         old = layout.files[0].path
         new = os.path.splitext(os.path.basename(old))[0] + ".repacked.h5"
         copy = f"a copy with smaller chunks (h5stream repack {shlex.quote(old)} {shlex.quote(new)} --chunk-bytes 1MiB)"
         way = f"{way.replace('The way', 'Ways', 1)}, or {copy}"
     warn(
-        f"the shuffle is weak: a window holds {window_blocks:,} of the {total:,} blocks of this data "
-        f"(a block is {block_rows:,} rows that lie together, by the chunks of {lead.path!r}), "
+        f"the shuffle is weak: a window holds {window_blocks:,} of the {counted(total, 'block')} of this data "
+        f"(a block is {counted(block_rows, 'row')} that lie together, by the chunks of {lead.path!r}), "
         f"so the {drawn:,} rows of a batch come from about {distinct(window_blocks, drawn):,.0f} of them, "
         f"where a full shuffle has {distinct(total, drawn):,.0f}. In a file that is sorted, by class or by recording, "
         "a batch then sees few kinds of rows, and training suffers. "

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from h5stream.base.texts import NA, ShownAsText, or_na, percent, text_of_bytes
+from h5stream.base.texts import NA, ShownAsText, counted, or_na, percent, text_of_bytes
 
 if TYPE_CHECKING:
     from h5stream.monitor.export import CsvLog, JsonlLog, TensorBoardLog, open_log, read_log
@@ -490,7 +490,7 @@ class SystemSummary(ShownAsText):
         )
         taken = _mean(self.cost_ratio, functools.partial(percent, digits=2))
         lines.append(
-            f"data wait {_mean(self.data_wait_ratio)} | {self.samples} samples in {self.duration_s:.1f} s | "
+            f"data wait {_mean(self.data_wait_ratio)} | {counted(self.samples, 'sample')} in {self.duration_s:.1f} s | "
             f"the monitor took {taken} of one processor"
         )
         return "\n".join(lines)

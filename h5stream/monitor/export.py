@@ -325,7 +325,7 @@ def render_screen(
         parts.append(table("process data_wait_ratio", "Process", state))
     cost = Spread.of(sample.cost_ratio for sample in samples)
     taken = f"the monitor takes {percent(cost.mean if cost else None, 2)} of one processor"
-    parts.append(Text(f"{last.elapsed_s:.0f} s, {len(samples)} samples; {taken}", style="dim"))
+    parts.append(Text(f"{last.elapsed_s:.0f} s, {counted(len(samples), 'sample')}; {taken}", style="dim"))
     if note:
         parts.append(Text(note, style="yellow"))
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim", width=width)
@@ -427,7 +427,7 @@ def save_plot(samples: Sequence[SystemSample], path: str | Path) -> None:
     counts = Counter(gpu.name for gpu in samples[-1].gpus)
     names = [name if count == 1 else f"{count} x {name}" for name, count in counts.items()]
     devices = ", ".join(names) or f"no GPU ({samples[-1].gpu_reason})"
-    taken = f"{len(samples)} samples in {sum(sample.interval_s for sample in samples):.0f} s"
+    taken = f"{counted(len(samples), 'sample')} in {sum(sample.interval_s for sample in samples):.0f} s"
     figure.suptitle(f"{devices}\n{taken}", fontsize=11, x=0.01, ha="left")
     figure.savefig(path)
 

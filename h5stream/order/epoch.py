@@ -220,7 +220,7 @@ def even_runs(rows: int, ranks: int, settings: OrderSettings) -> tuple[int, Ints
         return batches, np.arange(ranks + 1, dtype=np.int64) * (batches * size)
     fewest, extra = divmod(rows, ranks)
     if fewest == 0:
-        raise OptionError(f"{rows:,} rows cannot give each of {ranks} ranks one; use fewer ranks")
+        raise OptionError(f"{counted(rows, 'row')} cannot give each of {ranks} ranks one; use fewer ranks")
     batches = -(-(fewest + bool(extra)) // size)
     if fewest < batches:
         raise OptionError(

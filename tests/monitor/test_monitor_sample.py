@@ -79,7 +79,7 @@ def test_the_summary_reads_as_text():
     assert text.splitlines() == [
         "A: GPU 25.0% | SM n/a | VRAM peak n/a | PCIe in n/a | n/a | held back 100.0% of the time: hw_slowdown | lost",
         "CPU n/a | process 1.50 cores | RAM peak n/a | disk n/a",
-        "data wait 50.0% | 1 samples in 1.0 s | the monitor took 0.00% of one processor",
+        "data wait 50.0% | 1 sample in 1.0 s | the monitor took 0.00% of one processor",
     ]
     assert str(summarize([])).startswith("GPU: n/a (no samples)")
     assert str(summarize([SystemSample(time_s=0, gpu_reason="no driver")])).startswith("GPU: n/a (no driver)")

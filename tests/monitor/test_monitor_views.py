@@ -53,7 +53,7 @@ class TestPlot:
     def test_two_gpus_have_a_curve_each_and_share_a_title(self, figures):
         save_plot([sample_at(1, card(0.1), card(0.2), data_wait_ratio=0.3)], "x.png")
         assert labels(figures[0])[0][:2] == ["GPU 0", "GPU 1"]
-        assert figures[0].get_suptitle() == "2 x Fake H100\n1 samples in 1 s"
+        assert figures[0].get_suptitle() == "2 x Fake H100\n1 sample in 1 s"
         assert figures[0].axes[2].lines[0].get_ydata() == [30.0]
 
     def test_no_gpu_and_an_ended_process_are_ordinary(self, figures):

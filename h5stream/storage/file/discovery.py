@@ -19,7 +19,7 @@ from h5py import h5l
 from numpy.typing import NDArray
 
 from h5stream.base.names import Reading, member_in, parted, quoted_member, readings
-from h5stream.base.texts import did_you_mean, nearest_names
+from h5stream.base.texts import counted, did_you_mean, nearest_names
 from h5stream.errors import (
     ExternalDataError,
     FieldLengthError,
@@ -184,7 +184,7 @@ def default_fields(file: h5py.File, path: str, guard: Guard) -> list[str]:
         what, ways = f"no datasets {where}", f"{ways}{_group_options(file)}"
     single = _shortened([name for name, dataset in at_root.items() if not dataset.shape])
     singles = f" Without rows, single values: {single}." if single else ""
-    lines = [f"{rows:,} rows: {_shortened(names, most)}" for rows, names in every]
+    lines = [f"{counted(rows, 'row')}: {_shortened(names, most)}" for rows, names in every]
     listing = "; ".join(lines if len(lines) <= _LISTED else [*lines[:_FEW_LENGTHS], "and others"])
     problem = f"{path!r} has {what}, so name the fields: {ways}. It has, by length: {listing}.{singles}"
     raise FieldLengthError(f"{problem} `h5stream inspect {shlex.quote(path)}` prints what to write", file=path)
