@@ -37,6 +37,7 @@ from h5stream.repacking import Recipe
 from h5stream.staging.copying import CopyJob, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, Entry, Files, Source, StagingFolder, is_of, new_session, pids_of, state_of
 from h5stream.storage.file.external import Reference, references
+from h5stream.storage.source.handles import said_of_writer
 from h5stream.storage.source.one_file import FileIdentity, stat_of
 from h5stream.storage.source.remote import ObjectIdentity, opened_again
 
@@ -426,6 +427,8 @@ def gather(path: str, *, follow: bool) -> tuple[FileGroup, list[str]]:
     main = Path(os.path.abspath(path))
     stat_of(str(main))
     places, notices = [main], dict[str, None]()
+    if writer := said_of_writer(str(main)):
+        notices[writer] = None
     if follow:
         places = _closure(main, notices)
     else:

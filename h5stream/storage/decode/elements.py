@@ -11,9 +11,9 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import h5py
 import numpy as np
@@ -29,6 +29,9 @@ from h5stream.storage.decode.small_floats import (
     stored_float,
 )
 from h5stream.storage.source.handles import DAMAGE, opened_apart
+
+_Key = TypeVar("_Key")
+_Made = TypeVar("_Made")
 
 MOST_NBYTES = 1 << 24
 """Larger elements are read through h5py: a table has an entry for each byte of an element."""
@@ -167,18 +170,39 @@ CANNOT_READ = (TypeError, ValueError, NotImplementedError)
 """The exceptions of h5py for types that NumPy lacks."""
 
 
+_MOST_KEPT = 64
+"""Compounds whose types are kept: a file has few, but asks once for each of a thousand members."""
+
+_compounds = dict[bytes, np.dtype]()
+_layouts = dict[tuple[bytes, int], "StoredElement"]()
+
+
+def _kept(cache: dict[_Key, _Made], key: _Key, make: Callable[[], _Made]) -> _Made:
+    """Return what was made for a key, or make it."""
+    if (made := cache.get(key)) is None:
+        made = make()
+        if len(cache) >= _MOST_KEPT:
+            cache.clear()
+        cache[key] = made
+    return made
+
+
 def type_of(stored: h5py.h5t.TypeID) -> np.dtype:
     """Return the dtype of a stored type; members that h5py cannot read are opaque, with the reason as metadata."""
     kind = stored.get_class()
     if kind == h5py.h5t.INTEGER or (kind == h5py.h5t.FLOAT and stored.get_size() > 2 and stored.get_precision() > 8):
         plain: np.dtype = stored.dtype
         return plain
+    if kind != h5py.h5t.COMPOUND:
+        return _readable_type(stored)
+    return _kept(_compounds, stored.encode(), lambda: _compound_of(stored))
+
+
+def _compound_of(stored: h5py.h5t.TypeID) -> np.dtype:
     try:
         return _readable_type(stored)
     except CANNOT_READ:
-        if kind != h5py.h5t.COMPOUND:
-            raise
-    formats = dict[str, np.dtype]()
+        formats = dict[str, np.dtype]()
     for name, _, member in stored_members(stored):
         try:
             formats[name] = type_of(member)
@@ -214,7 +238,10 @@ def _readable_type(stored: h5py.h5t.TypeID) -> np.dtype:
 
     It is h5py's dtype, except that small floats are bits.
     """
-    if not any(dtype_of_float(one) is not None for one in _types_in(stored)):
+    inside = [*_types_in(stored)]
+    if any(one.get_class() == h5py.h5t.BITFIELD and not _is_full(one) for one in inside):
+        raise TypeError("libhdf5 converts no bit fields with unused bits")
+    if not any(dtype_of_float(one) is not None for one in inside):
         dtype: np.dtype = stored.dtype
         if _overlaps(dtype):
             raise TypeError("h5py gives its members types that are larger than they are, and overlap")
@@ -386,9 +413,15 @@ class StoredElement(NamedTuple):
 def stored_as(dataset: h5py.Dataset) -> StoredElement:
     """Return the layout of a dataset's elements in its file; libhdf5 only has that in memory."""
     stored = dataset.id.get_type()
-    if stored.get_class() != h5py.h5t.COMPOUND or (is_readable(stored) and not has_variable(stored)):
+    if stored.get_class() != h5py.h5t.COMPOUND:
         return StoredElement(stored.get_size(), stored, {}, is_whole=True)
     wide, _ = dataset.file.id.get_create_plist().get_sizes()
+    return _kept(_layouts, (stored.encode(), wide), lambda: _compound_layout(stored, wide))
+
+
+def _compound_layout(stored: h5py.h5t.TypeID, wide: int) -> StoredElement:
+    if is_readable(stored) and not has_variable(stored):
+        return StoredElement(stored.get_size(), stored, {}, is_whole=True)
     return _file_layout(stored, wide)
 
 
@@ -519,12 +552,17 @@ BITFIELDS = tuple(getattr(h5py.h5t, f"STD_B{bits}{order}") for bits in (8, 16, 3
 """Bit fields without unused bits, which are stored like unsigned numbers."""
 
 
+def _is_full(bits: h5py.h5t.TypeID) -> bool:
+    """Return whether a bit field has no unused bits."""
+    return any(bits.equal(one) for one in BITFIELDS)
+
+
 def _same_layout(stored: h5py.h5t.TypeID, numpy_like: h5py.h5t.TypeID) -> bool:
     kind, size, other = stored.get_class(), stored.get_size(), numpy_like.get_class()
     if kind == h5py.h5t.BITFIELD:  # stored like an unsigned number
         is_unsigned = other == h5py.h5t.INTEGER and numpy_like.get_sign() == h5py.h5t.SGN_NONE
         is_same_order = is_unsigned and (size == 1 or stored.get_order() == numpy_like.get_order())
-        return is_same_order and size == numpy_like.get_size() and any(stored.equal(one) for one in BITFIELDS)
+        return is_same_order and size == numpy_like.get_size() and _is_full(stored)
     if kind != other or size != numpy_like.get_size():
         return False
     if kind == h5py.h5t.COMPOUND:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import math
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -57,7 +58,7 @@ from h5stream.storage.layout.index import (
     rows_together,
 )
 from h5stream.storage.layout.parts import DatasetPart, Target
-from h5stream.storage.source.handles import open_file
+from h5stream.storage.source.handles import open_file, said_of_writer
 from h5stream.storage.source.identity import SourceIdentity
 from h5stream.storage.source.local import absolute, identities_of, identity_of
 from h5stream.storage.source.one_file import no_such_file, not_permitted, stat_of
@@ -70,6 +71,8 @@ WATCHED_FILES = 100
 @contextlib.contextmanager
 def open_hdf5(path: str) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading, independently of other handles, and close it at the end of the block."""
+    if writer := said_of_writer(path):
+        raise SourceError(writer, file=path)
     try:
         file = open_file(path)
     except FileNotFoundError:
@@ -86,7 +89,7 @@ def open_hdf5(path: str) -> Iterator[h5py.File]:
             what = f"it has no HDF5 signature ({identity_of(path).size} bytes)"
             raise NotHDF5Error(f"{path!r} is not an HDF5 file: {what}.", file=path) from None
         is_written = "already open for write" in str(error)
-        way_out = ". Another process writes to it: wait until that has closed it" * is_written
+        way_out = f". Its writer has not closed it. If none is left: h5clear -s {shlex.quote(path)}" * is_written
         raise SourceError(f"libhdf5 cannot open {path!r}: {error}{way_out}", file=path) from None
     with file:
         try:
@@ -97,7 +100,8 @@ def open_hdf5(path: str) -> Iterator[h5py.File]:
             check_reads(path)
             raise
         except MemoryError as error:
-            why = f"there is no memory for what {path!r} says it holds ({error}); it is damaged, or too large here"
+            why = f"there is no memory for what {path!r} says it holds{f' ({error})' if str(error) else ''}; it is "
+            why += "damaged, or it, or a sample of it, is too large here"
             raise SourceError(why, file=path) from error
         except (RuntimeError, OSError, KeyError, UnicodeError) as error:  # h5py's exceptions for libhdf5's failures
             check_reads(path)

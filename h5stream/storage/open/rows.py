@@ -188,8 +188,9 @@ def describe_field(
     if h5py.h5a.get_num_attrs(node.dataset.id):
         meaning = meaning_of(node.dataset)
     leaves = [(node.member, whole)] if whole.fields is None else [*members_of(whole, node.member)]
+    stored = _stored_dtype(node.dataset, spec)
     for number, (member, dtype) in enumerate(leaves, first):
-        layout, leaf = _field_layout(builder, spec, node._replace(member=member), dtype, shape, steps)
+        layout, leaf = _field_layout(builder, spec, node._replace(member=member), dtype, stored, shape, steps)
         layouts.append(layout)
         fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)  # until the dataset's fill value is read
         targets.append(Target(field=number, member=member, leaf=leaf, fill=fill, stacked=spec.members, meaning=meaning))
@@ -209,11 +210,20 @@ def entry_of(dtype: np.dtype, numbers: Iterator[int]) -> Entry:
     return {name: entry_of(dtype[name], numbers) for name in dtype.names} if dtype.names else next(numbers)
 
 
+def _stored_dtype(dataset: h5py.Dataset, spec: Field) -> np.dtype:
+    """Return the dtype that the elements of a dataset have in its file."""
+    whole = elements.stored_as(dataset)
+    return elements.as_torch_bits(
+        elements.plain_dtype(dtype_of(dataset)) if whole.is_whole else whole.dtype, spec.dtype
+    )
+
+
 def _field_layout(
     builder: PartBuilder,
     spec: Field,
     node: FieldSource,
     dtype: np.dtype,
+    whole: np.dtype,
     shape: tuple[int, ...],
     steps: Steps | None,
 ) -> tuple[FieldLayout, elements.Leaf | None]:
@@ -222,11 +232,7 @@ def _field_layout(
     name = ":".join((path, *member)) if member else spec.name
     is_value = ragged is not None and spec.lookup is None and not builder.are_objects
     items = elements.vlen_base(dtype) if is_value else None
-    whole = elements.stored_as(dataset)
-    stored_dtype = elements.as_torch_bits(
-        elements.plain_dtype(dtype_of(dataset)) if whole.is_whole else whole.dtype, spec.dtype
-    )
-    dtype, stored = (dtype, stored_dtype) if items is None else (items, items)
+    dtype, stored = (dtype, whole) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
     if ragged is not None and base.kind != "V" and (ragged.form in ("list", STACKED) or base.kind not in "OS"):

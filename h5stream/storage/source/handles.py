@@ -15,11 +15,13 @@ so older handles are closed first.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import threading
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import h5py
 from h5py import h5f, h5fd, h5i, h5p
@@ -38,6 +40,8 @@ _written: set[tuple[int, int]] = set()
 
 _handles: list[tuple[weakref.ref[h5py.File], dict[str, tuple[int, ...]]]] = []
 """h5stream's live handles, each with the stamps of its file and of the files behind it, by path."""
+
+_LOCKS = Path("/proc/locks")
 
 _handles_lock = threading.Lock()
 
@@ -84,6 +88,37 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> h5py.Fi
         for writer in _writers(_stamp(path)[:2]) if marked else ():
             return h5py.File(h5i.get_file_id(writer).reopen())
         raise
+
+
+def said_of_writer(path: str) -> str:
+    """Say that another process holds HDF5's lock of a local file, for writing; empty if none does.
+
+    As for h5py, ``HDF5_USE_FILE_LOCKING=FALSE`` says that locks mean nothing here.
+    """
+    if os.environ.get("HDF5_USE_FILE_LOCKING", "").upper() in ("FALSE", "0"):
+        return ""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        stat, holders = os.stat(path), list[int]()
+        for line in _LOCKS.read_text().splitlines():
+            _, _, _, access, process, inode, *_ = line.replace("-> ", "").split()
+            if access == "WRITE" and inode.endswith(f":{stat.st_ino}") and int(process) not in (os.getpid(), _pid):
+                holders.append(int(process))
+        # Some file systems have another number of their device there: only the lock itself says that it is this file.
+        if holders and _is_locked(path):
+            return (
+                f"{path!r} is open for writing in process {holders[0]}, and what that has not written yet would be "
+                "missing. Wait until it has closed the file; HDF5_USE_FILE_LOCKING=FALSE reads what is there"
+            )
+    return ""
+
+
+def _is_locked(path: str) -> bool:
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 @contextlib.contextmanager

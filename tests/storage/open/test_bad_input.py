@@ -12,6 +12,7 @@ from support.making import corrupt_chunk, make_file, write_datasets
 from support.sample_files import reader_threads, write_sample
 
 from h5stream import H5StreamLoader, errors
+from h5stream.storage.file.stored import open_hdf5
 
 
 def refused(kind, said, *, source, **options):
@@ -62,6 +63,13 @@ def test_a_truncated_file_is_refused_with_its_sizes(tmp_path, share):
     refused(errors.TruncatedFileError, rf"sample\.h5.*truncated.*{size}.*Copy it again", source=sample.path)
 
 
+@pytest.mark.parametrize(("error", "shown"), [(MemoryError(), ""), (MemoryError("9 GiB"), r" \(9 GiB\)")], ids=repr)
+def test_where_memory_lacks_the_file_or_a_sample_is_too_large(sample, error, shown):
+    why = rf"says it holds{shown}; it is damaged, or it, or a sample of it, is too large here"
+    with pytest.raises(errors.SourceError, match=why), open_hdf5(str(sample.path)):
+        raise error
+
+
 # --- fields -------------------------------------------------------------------------------------------------
 
 
@@ -72,6 +80,8 @@ def test_a_missing_field_or_member_suggests_the_nearest(tmp_path):
     error = refused(errors.FieldNotFoundError, said, source=path, fields="image")
     assert (error.field, error.file) == ("image", str(path))
     refused(errors.FieldNotFoundError, "That is a group; name a dataset in it", source=path, fields="group")
+    for name in (".", "./group", "group/."):
+        refused(errors.FieldNotFoundError, "That is a group; name a dataset.*group/labels", source=path, fields=name)
     refused(errors.FieldNotFoundError, "not a compound but float64", source=path, fields="images:a")
 
 
@@ -80,10 +90,12 @@ def test_fields_of_unlike_length_are_listed_with_their_lengths_and_zero_rows_are
     path = tmp_path / "a.h5"
     look = f"`h5stream inspect {path}` (prints|says) what"
     said = f"must agree in rows, but .*'x' has 30.*'y' has 29.*{look}"
-    refused(errors.FieldLengthError, said, source=path, fields=["x", "y"])
+    assert "lookup=IDS" not in str(refused(errors.FieldLengthError, said, source=path, fields=["x", "y"]))
     refused(errors.FieldLengthError, f"unlike length.*name the fields.*29 rows: y; 30 rows: x.*{look}", source=path)
     write_datasets(path, x=np.zeros((0, 4)))
     refused(errors.FieldLengthError, r"a\.h5.*zero rows in x", source=path)
+    write_datasets(tmp_path / "b.h5", x=np.zeros((30, 2)), rate=2.0)
+    refused(errors.FieldLengthError, "has single values beside datasets with rows", source=tmp_path / "b.h5")
 
 
 @pytest.mark.parametrize(

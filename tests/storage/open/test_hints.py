@@ -114,7 +114,7 @@ def test_a_loader_is_no_iterator_and_no_dataset(path):
 @pytest.mark.parametrize("dtype", ["float32", "torch.float32", np.float32, np.dtype("f4"), "f4", torch.float32])
 def test_a_dtype_is_torchs_or_its_name(path, dtype):
     if isinstance(dtype, str) and dtype == "f4":
-        with pytest.raises(errors.OptionError, match="takes a torch dtype, not 'f4'"):
+        with pytest.raises(errors.OptionError, match=r"takes a torch dtype, not 'f4'\. Did you mean 'float32'\?"):
             H5Dataset(path, Field("x", dtype=dtype))
         return
     field = Field("x", dtype=dtype)
@@ -139,20 +139,26 @@ def test_a_type_that_models_do_not_take_is_hinted_at_once(path, tmp_path, monkey
         file["audio"], file["image"], file["y"] = np.zeros((4, 9), "i2"), np.zeros((4, 9), "u1"), np.arange(4.0)
         file["t"] = np.zeros((4, 9), "i2")
         file["t"].attrs["scale_factor"], file["t"].attrs["add_offset"] = 0.5, 2.0
+        file["filled"] = np.zeros((4, 9), "i4")
+        file["filled"].attrs["_FillValue"] = np.int32(-1)
     packed, cast = Field("t", missing="netcdf"), Field("t", missing="netcdf", dtype="float32")
     sources = [(path, ["x", "y"]), (path, Field("x", dtype="float32")), (tmp_path / "b.h5", ["audio", "image", "y"])]
-    for source, fields in (*sources, (tmp_path / "b.h5", packed), (tmp_path / "b.h5", cast)):
+    filled = Field("filled", missing="netcdf")
+    for source, fields in (*sources, *((tmp_path / "b.h5", one) for one in (packed, cast, filled))):
         with H5StreamLoader(source, 4, fields=fields) as loader:
             list(loader)
             list(loader)
     told = sorted(text for text in logged if "layers of models" in text)
     assert [text.partition(",")[0] for text in told] == [
         "field 'audio' is int16",
+        "field 'filled' is float64",
         "field 't' is float64",
         "field 'x' is float64",
     ]
-    assert "Field('t', missing=..., dtype='float32') casts" in told[1]
-    assert "Field('x', dtype='float32') casts" in told[2]
+    assert "by its fill value, and layers" in told[1]
+    assert "by its scale_factor and add_offset, and layers" in told[2]
+    assert "Field('t', missing=..., dtype='float32') casts" in told[2]
+    assert "Field('x', dtype='float32') casts" in told[3]
 
 
 def test_segments_of_which_most_give_nothing_are_hinted_at(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from support.making import write_datasets
 
 from h5stream import H5Dataset, H5StreamLoader, repack, stage
 from h5stream.advice.listing import list_file
-from h5stream.errors import SourceChangedError
+from h5stream.errors import SourceChangedError, SourceError
 
 ROWS = 400
 X = np.arange(ROWS * 3, dtype="i4").reshape(ROWS, 3)
@@ -184,6 +184,45 @@ def test_what_staging_knows_of_a_marked_file_is_said(tmp_path):
     with h5py.File(path, "r+"):
         notices = stage(path, to=tmp_path / "fast").notices
     assert any("already open for write" in notice for notice in notices)
+
+
+# --- other processes --------------------------------------------------------------------------------------------
+
+WRITER = """
+import sys, h5py
+with h5py.File(sys.argv[1], "r+") as file:
+    file["x"][:5] = -1
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def written_elsewhere(tmp_path):
+    """A file that another process has open for writing."""
+    path = write(tmp_path / "a.h5")
+    with subprocess.Popen([sys.executable, "-c", WRITER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"open\n"
+        yield path, other
+
+
+def test_a_file_that_another_process_writes_is_refused_as_by_h5py_and_read_once_it_is_closed(written_elsewhere):
+    path, other = written_elsewhere
+    with pytest.raises(BlockingIOError):
+        h5py.File(path)
+    with pytest.raises(SourceError, match=f"is open for writing in process {other.pid}.*Wait until it has closed"):
+        H5Dataset(path, "x")
+    other.communicate()
+    assert (H5Dataset(path, "x")[:5] == -1).all()
+
+
+def test_what_is_there_is_read_where_locks_are_turned_off(written_elsewhere, monkeypatch):
+    monkeypatch.setenv("HDF5_USE_FILE_LOCKING", "FALSE")
+    assert H5Dataset(written_elsewhere[0], "x").layout.samples == len(X)
+
+
+def test_staging_a_file_that_another_process_writes_is_said(written_elsewhere, tmp_path):
+    assert any("is open for writing" in one for one in stage(written_elsewhere[0], to=tmp_path / "fast").notices)
 
 
 # --- children ---------------------------------------------------------------------------------------------------
