@@ -356,9 +356,9 @@ class H5Dataset(Dataset[Any]):
         by : str, field or array-like, optional
             Which samples must stay together: those with the same value of a field or dataset of one value per sample
             (``"patient_id"``), or of an array; those of a ``"segment"`` (an episode, a group, a volume), of a
-            ``"file"``, or of a ``"block"``: samples of the same chunks, so that no chunk is read for two parts. Groups
-            are dealt out greedily, large ones first, each to the part that lacks most of what the group has: the sizes
-            of parts are right to within a group.
+            ``"file"``, or of a ``"block"``: samples that begin in the same chunks, so that of rows no chunk is read for
+            two parts. Groups are dealt out greedily, large ones first, each to the part that lacks most of what the
+            group has: the sizes of parts are right to within a group.
         stratify : str, field or array-like, optional
             A field, dataset or array of few values, such as ``"label"``, of which each part gets equal shares: to
             within one sample of each value without `by`, and with `by` as far as groups allow.
@@ -378,7 +378,7 @@ class H5Dataset(Dataset[Any]):
         Warns
         -----
         LeakWarning
-            If samples share rows, as overlapping sequences do, and `by` is None.
+            If samples of several parts share rows, as overlapping sequences do.
 
         Examples
         --------
@@ -391,7 +391,8 @@ class H5Dataset(Dataset[Any]):
         (array([0, 1, 2, 3, 6, 7]), tensor([4, 5]))
         """
         check_no_others(others)
-        sizes: Any = shares[0] if len(shares) == 1 and isinstance(shares[0], (list, tuple, np.ndarray)) else shares
+        is_list = len(shares) == 1 and (isinstance(shares[0], (list, tuple)) or getattr(shares[0], "ndim", 0) == 1)
+        sizes: Any = shares[0] if is_list else shares
         total = len(self)
         strata = None if stratify is None else codes_of(self._values(stratify, "stratify="), total, "stratify=")
         if isinstance(by, str) and by in BY:
@@ -401,12 +402,11 @@ class H5Dataset(Dataset[Any]):
         elif by is not None:
             groups = codes_of(self._values(by, "by="), total, "by=")
         else:
-            warn_of_leaks(self.layout, self.rows)
             groups = repeated(self.rows)
         seed = checked_number("split: seed=", seed, 0, "a non-negative integer", is_seed=True)
-        return tuple(
-            self._over_rows(part) for part in parts_of(tuple(sizes), total, seed=seed, groups=groups, strata=strata)
-        )
+        parts = parts_of(tuple(sizes), total, seed=seed, groups=groups, strata=strata)
+        warn_of_leaks(self.layout, self.rows, parts, are_whole=isinstance(by, str) and by in ("segment", "file"))
+        return tuple(map(self._over_rows, parts))
 
     def statistics(
         self,
@@ -751,7 +751,7 @@ def _opened_dataset(source: object, fields: Fields) -> H5Dataset | None:
         return joined(source, fields)
     if not isinstance(source, Dataset):
         if isinstance(getattr(source, "dataset", None), Dataset):
-            raise OptionError(f"a source is a path or a dataset, not a {type(source).__name__}; give it that .dataset")
+            raise OptionError(f"a source is a path or a dataset, not {type(source).__name__}; give it that .dataset")
         return None
     if not isinstance(source, H5Dataset):
         raise OptionError(

@@ -46,7 +46,8 @@ _OTHERS = {
     "random_state": "write seed=",
     "generator": "write seed=",
     "groups": "write by=, the samples that stay together",
-    "shuffle": "parts are always drawn at random; subset(slice(0, 800)) takes the first samples",
+    "shuffle": "parts are always drawn at random; for the first samples and the rest, write n = int(0.8 * "
+    "len(dataset)); dataset.subset(slice(0, n)), dataset.subset(slice(n, None))",
 }
 """Arguments of other libraries' splits, and what to write instead."""
 
@@ -124,7 +125,9 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
     count, parts = int(groups.max()) + 1, len(sizes)
     if count < parts:
         raise OptionError(
-            f"split: {counted(count, 'group')} for {parts} parts, and groups are not divided; pass a by= of more values"
+            f"split: {counted(count, 'group')} for {parts} parts, and groups are not divided; pass a by= of more "
+            "values, or take parts in the order of the file: n = int(0.8 * len(dataset)); dataset.subset(slice(0, n)), "
+            "dataset.subset(slice(n, None))"
         )
     strata = np.zeros(len(groups), dtype=np.int64) if strata is None else strata
     pairs, samples = np.unique(groups * (int(strata.max()) + 1) + strata, return_counts=True)
@@ -262,15 +265,50 @@ def repeated(numbers: Ints | None) -> Ints | None:
     return groups.reshape(-1) if len(distinct) < len(numbers) else None
 
 
-def warn_of_leaks(layout: SampleLayout, rows: Ints | None) -> None:
-    """Warn if samples of one segment share rows, so that a split by samples puts equal rows into several parts."""
-    if layout.draws is None and _share_rows(layout, rows):
+def warn_of_leaks(layout: SampleLayout, rows: Ints | None, parts: Sequence[Ints], *, are_whole: bool) -> None:
+    """Warn if samples of several parts share rows; with `are_whole` segments or files are in one part each."""
+    if are_whole or layout.draws is not None or not _share_rows(layout, rows):
+        return
+    part = np.empty(sum(map(len, parts)), dtype=np.int64)
+    for number, members in enumerate(parts):
+        part[members] = number
+    if _shared_across(layout, np.arange(len(part)) if rows is None else rows, part):
         warn(
-            "samples of this data overlap: they share rows with their neighbours, so a split by samples has the same "
-            "rows in several parts, and a score on one of them says little of data that were not trained on. "
-            "split(..., by='segment') keeps segments whole, by='file' files",
+            "samples of this data overlap, and samples of several parts share rows, so a score on one part says little "
+            "of data that were not trained on. split(..., by='segment') keeps segments whole, by='file' files; of one "
+            "recording, take one part after the other and leave out what overlaps: n = int(0.8 * len(dataset)); "
+            f"dataset.subset(slice(0, n)), dataset.subset(slice(n + {_overlap(layout)}, None))",
             LeakWarning,
         )
+
+
+def _shared_across(layout: SampleLayout, numbers: Ints, part: Ints) -> bool:
+    """Return whether any sample shares rows with the next one, and that is in another part."""
+    space = layout.space
+    assert space is not None
+    if space.edges is None:  # boxes: those of a volume that overlap are neighbours somewhere
+        volume, _ = space.boxes_of(numbers)
+        order = np.argsort(volume, kind="stable")
+        are_near = np.diff(volume[order]) == 0
+    else:
+        anchors = space.anchors_of(numbers)
+        order = np.argsort(anchors, kind="stable")
+        anchors = anchors[order]
+        segment = np.searchsorted(space.edges, anchors, side="right")
+        are_near = (np.diff(anchors) <= _span(layout)) & (np.diff(segment) == 0)
+    return bool((are_near & (np.diff(part[order]) != 0)).any())
+
+
+def _span(layout: SampleLayout) -> int:
+    """Return the rows between the first and the last of a sample."""
+    steps = [step for field in layout.fields for step in field.take.steps or (0,)]
+    return max(steps) - min(steps)
+
+
+def _overlap(layout: SampleLayout) -> int:
+    """Return how many samples that follow one another share rows with the one before them."""
+    starts = None if layout.space is None else layout.space.starts
+    return _span(layout) // (starts.stride[-1] if isinstance(starts, Grid) else 1)
 
 
 def _share_rows(layout: SampleLayout, rows: Ints | None) -> bool:
@@ -283,9 +321,8 @@ def _share_rows(layout: SampleLayout, rows: Ints | None) -> bool:
         spans = {a.origin: a.span / a.scale for a in layout.leading[0].along if a.origin is not None}
         several = space.starts.counts.max(axis=0) > 1
         return any(several[axis] and span > space.starts.stride[axis] for axis, span in spans.items())
-    steps = [step for field in layout.fields for step in field.take.steps or (0,)]
     if rows is None and isinstance(space.starts, Grid):
-        return (gap := space.starts.least_gap) is not None and gap <= max(steps) - min(steps)
+        return (gap := space.starts.least_gap) is not None and gap <= _span(layout)
     anchors = np.sort(space.rows[0] if rows is None else space.anchors_of(rows))
     segment = np.searchsorted(space.edges, anchors, side="right")
-    return bool(((np.diff(anchors) <= max(steps) - min(steps)) & (np.diff(segment) == 0)).any())
+    return bool(((np.diff(anchors) <= _span(layout)) & (np.diff(segment) == 0)).any())

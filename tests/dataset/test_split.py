@@ -1,12 +1,14 @@
 """A split is complete, disjoint, as large as asked, never tears a group, and is a function of seed and data alone."""
 
 import pickle
+import re
 import tracemalloc
 import warnings
 
 import h5py
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.making import read_with_h5py, write_datasets
@@ -207,8 +209,27 @@ def test_overlapping_sequences_and_boxes_leak_and_segments_do_not(demos):
     assert (len(train), len(val)) == (6 * 16, 6 * 16)
     assert sum(int(v) % 2 for v in val[:].unique()) == 3
     assert not set(train[:].unique().tolist()) & set(val[:].unique().tolist())
-    subjects = sequences.split(0.5, by=Field("@subject"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        subjects = sequences.split(0.5, by=Field("@subject"))
     assert not {int(v) // 2 for v in subjects[0][:].unique()} & {int(v) // 2 for v in subjects[1][:].unique()}
+
+
+@pytest.mark.parametrize("by", ["block", np.arange(296) // 50, Field("thirds")])
+def test_parts_that_share_rows_are_said_whatever_they_are_split_by_and_the_way_out_leaves_none(tmp_path, by):
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f.create_dataset("x", data=np.arange(300), chunks=(50,), compression="gzip")
+        f["thirds"] = np.arange(300) // 100
+    dataset = H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(5))
+    with pytest.warns(LeakWarning, match=re.escape("dataset.subset(slice(n + 4, None))")):
+        parts = dataset.split(0.6, by=by)
+    assert set(parts[0][:].unique().tolist()) & set(parts[1][:].unique().tolist())
+    first, second = dataset.subset(slice(0, 200)), dataset.subset(slice(204, None))
+    assert not set(first[:].unique().tolist()) & set(second[:].unique().tolist())
+    apart = H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(5, stride=5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        apart.split(0.6, by="block")
 
 
 @pytest.mark.parametrize(
@@ -233,6 +254,14 @@ def test_every_kind_of_sample_can_be_split(demos, samples, fields, by, sizes):
     assert not set(parts[0].chosen.tolist()) & set(parts[1].chosen.tolist())
     for part in parts:
         assert sum(1 for _ in H5StreamLoader(part, 4, shuffle=True)) == -(-len(part) // 4)
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.25, 0.25], np.array([0.5, 0.25, 0.25]), torch.tensor([8, 4, 4])])
+def test_shares_are_a_list_an_array_or_a_tensor(tmp_path, shares):
+    dataset = H5Dataset(write_datasets(tmp_path / "a.h5", x=np.arange(16)), "x")
+    assert [len(part) for part in dataset.split(shares)] == [8, 4, 4]
+    with pytest.raises(OptionError, match="split takes fractions"):
+        dataset.split([shares, [1]])
 
 
 @pytest.mark.parametrize("kind", ["alike", "ragged", "stored in other ways"])
