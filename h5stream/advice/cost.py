@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.advice.listing import DatasetEntry, describe_dataset
+from h5stream.advice.listing import REFUSED, DatasetEntry, describe_dataset
 from h5stream.base import limits
 from h5stream.base.names import is_address
 from h5stream.base.texts import count_text, counted, names_text, text_of_bytes
@@ -531,7 +531,7 @@ RULES = {
         "store the values one behind the other, and beside them where each begins: lookup=Bounds(...) takes that",
         False,
     ),
-    "variable_length": ("store strings with a fixed length, or as integer codes beside a table of names", False),
+    "variable_length": ("store integer codes beside a table of names, which come as a tensor", False),
     "through_h5py": ("store it as plain numbers in chunks of about 1 MiB with lz4", True),
     "row_per_chunk": (_SIZE, True),
     "tiny_chunks": (_SIZE, True),
@@ -680,3 +680,17 @@ def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> FetchCost:
             break
     chunks, read, decoded = (tally.in_all(name) for name in ("chunks", "read_bytes", "decoded_bytes"))
     return FetchCost(chunks, read, decoded + tally.h5py_bytes).times(1 / done)
+
+
+def almost_as_long(entries: Sequence[DatasetEntry], sample_paths: Collection[str]) -> Iterator[Advice]:
+    """Yield advice about a dataset beside those of the sample that lacks, or has, a few rows more."""
+    inside = {entry.path: entry for entry in entries if entry.path in sample_paths and entry.rows}
+    for entry in entries:
+        group, rows = entry.path.rpartition("/")[0], entry.rows or 0
+        beside = [one for path, one in inside.items() if path.rpartition("/")[0] == group]
+        if beside and entry.path not in inside and entry.access != REFUSED and not entry.clues.role:
+            first, other = beside[0], beside[0].rows or 0
+            if other != rows and 10 * abs(other - rows) <= max(other, rows):
+                problem = f"it has {counted(rows, 'row')}, and {first.path} {other:,}, so they do not pair"
+                way_out = "write both with one length, or look one up by the other's rows: Field(NAME, lookup=ROWS)"
+                yield Advice("unlike_lengths", (entry.path,), problem, way_out)

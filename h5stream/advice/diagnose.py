@@ -72,6 +72,7 @@ class LoaderKnobs:
     filters: str = ""  # compression of the field with the most bytes; empty if it has none, or it is unknown
     via_h5py: str = ""  # why a field is read through h5py; empty if none is
     has_narrow_chunks: bool = False  # whether a row of a field lies in several chunks
+    epoch_batches: int | None = None  # batches of an epoch
 
     @classmethod
     def of(cls, loader: object) -> LoaderKnobs:
@@ -102,6 +103,7 @@ class LoaderKnobs:
             has_narrow_chunks=any(len(part.pieces) > 1 for part in parts),
             batch_transform=named(getattr(loader, "batch_transform", None)),
             collate_fn=named(getattr(loader, "collate_fn", None)),
+            epoch_batches=length_of(loader),
         )
 
 
@@ -127,7 +129,8 @@ class Diagnosis(Suggestion):
         The limiting part: its `name`, its rate or share as `measured`, and the `turns` that concern it.
     turns : tuple of Turn
         Settings to change next: `knob`, its value at `present`, what to `try_next`, `why`, and `speedup`, the gain for
-        the whole loop, capped by the ceiling.
+        the loop while it waits for data, capped by the ceiling; or for the ceiling, if the loop does not wait. Empty if
+        the loop waits, but reaches 0.9 of the ceiling.
     statistics : LoaderStatistics or None
         The loader's own, alone.
     """
@@ -288,39 +291,33 @@ def _step_limit(
         return plain
     # step_s = fixed + rows * each, and the same for half the rows.
     share = min(whole_s, max(0.0, 2 * half_s - whole_s)) / whole_s
-    measured = f"{1e3 * whole_s:.2f} ms for {rows} rows, {1e3 * half_s:.2f} ms for {rows // 2}"
+    measured = f"{1e3 * whole_s:.2f} ms for {counted(rows, 'row')}, {1e3 * half_s:.2f} ms for {rows // 2:,}"
     if share < FIXED_SHARE:
         return replace(plain, measured=measured)
     measured += f": {share:.0%} of a step does not depend on the rows"
-    return Limit(BATCH_TOO_SMALL, measured, (_larger_batch(knobs, 2 / (2 - share)),))
+    return Limit(BATCH_TOO_SMALL, measured, _larger_batch(knobs, 2 / (2 - share)))
 
 
 def _verdict(
     alone: Trial, ceiling: Trial, parts: Sequence[_Part], limit: Limit, ahead: int, gpu_share: float | None
 ) -> Diagnosis:
     both, first_waiting, waiting = parts[-1].trial, parts[0].waiting, parts[-1].waiting
+    is_fed = max(first_waiting, waiting) < NOT_WAITING
     data_s, step_s, together_s = alone.batch_s, ceiling.batch_s, both.batch_s
     ceiling_share = min(1.0, step_s / together_s) if together_s else 0.0
-    turns = limit.turns
-    if limit.name not in (STEP, BATCH_TOO_SMALL):  # the loop gains as much as this part, capped by the step
-        waited, alone_s = next(
-            (one.trial.batch_s, own.batch_s)
-            for one, own in zip(parts, (*alone.parts, alone), strict=False)
-            if one.waiting >= NOT_WAITING
-        )
-        gains = (turn.speedup and max(1.0, waited / max(step_s, alone_s / turn.speedup, 1e-9)) for turn in turns)
-        turns = tuple(replace(turn, speedup=gain) for turn, gain in zip(turns, gains, strict=True))
+    turns = [*_reachable(limit.turns, alone, step_s, parts)]
     return Diagnosis(
         title="Diagnosis",
         answer=f"{_answer(parts)}; the limit is {limit}",
         arithmetic=(
-            f"loader alone: {alone} ({alone.batches} batches){_first_of(alone)}",
+            f"loader alone: {alone} ({counted(alone.batches, 'batch', 'batches')}){_first_of(alone)}",
             f"step alone, on a batch that is there: {ceiling}: the ceiling",
             *_loop_lines(parts),
             f"the first batch came after {1e3 * (parts[0].trial.first_s or 0.0):.0f} ms: its part is counted",
             f"the loop reaches {ceiling_share:.0%} of the ceiling{' in later epochs' * (len(parts) > 1)} (aim: "
             f"{ACCELERATOR_AIM:.0%}); GPU utilization {percent(gpu_share)}",
-            *(f"next: {turn}{_gain(turn)}" for turn in turns),
+            *(f"next: {turn}{_gain(turn, raised)}" for turn, raised in turns),
+            *["next: nothing, no setting of the loader makes the loop much faster"] * (not turns and not is_fed),
         ),
         caveats=(*_caveats(alone, ceiling, parts[-1], ahead),),
         data_s=data_s,
@@ -331,9 +328,26 @@ def _verdict(
         ceiling_share=ceiling_share,
         gpu_ratio=gpu_share,
         limit=limit,
-        turns=turns,
+        turns=tuple(turn for turn, _ in turns),
         statistics=alone.statistics,
     )
+
+
+def _reachable(
+    turns: Sequence[Turn], alone: Trial, step_s: float, parts: Sequence[_Part]
+) -> Iterator[tuple[Turn, str]]:
+    """Yield the changes worth trying, with gains up to the ceiling, and a text on what gains."""
+    if max(part.waiting for part in parts) < NOT_WAITING:  # they change the step
+        yield from ((turn, "the ceiling rises, ") for turn in turns)
+        return
+    wheres = ("in the first epoch " * (len(parts) > 1), "")
+    runs = zip(wheres, parts, (*alone.parts, alone), strict=False)
+    waits = [(where, one.trial.batch_s, own.batch_s) for where, one, own in runs if one.waiting >= NOT_WAITING]
+    for where, batch_s, alone_s in [wait for wait in waits if step_s < ACCELERATOR_AIM * wait[1]][-1:]:
+        for turn in turns:
+            gain = turn.speedup and min(turn.speedup, batch_s / max(step_s, alone_s / turn.speedup, 1e-9))
+            if gain is None or round(gain, 1) > 1:
+                yield replace(turn, speedup=gain), where
 
 
 def _bound(waiting: float) -> str:
@@ -367,12 +381,12 @@ def _loop_lines(parts: Sequence[_Part]) -> Iterator[str]:
         yield "later epochs were not measured: the first took all of the time"
 
 
-def _gain(turn: Turn) -> str:
-    """Return the expected gain of a change, computed from measurements but not measured itself."""
+def _gain(turn: Turn, raised: str) -> str:
+    """Return what a change is expected to gain, computed from measurements but not measured itself."""
     if not turn.speedup:
-        return ""
+        return f"; {raised.rstrip(', ')}" * bool(raised)
     what = "as many rows a second" if turn.knob == "batch_size" else "as fast"
-    return f"; at most {turn.speedup:.1f} times {what}, computed"
+    return f"; {raised}at most {turn.speedup:.1f} times {what}, computed"
 
 
 def _caveats(alone: Trial, ceiling: Trial, both: _Part, ahead: int) -> Iterator[str]:
@@ -382,12 +396,13 @@ def _caveats(alone: Trial, ceiling: Trial, both: _Part, ahead: int) -> Iterator[
             f"the step takes {1e3 * own_s:.2f} ms beside the loader: both compute on the same processors "
             "(fewer num_workers, or torch.set_num_threads)"
         )
-    if statistics is not None and statistics.read_amplification is not None and ahead > statistics.rows / 10:
+    # Of rows that were in memory there is no amplification to explain.
+    if statistics is not None and (statistics.read_amplification or 0.0) > 1 and ahead > statistics.rows / 10:
         least = _least_amplification(statistics, ahead)
         yield (
             f"the loader's amplification of {statistics.read_amplification:.2f} counts what it had read ahead when it "
-            f"was stopped, up to {ahead:,} rows beside {statistics.rows:,} taken: of the rows that were read it is "
-            f"{least:.2f} or more"
+            f"was stopped, up to {counted(ahead, 'row')} beside {statistics.rows:,} taken: of the rows that were read "
+            f"it is {least:.2f} or more"
         )
 
 
@@ -404,7 +419,8 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
     batches, spent_s = max(1, statistics.batches), statistics.wait_s + statistics.transform_s
     if statistics.copy_busy > COPYING:
         rate = _rate(statistics.delivered_bytes, statistics.copy_s)
-        turn = _turn("pin_memory", knobs.pin_memory)
+        is_pinned = "as it is, with casts on the GPU rather than before the copy" if knobs.pin_memory else ""
+        turn = _turn("pin_memory", knobs.pin_memory, None, is_pinned)
         return Limit(COPY, f"{rate}; under way {statistics.copy_busy:.0%} of the time", (turn,))
     functions = {"collate_fn": knobs.collate_fn, "batch_transform": knobs.batch_transform}
     if statistics.transform_s > statistics.wait_s and any(functions.values()):
@@ -420,10 +436,10 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
         if 2 * (statistics.first_batch_s or 0.0) > statistics.wait_s:
             return _start(statistics, knobs)
     measured = (
-        f"{1e6 * spent_s / batches:.0f} us to hand over a batch of {statistics.rows / batches:,.0f} rows; the readers "
-        f"idle {statistics.idle:.0%} of the time"
+        f"{1e6 * spent_s / batches:.0f} us to hand over a batch of {counted(round(statistics.rows / batches), 'row')}; "
+        f"the readers idle {statistics.idle:.0%} of the time"
     )
-    return Limit(BATCH_TOO_SMALL, measured, (_larger_batch(knobs, 2.0),))
+    return Limit(BATCH_TOO_SMALL, measured, _larger_batch(knobs, 2.0))
 
 
 def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
@@ -434,7 +450,7 @@ def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -
     step_s = own_s / max(1, statistics.batches)
     measured = f"{1e3 * step_s:.1f} ms a batch, {statistics.wait_share:.0%} of the time waiting for data"
     if step_s < SMALL_STEP_S:
-        return Limit(BATCH_TOO_SMALL, measured, (_larger_batch(knobs),))
+        return Limit(BATCH_TOO_SMALL, measured, _larger_batch(knobs))
     return Limit(STEP, measured, _step_turns())
 
 
@@ -442,15 +458,20 @@ def _step_turns() -> tuple[Turn, ...]:
     return (_turn("step", "as it is"),)
 
 
-def _larger_batch(knobs: LoaderKnobs, speedup: float | None = None) -> Turn:
-    """Return the advice to double the batch, which is never applied automatically."""
-    return _turn("batch_size", knobs.batch_size, speedup, knobs.batch_size and 2 * knobs.batch_size)
+def _larger_batch(knobs: LoaderKnobs, speedup: float | None = None) -> tuple[Turn, ...]:
+    """Return the advice to double the batch, which is never applied automatically; none if it holds all rows."""
+    if knobs.epoch_batches == 1:
+        return ()
+    return (_turn("batch_size", knobs.batch_size, speedup, 2 * knobs.batch_size if knobs.batch_size else ""),)
 
 
 # The change to try for each setting, unless it is computed, and the reason.
 _TURNS = {
     "step": ("a faster one, which nothing here has tried", "the loader has batches ready; only a faster step helps"),
-    "batch_size": ("", "fewer launches and hand-overs for as many rows; yours to decide, it changes training"),
+    "batch_size": (
+        "twice as many rows",
+        "fewer launches and hand-overs for as many rows; yours to decide, it changes training",
+    ),
     "staging": ('stage_to="/dev/shm/h5stream", or a folder on a local disk', "memory answers at once"),
     "order": ("shuffle=True without a sampler, or a larger window", "each chunk is then decoded once"),
     "filters": ("repack with lz4", f"a thread decodes {text_of_bytes(FAST_DECODE_BYTES_PER_S, '/s')} of it"),
@@ -461,7 +482,10 @@ _TURNS = {
         "it runs in the thread that asks for the batch",
     ),
     "chunks": ("repack with larger chunks", "fewer places to look up"),
-    "window": ("", "fewer rows are sorted at a time, in cache; it mixes less, `h5stream tune` measures it"),
+    "window": (
+        "a quarter of its rows",
+        "fewer rows are sorted at a time, in cache; it mixes less, `h5stream tune` measures it",
+    ),
     "pin_memory": (
         "True, and casts on the GPU rather than before the copy",
         "pinned memory is copied at the bus's rate, and fewer bytes sooner",
@@ -499,7 +523,7 @@ def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, rows_a
         ),
         SCATTER: (statistics.scatter_s, f"{_rate(statistics.delivered_bytes, statistics.scatter_s)} a thread"),
         H5PY: (statistics.h5py_s, f"{_rate(statistics.h5py_bytes, statistics.h5py_s)} under its lock"),
-        PLANNING: (statistics.plan_s, f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row"),
+        PLANNING: (statistics.plan_s, f"{1e9 * statistics.plan_s / max(1, statistics.rows):,.0f} ns a row"),
     }
     name = max(work, key=lambda part: work[part][0])
     share = work[name][0] / max(1e-9, sum(seconds for seconds, _ in work.values()))
@@ -521,7 +545,7 @@ def _reader_turns(
         yield _turn("num_workers", knobs.num_workers, wanted / threads, wanted, why)
     if name == STORAGE:
         yield _turn("staging", "the files where they are", _without(share))
-    elif name == DECODE and decoded is not None and decoded < FAST_DECODE_BYTES_PER_S:
+    elif name == DECODE and decoded is not None and decoded < FAST_DECODE_BYTES_PER_S and "lz4" not in knobs.filters:
         gain = _without(share * (1 - decoded / FAST_DECODE_BYTES_PER_S))
         yield _turn("filters", knobs.filters or "as written", gain)
     elif name == SCATTER and knobs.has_narrow_chunks:
@@ -529,9 +553,11 @@ def _reader_turns(
     elif name == H5PY:
         yield _turn("storage of the field", knobs.via_h5py or "read through h5py")
     elif name == PLANNING and (chunk_rows := statistics.rows / max(1, statistics.chunks)) <= ROWS_OF_A_CHUNK:
-        yield _turn("chunks", f"{counted(round(chunk_rows), 'row')} each")
-    elif name == PLANNING:
-        yield _turn("window", knobs.window_rows, None, knobs.window_rows and max(1, knobs.window_rows // 4))
+        if knobs.window_rows is None or chunk_rows < knobs.window_rows:
+            yield _turn("chunks", f"{counted(round(chunk_rows), 'row')} each")
+    elif name == PLANNING and (knobs.window_rows is None or knobs.window_rows > 1):
+        fewer = max(1, knobs.window_rows // 4) if knobs.window_rows else ""
+        yield _turn("window", knobs.window_rows, None, fewer)
 
 
 def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:

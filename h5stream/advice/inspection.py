@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from h5stream.advice import batch_rows, similar
-from h5stream.advice.cost import Advice, SampleCost, cost_sample, repack_command
+from h5stream.advice.cost import Advice, SampleCost, almost_as_long, cost_sample, repack_command
 from h5stream.advice.listing import INDEX, MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.advice.program import (
     MOST_FIELDS,
@@ -46,6 +46,7 @@ from h5stream.base.texts import counted, names_in, names_text, shape_text
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
+from h5stream.loader.settings import cast_for_layers
 from h5stream.samples.whole import LABEL, LEAST_GROUPS, LONG_COUNT, MIN_SIMILAR
 from h5stream.storage.source.local import identity_of
 from h5stream.storage.source.stores import StoreUsage, store_usage
@@ -116,6 +117,9 @@ def inspect_file(
         if names:
             dataset = H5Dataset(path, [*map(fields_from_text, forms.values())], allow_external=allow_external)
             asked = store_usage(before)
+            if not fields:
+                to_cast = {field.name for field, _ in cast_for_layers(dataset.layout)}
+                forms |= {name: with_options(forms[name], dtype='"float32"') for name in to_cast & forms.keys()}
             size = batch_size or batch_rows(len(dataset), dataset.layout.row_nbytes)
             sample, advice = cost_sample(dataset, entries, names, chosen_by, size, budget, threads)
     except H5StreamError as error:
@@ -128,6 +132,7 @@ def inspect_file(
         options = [f"memory_budget={sample.resources.memory_budget}"] * small
         lines = loader_lines(path, forms, sample.batch.rows, options=options, allow_external=allow_external)
     sample_paths = {d.path for d in sample.datasets} if sample else set()
+    advice += () if fields or kinds else tuple(almost_as_long(entries, sample_paths))
     return Inspection(
         file=path,
         file_nbytes=identity_of(path).size,

@@ -13,7 +13,7 @@ from rich.console import Console
 from h5stream.advice import WAITING
 from h5stream.advice.diagnose import Limit, LoaderKnobs, Trial, clock, gpu_ratio, length_of, loop_limit, statistics_of
 from h5stream.base import limits
-from h5stream.base.texts import ShownAsText, or_na, percent, text_of_bytes
+from h5stream.base.texts import ShownAsText, counted, or_na, percent, text_of_bytes
 from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
@@ -117,7 +117,7 @@ class EpochSummary(EpochPace):
         early, memory = "", self.memory
         allocated, peak = (memory.allocated_bytes, memory.peak_bytes) if memory is not None else (None, None)
         if self.expected_batches is not None and self.batches < self.expected_batches:
-            early = f" | ended after {self.batches} of {self.expected_batches} batches"
+            early = f" | ended after {self.batches} of {counted(self.expected_batches, 'batch', 'batches')}"
         cpu = self.machine.cpu_ratio if self.machine is not None else None
         # The time to make batches from rows that were read, unless it is negligible.
         share = self.statistics.transform_s / self.epoch_s if self.statistics is not None and self.epoch_s else 0.0

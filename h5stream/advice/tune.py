@@ -271,7 +271,7 @@ class Bench:
         try:
             attempt = self.run(knob, threads, window)
         except BudgetError as error:
-            refused = f"needs {error.needed:,} bytes"
+            refused = f"needs {counted(error.needed, 'byte')}"
             attempt = TuningRun(knob=knob, threads=threads, window_rows=int(window), blocks=0, refused=refused)
         if keep:
             self.runs.setdefault(attempt.setting, []).append(attempt)
@@ -358,7 +358,7 @@ def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
     axes, default, best = figure.subplots(1, 2, sharey=True), tuning.default, tuning.best
     ran = [attempt for attempt in tuning.attempts if not attempt.refused]
     panels = (
-        ("reader threads", f"window of {default.window_rows:,} rows", [a for a in ran if a.knob != "window"]),
+        ("reader threads", f"window of {counted(default.window_rows, 'row')}", [a for a in ran if a.knob != "window"]),
         ("window (rows)", counted(best.threads, "thread"), [a for a in ran if a.threads == best.threads]),
     )
     for place, (axis, (label, title, shown)) in enumerate(zip(axes, panels, strict=True)):
@@ -382,5 +382,5 @@ def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
     axes[0].set_ylabel("million rows/s")
     axes[0].set_ylim(0, 1.15 * max(a.rows_per_s for a in ran) / 1e6)
     name, batch = Path(tuning.profile.dataset).name, tuning.profile.loader["batch_size"]
-    figure.suptitle(f"{name}, batches of {batch:,} rows: {tuning.answer}", fontsize=11, x=0.01, ha="left")
+    figure.suptitle(f"{name}, batches of {counted(int(batch), 'row')}: {tuning.answer}", fontsize=11, x=0.01, ha="left")
     figure.savefig(path)

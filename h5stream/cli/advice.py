@@ -85,17 +85,19 @@ def diagnose_command(
         print_json(diagnosis.to_dict() | {"interrupted": False})
         return
     console, rows, alone = SafeConsole(), len(loader.dataset), diagnosis.statistics
-    short = f"; all {rows:,} rows are one batch, with a step as much shorter: try --batch-size {rows}"
+    all_rows = f"all {rows:,} rows are" if rows > 1 else "its 1 row is"
+    short = f"; {all_rows} one batch, with a step as much shorter: try --batch-size {rows}"
     settings = (
         f"{options.named(paths)}: {counted(alone.threads if alone else loader.num_workers, 'thread')}, window "
-        f"{loader.window_size.window_rows:,} rows, batch {loader_arguments['batch_size']:,}, "
-        f"{loader.dataset.layout.row_nbytes:,} bytes a row{short * (rows < loader_arguments['batch_size'])}"
+        f"{counted(loader.window_size.window_rows, 'row')}, batch {loader_arguments['batch_size']:,}, "
+        f"{counted(loader.dataset.layout.row_nbytes, 'byte')} a row{short * (rows < loader_arguments['batch_size'])}"
     )
     console.print(Text(settings, style="dim"))
     console.print(advice(diagnosis))
     if alone is not None:
-        indented = Padding(Text(str(alone), style="dim"), (0, 0, 0, 2), expand=False)
-        console.print(Text("the loader alone:", style="dim"), indented)
+        # Without their first line: by the loader's own clock the rate differs from that of the diagnosis.
+        indented = Padding(Text(str(alone).partition("\n")[2], style="dim"), (0, 0, 0, 2), expand=False)
+        console.print(Text("what the loader counted, alone:", style="dim"), indented)
 
 
 def _pause(row_s: float, batch: object) -> None:
@@ -390,7 +392,7 @@ def suggest_command(
         step = {"old_batch_size": lr_batch, "old_lr": lr, "optimizer": optimizer, "rows": data["rows"]}
         suggestions["learning_rate"] = arithmetic.learning_rate_for(target_batch or setting.batch_size, **step)
     suggestions["what_to_try_first"] = arithmetic.what_to_try_first(
-        setting, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
+        setting, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus, rows=data["rows"]
     )
     _print_suggestions(suggestions, batch_size, as_json)
 

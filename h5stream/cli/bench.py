@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from h5stream.loader.loader import H5StreamLoader
     from h5stream.storage.layout.layout import SampleLayout
 
-_REPEATED_S = 20.0  # a first epoch shorter than this is followed by another, in memory that has been touched
 _SAMPLE_ROWS = 524_288
 
 # Column widths: rows are printed one at a time, and have to line up within 80 characters.
@@ -34,11 +33,11 @@ _WIDTHS = {"rows/s": 12, "batches/s": 9, "data": 10, "1st batch": 9, "memory": 8
 
 # What each row of the results means.
 _WORDS = {
-    "h5stream, first epoch": "decodes every row, and touches its memory for the first time",
-    "h5stream": 'decodes every row in every epoch (keep="never")',
+    "h5stream, first epoch": "as it comes: decodes every row, and touches its memory for the first time",
     "kept": "h5stream as it comes, from the second epoch on, where all rows fit memory_budget",
+    "h5stream": 'decodes every row in every epoch, as with keep="never", from the second epoch on',
     "busy loop": "as it comes, with a loop that runs Python for {busy_ms:g} ms a batch: {share:.0%} of its time",
-    "naive": "one row per __getitem__ through h5py, {workers} worker processes",
+    "naive": "one row per __getitem__ through h5py, {workers}",
 }
 
 # Opens a progress bar with a title and a total, and returns the function that reports the rows done.
@@ -52,9 +51,10 @@ class Report:
     workers: int = 2
     busy_ms: float = 5.0
     console: Console = field(default_factory=lambda: Console(quiet=True))  # where rows are printed as they come
-    unit: str = "rows"  # what a sample is called
+    unit: str = "row"  # what a sample is called
     facts: dict[str, object] = field(default_factory=dict)
     results: list[Measurement] = field(default_factory=list)
+    not_measured: dict[str, str] = field(default_factory=dict)  # lines of h5stream that are missing, and why
     naive_failed: str = ""
     checked: bool = False
     not_checked: dict[str, str] = field(default_factory=dict)  # fields that h5py cannot give as they are, and why
@@ -74,7 +74,7 @@ class Report:
             loader_arguments["samples"],
             loader.window_size,
         )
-        self.unit = "rows" if samples is None else "samples"
+        self.unit = "row" if samples is None else "sample"
         identities = [identity_of(path) for path in paths]
         nbytes = sum(one.size for one in identities)
         where = "on disk" if isinstance(identities[0], FileIdentity) else "in a store"
@@ -90,12 +90,12 @@ class Report:
             "memory_budget": loader.memory_budget,
             "notice": window.notice,
         }
+        batches = f"batches of {counted(loader_arguments['batch_size'], self.unit)}"
         prose(
             self.console,
-            f"{options.named(paths)}: {layout.samples:,} {self.unit} of "
-            f"{text_of_bytes(layout.row_nbytes)} in a batch, {text_of_bytes(nbytes)} {where}; shuffled batches of "
-            f"{loader.batch_size:,} {self.unit}, {counted(loader.num_workers, 'thread')}, windows of "
-            f"{window.window_rows:,} {self.unit}",
+            f"{options.named(paths)}: {counted(layout.samples, self.unit)} of "
+            f"{text_of_bytes(layout.row_nbytes)} in a batch, {text_of_bytes(nbytes)} {where}; shuffled {batches}, "
+            f"{counted(loader.num_workers, 'thread')}, windows of {counted(window.window_rows, self.unit)}",
         )
         notes(self.console, filter(None, [window.notice]), set())
 
@@ -108,7 +108,16 @@ class Report:
     def to_dict(self) -> dict[str, object]:
         """Return the report as a dictionary for ``--json``."""
         results = [asdict(one) | {"rows_per_s": one.rows_per_s} for one in self.results]
-        names = ("naive_failed", "checked", "checked_rows", "not_checked", "problem", "lines", "interrupted")
+        names = (
+            "not_measured",
+            "naive_failed",
+            "checked",
+            "checked_rows",
+            "not_checked",
+            "problem",
+            "lines",
+            "interrupted",
+        )
         return self.facts | {"results": results} | {name: getattr(self, name) for name in names}
 
 
@@ -154,7 +163,7 @@ def bench_command(
     @contextlib.contextmanager
     def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
         note = f"(stops after {seconds:.0f} s)" if title == "naive" else ""
-        with Bar(errors, title, unit=report.unit) as bar:
+        with Bar(errors, title, unit=f"{report.unit}s") as bar:
             yield lambda done: bar.show(done, total, note)
 
     with (
@@ -207,34 +216,54 @@ def _measure(
         with progress(title, len(loader.dataset)) as show:
             return measure.measure_epoch(title, loader, seconds=seconds, progress=show, busy_s=busy_s)
 
-    with H5StreamLoader(keep="never", **loader_arguments) as loader:
+    with H5StreamLoader(**loader_arguments) as loader:
         layout = loader.dataset.layout
         names = [one.name for one in layout.fields]
         report.begin(loader_arguments, loader)
-        first = report.add(epoch(loader, "h5stream, first epoch"))
-        stopped = first.stopped
-        # Little data stay in memory whatever `keep` says.
-        repeat = not stopped and first.seconds < _REPEATED_S and len(loader.window_size.kept) < len(layout.datasets)
-        if repeat:
-            stopped = report.add(epoch(loader, "h5stream")).stopped
-    with H5StreamLoader(**loader_arguments) as loader:
-        # The loader with its defaults, from its second epoch on; only where rows stay in memory.
-        if not stopped and not epoch(loader, "kept, first epoch").stopped:
-            kept, stats = epoch(loader, "kept"), loader.stats()
-            if not kept.stopped and stats.memory_bytes and not stats.decoded_bytes + stats.h5py_bytes:
-                report.add(kept)
+        is_kept = _measure_as_it_comes(report, loader, epoch, seconds)
         if report.busy_ms:
             report.add(epoch(loader, "busy loop", report.busy_ms / 1e3))
-        if loader_arguments["samples"] is not None:
-            report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
-            return names
-        _measure_naive(report, loader_arguments, layout, seconds, progress)
-        if check:
-            with progress("comparing with h5py", len(loader.dataset)) as show:
-                compared = measure.check_epoch(loader, seconds=seconds, progress=show)
-                report.checked_rows, report.problem, report.not_checked = compared
-                report.checked = True
+    if is_kept:
+        with H5StreamLoader(keep="never", **loader_arguments) as loader:
+            _measure_decoding(report, loader, epoch, seconds)
+    if loader_arguments["samples"] is not None:
+        report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
+        return names
+    _measure_naive(report, loader_arguments, layout, seconds, progress)
+    if check:
+        with H5StreamLoader(**loader_arguments) as loader, progress("comparing with h5py", len(loader.dataset)) as show:
+            compared = measure.check_epoch(loader, seconds=seconds, progress=show)
+            report.checked_rows, report.problem, report.not_checked = compared
+            report.checked = True
     return names
+
+
+def _measure_as_it_comes(
+    report: Report, loader: H5StreamLoader, epoch: Callable[[H5StreamLoader, str], Measurement], seconds: float
+) -> bool:
+    """Measure the first two epochs of a loader with its defaults; return whether the second took all from memory."""
+    if report.add(epoch(loader, "h5stream, first epoch")).stopped:
+        why = f"the first epoch took longer than {seconds:g} s; give more --seconds"
+        report.not_measured = dict.fromkeys(("kept", "h5stream"), why)
+        return False
+    second, stats = epoch(loader, "kept"), loader.stats()
+    is_kept = bool(stats.memory_bytes) and not stats.decoded_bytes + stats.h5py_bytes
+    if not is_kept:
+        report.not_measured["kept"] = "not all rows stay in memory; the second epoch, which read again, is 'h5stream'"
+    report.add(second if is_kept else replace(second, name="h5stream"))
+    return is_kept
+
+
+def _measure_decoding(
+    report: Report, loader: H5StreamLoader, epoch: Callable[[H5StreamLoader, str], Measurement], seconds: float
+) -> None:
+    """Measure the second epoch of a loader that keeps no rows, whose first touches memory, or report why it is not."""
+    if len(loader.window_size.kept) == len(loader.dataset.layout.datasets):
+        report.not_measured["h5stream"] = "so little data stay in memory with keep='never' as well"
+    elif epoch(loader, "h5stream, warming up").stopped:
+        report.not_measured["h5stream"] = f"its first epoch took longer than {seconds:g} s; give more --seconds"
+    else:
+        report.add(epoch(loader, "h5stream"))
 
 
 def _measure_naive(
@@ -265,12 +294,12 @@ def _measure_naive(
         report.naive_failed = str(error)
 
 
-def print_row(console: Console, measured: Measurement, unit: str = "rows", *, header: bool) -> None:
+def print_row(console: Console, measured: Measurement, unit: str = "row", *, header: bool) -> None:
     """Print the measurement of one loader, below the column titles if it is the first."""
     wide, first = max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))), measured.first_batch_s
     columns = [
         Column(
-            name.replace("rows", unit) if header else "", width=width, justify="right" if k else "left", overflow="fold"
+            name.replace("row", unit) if header else "", width=width, justify="right" if k else "left", overflow="fold"
         )
         for k, (name, width) in enumerate([("loader", wide), *_WIDTHS.items()])
     ]
@@ -297,10 +326,12 @@ def print_end(console: Console, report: Report) -> None:
         prose(console, f"x naive: {ratios}." if naive.batches else f"x naive, at least: {ratios}.{least}", style="bold")
     elif naive is not None:
         prose(console, "The naive loader read not one row in its time.")
-    if report.naive_failed:
-        prose(console, f"note: {report.naive_failed}", style="yellow")
+    missing = [f"no line {name!r}: {why}" for name, why in report.not_measured.items()]
+    for one_note in (*missing, *[report.naive_failed] * bool(report.naive_failed)):
+        prose(console, f"note: {one_note}", style="yellow")
+    workers = counted(report.workers, "worker process", "worker processes")
     for one in report.results:
-        words = _WORDS[one.name].format(workers=report.workers, busy_ms=report.busy_ms, share=one.busy_share)
+        words = _WORDS[one.name].format(workers=workers, busy_ms=report.busy_ms, share=one.busy_share)
         prose(console, f"{one.name}: {words}.", style="dim")
     if own_results:
         stopped = "; ".join(one.name for one in report.results if one.stopped)
@@ -310,11 +341,11 @@ def print_end(console: Console, report: Report) -> None:
         prose(console, f"WRONG: {report.problem}", style="bold red")
     elif report.checked:
         rows, total = report.checked_rows, report.facts["rows"]
-        checked_text = "each" if rows == total else f"{rows:,}, as many as there was time for,"
+        checked_text = f"{rows:,}, as many as there was time for, of {total:,} rows"
+        if rows == total:
+            checked_text = f"each of {total:,} rows" if total != 1 else "the 1 row"
         others = " in the other fields" if report.not_checked else ""
-        prose(
-            console, f"Checked: {checked_text} of {total:,} rows came once, with h5py's bytes{others}.", style="green"
-        )
+        prose(console, f"Checked: {checked_text} came once, with h5py's bytes{others}.", style="green")
         for name, why in report.not_checked.items():
             prose(console, f"not checked: {name!r} {why}", style="yellow")
     for one_line in ["To stream it:", "", *report.lines] if report.lines else ():

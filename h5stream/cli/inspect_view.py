@@ -183,10 +183,11 @@ def _to_stream_it(inspection: Inspection, sample: SampleCost) -> Shown:
         return  # the program of that proposal is already printed
     yield _heading("To stream it")
     count, others = len(sample.fields), "--fields tries others"
+    datasets, fields = (name if count == 1 else f"{count:,} {name}s" for name in ("dataset", "field"))
     introductions = {
         "named": "The fields that you named:",
-        "root": f"A sample is a row of the {counted(count, 'dataset')} at the root, as is the default; {others}:",
-        "rows": f"A sample is taken for a row of the {counted(count, 'field')} with the most data; {others}:",
+        "root": f"A sample is a row of the {datasets} at the root, as is the default; {others}:",
+        "rows": f"A sample is taken for a row of the {fields} with the most data; {others}:",
     }
     yield Text(introductions[sample.chosen_by])
     yield from _code(inspection.lines)
@@ -203,7 +204,8 @@ def _cost(sample: SampleCost, as_they_are: str) -> Shown:
     fewer = f" (there are no {sample.batch.size:,})" if sample.batch.rows < sample.batch.size else ""
     yield _heading(f"A shuffled batch of {counted(sample.batch.rows, 'row')}{as_they_are}")
     one, together = text_of_bytes(sample.row_nbytes), text_of_bytes(sample.batch.nbytes)
-    size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
+    make = "makes" if sample.batch.rows == 1 else "make"
+    size = f"of {one} {make} {together}" if sample.row_nbytes else "of no fixed size"
     yield Text(f"{counted(sample.batch.rows, 'row')}{fewer} {size}.")
     needed = BatchCost(0, sample.needed.read_nbytes, sample.needed.decoded_nbytes, None, None)
     readers = {"needed": needed, "row by row, h5py": sample.naive, "h5stream": sample.ours}

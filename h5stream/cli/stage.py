@@ -186,7 +186,7 @@ def stage_command(
         _stage(options.files_of(files or []), folder, follow, threads, margin_bytes, rewriting, as_json)
     elif not folder.is_dir():  # An answer about nothing would look like good news.
         why = "is no folder" if folder.exists() else "does not exist"
-        raise StagingError(f"{what} {str(folder)!r} {why}; nothing can be staged there. Check the path.")
+        raise StagingError(f"{what} {str(folder)!r} {why}, so nothing is staged there. Check the path.")
     elif what == "--list":
         _list(folder, as_json)
     elif what == "--verify":
@@ -320,6 +320,9 @@ def _remove(folder: Path, files: list[str] | None, force: bool, as_json: bool) -
     from h5stream.staging import remove_staged
 
     console, result = SafeConsole(quiet=as_json), remove_staged(folder, files or None, force=force)
+    if not (as_json or result.removed or result.notices):
+        line(console, f"nothing is staged in {folder}, so nothing was removed")
+        return
     if as_json:
         print_json(asdict(result))
     notes(console, result.notices, set())

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 LEAST_TOLD = 0.01
 """Share of the time from which what was spent in transforms is printed."""
 
+_LEAST_BATCHES = 10
+"""Batches from which the share that was not ready is printed: of fewer, the first, which never is, decides."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderStatistics(ShownAsText):
@@ -227,6 +230,7 @@ class LoaderStatistics(ShownAsText):
         text += f", {text_of_bytes(self.cached_bytes)} from the cache" * bool(self.cached_bytes)
         ahead = f", and {self.ahead_requests:,} for {text_of_bytes(self.ahead_bytes)} for the epoch that follows"
         text += ahead * bool(self.ahead_requests)
+        starved = f"; {self.starved_share:.0%} of the batches were not" * (self.batches >= _LEAST_BATCHES)
         since = f"{self.process_requests:,} for {text_of_bytes(self.process_bytes)}"
         text += f"; {since} since the process began, to open files as well" * bool(self.process_requests)
         skipped = f"{counted(self.skipped_rows, 'row')} skipped: {counted(len(self.skipped_chunks), 'corrupt chunk')}"
@@ -243,8 +247,7 @@ class LoaderStatistics(ShownAsText):
                 f"{counted(self.threads, 'reader')}: read {self.read_busy:.0%}, decode {self.decode_busy:.0%}, "
                 f"scatter {self.scatter_busy:.0%}, h5py {self.h5py_busy:.0%}, plan {self.plan_busy:.0%}, "
                 f"idle {self.idle:.0%}; copy {self.copy_busy:.0%}",
-                f"ready when asked: {self.ready_mean:.1f} of at most {self.ready_limit}; "
-                f"{self.starved_share:.0%} of the batches were not",
+                f"ready when asked: {self.ready_mean:.1f} of at most {self.ready_limit}{starved}",
                 *([text] if self.requests or self.process_requests else []),
                 *([transform] if transformed >= LEAST_TOLD else []),
                 *([skipped] if self.skipped_rows else []),

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -20,8 +20,8 @@ from h5stream.engine.footprint import WindowRows, check_budget, check_window
 from h5stream.errors import OptionError
 from h5stream.loader.arguments import check_batch_transform
 from h5stream.order.users import Balanced, OrderFactory, Ranks, Sized, Weighted, checked_drawn
-from h5stream.samples.packing import joint_type
-from h5stream.storage.layout.layout import SampleLayout
+from h5stream.samples.packing import joint_type, sources_of
+from h5stream.storage.layout.layout import FieldLayout, SampleLayout
 from h5stream.storage.layout.request import Fields, Source
 from h5stream.storage.open.extents import SampleKind
 from h5stream.workers.processes import checked_method
@@ -68,18 +68,24 @@ class DataArguments:
                 "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: "
                 f"fields={json.dumps(layout.shape.keys, ensure_ascii=False)}"
             )
-        for one in layout.fields:
-            is_plain = one.kind == "array" and one.images is None and one.labels.categories is None
-            is_plain &= one.cast is None and one.normalize is None and math.prod(one.row_shape) > 1
-            name = joint_type(one.packings) if one.packings else one.dtype.name
-            if is_plain and name in ("float64", "int16", "uint16"):
-                why = "by its scale_factor, add_offset and fill value" if one.packings else "as it is stored"
-                more = ", missing=..." * bool(one.packings)
-                hints.append(
-                    f"field {one.name!r} is {name}, {why}, and layers of models take float32: "
-                    f"Field({one.name!r}{more}, dtype='float32') casts its batches"
-                )
+        for one, name in cast_for_layers(layout):
+            why = f"by its {sources_of(one.packings)}" if one.packings else "as it is stored"
+            more = ", missing=..." * bool(one.packings)
+            hints.append(
+                f"field {one.name!r} is {name}, {why}, and layers of models take float32: "
+                f"Field({one.name!r}{more}, dtype='float32') casts its batches"
+            )
         return hints
+
+
+def cast_for_layers(layout: SampleLayout) -> Iterator[tuple[FieldLayout, str]]:
+    """Yield the fields, and their types, that no model's layers take as they are, and that are no labels."""
+    for one in layout.fields:
+        is_plain = one.kind == "array" and one.images is None and one.labels.categories is None
+        is_plain &= one.cast is None and one.normalize is None and math.prod(one.row_shape) > 1
+        name = joint_type(one.packings) if one.packings else one.dtype.name
+        if is_plain and name in ("float64", "int16", "uint16"):
+            yield one, name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

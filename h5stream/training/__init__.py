@@ -188,11 +188,16 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
 def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
     """Return a validation batch: half the batch if host memory is the limit, twice the batch if GPU memory is."""
     sizes = {"half": max(1, batch_size // 2), "twice": batch_size * 2}
+    half = f"{batch_size} / 2 = {sizes['half']}{', rounded down' * (batch_size % 2)}"
+    origin = f"{rule} the training batch"
+    if batch_size == 1:
+        half = "1, since a batch has at least 1 row"
+        origin = origin if rule == "twice" else "as the training batch, whose 1 row has no half"
     return Suggestion(
         title="Validation batch",
-        answer=f"{sizes[rule]} ({rule} the training batch)",
+        answer=f"{sizes[rule]} ({origin})",
         arithmetic=(
-            f"half:  {batch_size} / 2 = {sizes['half']}, where the second loader's slots in host memory are the limit",
+            f"half:  {half}, where the second loader's slots in host memory are the limit",
             f"twice: {batch_size} x 2 = {sizes['twice']}, where GPU memory is: no gradients, no kept activations",
         ),
         caveats=("a mean of batch means weighs a smaller last batch too much: sum over rows, then divide",),

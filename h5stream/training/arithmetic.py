@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero, at_least
-from h5stream.base.texts import text_of_bytes
+from h5stream.base.texts import counted, text_of_bytes
 from h5stream.engine import footprint
 from h5stream.engine.plan.tasks import TASK_NBYTES
 from h5stream.errors import OptionError
@@ -34,6 +34,11 @@ ELEMENT_BYTES = 4  # of a parameter and its gradient; autocast leaves both in 32
 WORKER_BYTES = 512 << 20
 
 _MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
+
+
+def _count(number: int, singular: str, plural: str = "") -> str:
+    """Return a count and its noun; numbers of the arithmetic have no commas."""
+    return counted(number, singular, plural).replace(",", "")
 
 
 def _memory(
@@ -71,7 +76,7 @@ def gpu_memory(
     capacity, weights, name = int(memory_gib * (1 << 30)), ELEMENT_BYTES * parameters, find_optimizer(optimizer)
     on_device, kept, (state, states) = BATCHES_ON_DEVICE * row_bytes, activation_bytes_per_row, OPTIMIZERS[name]
     parts = [
-        ("weight", f"{parameters:,} parameters x {ELEMENT_BYTES} B", weights),
+        ("weight", f"{counted(parameters, 'parameter')} x {ELEMENT_BYTES} B", weights),
         ("gradient", "as much", weights),
         ("optimizer", f"{name} keeps {states}, {state:.3g} B each", math.ceil(parameters * state)),
         ("context", "that of CUDA, with its libraries", CONTEXT_BYTES),
@@ -80,8 +85,8 @@ def gpu_memory(
     room = capacity - sum(nbytes for _, _, nbytes in parts)
     # The peak has the larger of activations and the optimizer's temporaries, as large as the weights (``foreach``).
     step = [
-        ("batch", f"{BATCHES_ON_DEVICE} x {batch_size} rows x {row_bytes} B", batch_size * on_device),
-        ("activation", f"{batch_size} rows x {text_of_bytes(kept)}", int(kept * batch_size)),
+        ("batch", f"{BATCHES_ON_DEVICE} x {_count(batch_size, 'row')} x {row_bytes} B", batch_size * on_device),
+        ("activation", f"{_count(batch_size, 'row')} x {text_of_bytes(kept)}", int(kept * batch_size)),
         ("step", "temporaries of the optimizer; the larger of them and of activations counts", weights),
     ]
     total = capacity - room + step[0][2] + max(step[1][2], weights)
@@ -91,7 +96,7 @@ def gpu_memory(
         by_step = (room - weights) / on_device if on_device else math.inf if room >= weights else 0
         largest = max(0, int(min(room / (kept + on_device), by_step)))
     verdict = "fits" if fits else f"{text_of_bytes(total - capacity)} too much"
-    rows = "" if largest is None else f"; {largest} rows would fit"
+    rows = "" if largest is None else f"; {_count(largest, 'row')} would fit"
     caveat = "workspaces and the backward pass's temporaries are in the safety; find_batch_size() measures"
     if not kept:
         step = [one for one in step if one[0] != "activation" and one[2]]
@@ -157,13 +162,15 @@ def dataloader_memory(
 ) -> Suggestion:
     """Return the host memory of a stock `DataLoader`; rows are those of all fields, decoded."""
     batch, count, making = row_bytes * batch_size, workers * prefetch_factor, max(workers, 1)
-    of = f"x {text_of_bytes(batch)}"
+    of, batches = f"x {text_of_bytes(batch)}", _count(prefetch_factor, "batch", "batches")
+    processes = _count(workers, "process", "processes")
+    queued = f"{_count(workers, 'worker')} x {batches} = {_count(count, 'batch', 'batches')} {of}"
     parts = [
-        ("batch", f"the one in use, {batch_size} rows x {row_bytes} B", batch),
-        ("queued", f"{workers} workers x {prefetch_factor} batches = {count} batches {of}", count * batch),
+        ("batch", f"the one in use, {_count(batch_size, 'row')} x {row_bytes} B", batch),
+        ("queued", queued, count * batch),
         # Without workers the training process itself makes its single batch, and holds its rows meanwhile.
         ("collating", f"rows on their way into a batch, {making} {of}", making * batch),
-        ("worker", f"{workers} processes x {text_of_bytes(WORKER_BYTES)}", workers * WORKER_BYTES),
+        ("worker", f"{processes} x {text_of_bytes(WORKER_BYTES)}", workers * WORKER_BYTES),
     ]
     total, fits = sum(nbytes for _, _, nbytes in parts), tuple[str, ...]()
     if available_bytes is not None:
@@ -200,17 +207,19 @@ def loader_memory(
         caveat = f"memory_budget={budget} is too small; memory_budget={smallest} would do"
     elif size.window_rows < default_rows:
         blocks, default_blocks = (math.ceil(count / shape.block_rows) for count in (size.window_rows, default_rows))
-        caveat = f"the shuffle mixes {blocks} blocks at a time instead of {default_blocks}"
-    block = f"{shape.block_rows} rows, those of a chunk ({text_of_bytes(chunk_bytes)})"
+        caveat = f"the shuffle mixes {_count(blocks, 'block')} at a time instead of {default_blocks}"
+    block = _count(shape.block_rows, "row")
     if block_rows is None:
-        block = f"{text_of_bytes(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows"
-    open_batches = f"{size.max_open_batches} batches x {text_of_bytes(size.batch_nbytes)}"
-    readers = f"{max(size.threads, 1)} threads x {text_of_bytes(shape.scratch.nbytes)}"
+        block = f"{text_of_bytes(chunk_bytes)} chunk / {row_bytes} B = {block}"
+    else:
+        block += f", {'those' if shape.block_rows > 1 else 'that'} of a chunk ({text_of_bytes(chunk_bytes)})"
+    open_batches = f"{_count(size.max_open_batches, 'batch', 'batches')} x {text_of_bytes(size.batch_nbytes)}"
+    readers = f"{_count(max(size.threads, 1), 'thread')} x {text_of_bytes(shape.scratch.nbytes)}"
     figures = {"batch_bytes": size.batch_nbytes, "window_rows": size.window_rows, "total_bytes": size.needed_nbytes}
     verdict = {"capped": size.window_rows < default_rows, "smallest_budget_bytes": smallest, "fits": smallest <= budget}
     return _memory(
         "Host memory, h5stream",
-        f"{text_of_bytes(size.needed_nbytes)}, window of {size.window_rows} rows{over}",
+        f"{text_of_bytes(size.needed_nbytes)}, window of {_count(size.window_rows, 'row')}{over}",
         [
             ("window", f"one is read while one is consumed: {open_batches}", size.max_open_batches * size.batch_nbytes),
             ("leased", "what the training loop holds as it goes from one batch to the next", leased),
@@ -254,8 +263,10 @@ def _sizes(shape: footprint.Shape, batch_rows: int, threads: int, budget: int) -
 def _window_line(default_rows: int, rows: int, batch_size: int, shape: footprint.Shape) -> str:
     wished = shape.wished_rows("auto", batch_size)
     most = f"the most of {footprint.AUTO_BATCHES} batches, {footprint.AUTO_BLOCKS} blocks and "
-    most += f"{text_of_bytes(footprint.AUTO_NBYTES)} of at most {footprint.AUTO_ROWS} rows, {wished} rows"
-    line = f"rows of a window: {most if wished < shape.rows else f'all {wished} rows'}"
+    most += f"{text_of_bytes(footprint.AUTO_NBYTES)} of at most {footprint.AUTO_ROWS} rows, {_count(wished, 'row')}"
+    if wished >= shape.rows:
+        most = f"all {wished} rows" if wished > 1 else "the 1 row of the data"
+    line = f"rows of a window: {most}"
     line += f", of which two fit {text_of_bytes(footprint.DEFAULT_BUDGET)}: {default_rows}" * (default_rows < wished)
     return line + f", cut to {rows} by the budget" * (rows != default_rows)
 
@@ -289,7 +300,7 @@ def learning_rate_for(
     warmup = f"2 / (1 - 0.999) = {steps} steps, whatever the batch"
     if plain:
         steps = epoch and _WARMUP_EPOCHS * epoch
-        end = f" = {steps} steps" if steps else " steps; give the rows"
+        end = f" = {_count(steps, 'step')}" if steps else " steps; give the rows"
         warmup = f"{_WARMUP_EPOCHS} epochs x ceil({rows or 'rows'} / {new_batch_size}){end}"
     caveats = ["a start, not a law: check the loss of the first epoch against the old batch"]
     if plain and new_batch_size > 8192:
@@ -297,7 +308,7 @@ def learning_rate_for(
     if not plain and ratio > 1:
         caveats.append("for Adam, beta1 and beta2 change with the batch as well (arXiv:2205.10287)")
     if steps and epoch and steps > epoch:
-        caveats.append(f"the warm-up is {steps / epoch:.1f} epochs of {epoch} steps")
+        caveats.append(f"the warm-up is {steps / epoch:.1f} epochs of {_count(epoch, 'step')}")
     # Goyal et al. ramp up from the old rate; Adam's ramp begins at 0. A smaller batch starts with its final rate.
     start = min(old_lr, rate) if plain else 0.0
     inputs = {"old_batch_size": old_batch_size, "new_batch_size": new_batch_size, "old_lr": old_lr}
@@ -327,7 +338,7 @@ def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | Non
     microbatches = (batch_size,) * (steps - 1) + (last,)
     even = max(size for size in range(1, min(batch_size, target) + 1) if target % size == 0)
     last_step = None if rows is None else (rows % target or min(target, rows))
-    answer, caveats = f"{steps} batches of {batch_size}", list[str]()
+    answer, caveats = f"{_count(steps, 'batch', 'batches')} of {batch_size}", list[str]()
     weighed = f"weight of each mean loss: {batch_size}/{target} = {batch_size / target:.4f}"
     if steps == 1:
         answer = f"no accumulation: one batch of {last} does it"
@@ -339,7 +350,7 @@ def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | Non
             f"optimizer step of {steps * batch_size} rows a rank"
         )
     if last_step is not None and last_step != target:
-        caveats.append(f"an epoch's last optimizer step has {last_step} rows: weigh by those, or drop it")
+        caveats.append(f"an epoch's last optimizer step has {_count(last_step, 'row')}: weigh by those, or drop it")
     if steps > 1:
         caveats.append("batch normalization and in-batch contrastive losses still see one batch at a time")
     weights = tuple(count / target for count in microbatches)
@@ -380,6 +391,7 @@ def what_to_try_first(
     waiting_share: float | None = None,
     preset: GpuPreset | None = None,
     cpus: int | None = None,
+    rows: int | None = None,
 ) -> Suggestion:
     """Return the settings in the order to try them, which depends on the share of time spent waiting for data."""
     if waiting_share is not None and not 0 <= waiting_share <= 1:
@@ -387,7 +399,7 @@ def what_to_try_first(
     if precision not in _FASTER_PRECISION:
         raise OptionError(f"precision must be one of {', '.join(_FASTER_PRECISION)}, not {precision!r}")
     tried = (
-        (str(setting.batch_size), _next_batch(setting.batch_size, preset)),
+        (str(setting.batch_size), _next_batch(setting.batch_size, preset, rows)),
         (str(setting.workers), _next_workers(setting.workers, preset, cpus)),
         ("the default", "all decoded rows and 2GiB"),
         (precision, _FASTER_PRECISION[precision]),
@@ -424,8 +436,10 @@ def what_to_try_first(
     )
 
 
-def _next_batch(now: int, preset: GpuPreset | None) -> str:
+def _next_batch(now: int, preset: GpuPreset | None, rows: int | None) -> str:
     """Return twice the batch, or a nearer preset: larger jumps are not justified for an unknown model."""
+    if rows is not None and now >= rows:
+        return f"leave it: it holds {'all rows' if rows > 1 else 'the 1 row'} of the data"
     presets = (
         [(preset.setting, "the preset"), (preset.underused, f"the preset of an underused {preset.gpu}")]
         if preset
@@ -442,5 +456,5 @@ def _next_workers(now: int, preset: GpuPreset | None, cpus: int | None) -> str:
     if cpus is not None and now > cpus:
         return f"{cpus} (no more processors are allowed here)"
     if now == cpus:
-        return f"leave it: {cpus} processors allowed"
+        return f"leave it: {_count(cpus, 'processor')} allowed"
     return f"{cpus} (all processors allowed)" if cpus is not None and wanted >= cpus else str(wanted)

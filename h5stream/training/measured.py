@@ -353,7 +353,7 @@ def _report(
         )
     return BatchSearch(
         title="Largest batch",
-        answer=f"{suggested} rows ({low} worked, less {margin_share:.0%})",
+        answer=f"{suggested} row{'s' * (suggested > 1)} ({low} worked, less {margin_share:.0%})",
         arithmetic=(*map(str, attempts), f"{low} x (1 - {margin_share:g}) = {suggested}"),
         caveats=tuple(caveats),
         batch_size=suggested,

@@ -5,6 +5,7 @@ All of it is told by a clock of the test's own; what loaders measure of themselv
 
 import re
 import threading
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -116,6 +117,7 @@ def test_the_first_epoch_is_measured_apart_from_those_that_are_in_memory(monkeyp
     assert re.search(r"; 16\d\.\d\d ms in its first epoch", found.arithmetic[0])
     assert re.match(r"16\d\.\d ms a batch", found.limit.measured)
     assert [turn.knob for turn in found.turns] == ["num_workers"]  # of what is waited for, not of the step
+    assert found.arithmetic[-1].endswith("; in the first epoch")
 
 
 def test_an_epoch_longer_than_the_run_says_that_later_ones_were_not_measured(monkeypatch, clock):
@@ -194,6 +196,55 @@ def test_a_loader_that_is_waited_for_has_its_limit_named_and_a_gain_that_the_ste
     assert found.turns[0].speedup > 1.5
 
 
+class Waiting(InMemory):
+    """Is waited for a while for each batch, though its readers are idle; has a window of many rows."""
+
+    window_size = SimpleNamespace(window_rows=100 * ROWS, first_window_rows=None)
+
+    def __init__(self, clock, seconds, decoded_bytes=0):
+        super().__init__(BATCH)
+        self.clock, self.seconds, self.taken, self.decoded_bytes = clock, seconds, 0, decoded_bytes
+
+    def __iter__(self):
+        self.taken = 0
+        for batch in super().__iter__():
+            self.clock.go_on(self.seconds)
+            self.taken += 1
+            yield batch
+
+    def stats(self):
+        spent_s, rows = self.taken * self.seconds, self.taken * BATCH
+        nbytes = {"decoded_bytes": self.decoded_bytes * rows, "delivered_bytes": rows}
+        return LoaderStatistics(rows=rows, batches=self.taken, elapsed_s=spent_s, wait_s=spent_s, **nbytes)
+
+
+def test_a_larger_batch_gains_no_more_than_the_ceiling_allows(clock):
+    found = diagnose(Waiting(clock, 0.01), lambda batch: clock.go_on(0.04), seconds=2.0)
+    assert (found.limit.name, [turn.knob for turn in found.turns]) == ("batch too small", ["batch_size"])
+    assert 1.1 < found.turns[0].speedup <= 1.02 / found.ceiling_share
+    # Nor more than the loader itself, twice as fast, whatever the loop loses elsewhere.
+    found = diagnose(Waiting(clock, 0.04), lambda batch: clock.go_on(0.001), seconds=2.0)
+    assert found.turns[0].speedup <= 2.0
+
+
+def test_of_a_loop_near_its_ceiling_nothing_is_advised(clock):
+    found = diagnose(Waiting(clock, 0.002), lambda batch: clock.go_on(0.04), seconds=2.0)
+    assert 0.05 < found.waiting_share < 0.1
+    assert found.ceiling_share > 0.9
+    assert (found.turns, found.arithmetic[-1].startswith("next: nothing")) == ((), True)
+    # But what raises the ceiling itself is, and says so.
+    found = diagnose(InMemory(8), lambda batch: clock.go_on(0.02), seconds=0.6)
+    assert found.ceiling_share > 0.9
+    assert re.search(r"; the ceiling rises, at most [12]\.\d times as many rows a second, computed", str(found))
+
+
+def test_what_was_read_ahead_is_said_only_of_rows_that_were_decoded(clock):
+    for decoded_bytes, count in ((0, 0), (3, 1)):
+        loader = Waiting(clock, 0.04, decoded_bytes)
+        caveats = diagnose(loader, lambda batch: clock.go_on(0.001), seconds=0.3).caveats
+        assert sum("had read ahead when it was stopped" in caveat for caveat in caveats) == count
+
+
 def test_a_tiny_batch_is_named_and_twice_the_batch_is_nearly_twice_as_fast(clock):
     steps = []
 
@@ -224,6 +275,8 @@ DECODED = WAITED | {"decode_s": 0.9, "decoded_bytes": 900, "delivered_bytes": 30
 BEGUN = {"batches": 2, "elapsed_s": 1.0, "wait_s": 0.9, "first_batch_s": 0.9, "running_s": 1.0, "read_s": 0.1}
 TINY = {"rows": 8000, "batches": 8000, "wait_s": 0.4, "transform_s": 0.5, "running_s": 1.0, "decode_s": 0.1}
 WIDE = {"batch_size": 100, "window_rows": 20000}
+PLANNED = WAITED | {"plan_s": 0.9, "rows": 1000, "chunks": 1}
+SLOWLY = WAITED | {"decode_s": 0.9, "decoded_bytes": 900, "delivered_bytes": 900}
 NARROW, ONE = {"has_narrow_chunks": True}, {"scatter_s": 0.9, "threads": 1}
 # What a loader counted, its settings, what limits it, and what is to be turned to which value.
 LIMITS = [
@@ -245,6 +298,16 @@ LIMITS = [
     (WAITED | {"read_s": 0.9, "threads": 2}, {"num_workers": 2}, "storage", {"num_workers": "4", "staging": None}),
     (WAITED | {"h5py_s": 0.9}, {}, "h5py", {"storage of the field": None}),
     (WAITED | {"copy_s": 0.9}, {}, "copy", {"pin_memory": None}),
+    (PLANNED, {"window_rows": 800}, "planning", {"window": "200"}),
+    (PLANNED, {}, "planning", {"window": "a quarter of its rows"}),
+    (PLANNED | {"chunks": 100}, {"window_rows": 800}, "planning", {"chunks": "repack with larger chunks"}),
+    (TINY, {}, "batch too small", {"batch_size": "twice as many rows"}),
+    # Nothing that changes nothing: a window or chunks of all rows, or a batch; lz4 for lz4; memory that is pinned.
+    (PLANNED, {"window_rows": 1}, "planning", {}),
+    (PLANNED | {"chunks": 100}, {"window_rows": 10}, "planning", {}),
+    (TINY, {"batch_size": 1, "epoch_batches": 1}, "batch too small", {}),
+    (SLOWLY, {"num_workers": 4, "filters": "shuffle + lz4"}, "decode", {}),
+    (WAITED | {"copy_s": 0.9}, {"pin_memory": True}, "copy", {"pin_memory": None}),
 ]
 
 
@@ -379,6 +442,22 @@ def test_a_stock_loader_is_measured_too(clock):
 def test_the_command_says_that_a_batch_larger_than_the_file_has_a_shorter_step(file):
     done = printed("diagnose", file, "--step-ms", "1", "--seconds", "0.1", "--batch-size", str(ROWS + 1), width=200)
     assert f"all {ROWS:,} rows are one batch, with a step as much shorter: try --batch-size {ROWS}" in done
+
+
+def test_the_command_says_one_rate_of_the_loader_alone_and_counts_one_row_as_one(tmp_path):
+    path = make_file(tmp_path / "one.h5", data=np.zeros((1, 8)))
+    done = printed("diagnose", path, "--step-ms", "1", "--seconds", "0.1", "--batch-size", "2", width=300)
+    assert "window 1 row, " in done
+    assert "; its 1 row is one batch, " in done
+    assert re.findall(r"\b1 (?:rows|batches)\b|1 -> 1\b", done) == []
+    assert len(re.findall(r"rows/s", done.partition("the loader counted, alone:")[2])) == 0
+    assert "wait per batch: mean" in done
+
+
+def test_batches_that_were_not_ready_are_said_only_of_several():
+    texts = [str(LoaderStatistics(batches=count, starved_share=0.5)) for count in (1, 2, 10)]
+    assert ["of the batches were not" in text for text in texts] == [False, False, True]
+    assert all("ready when asked: 0.0 of at most 0" in text for text in texts)
 
 
 @pytest.mark.parametrize(("chunks", "is_narrow"), [((5, 8), False), ((5, 3), True), (None, False)])

@@ -215,6 +215,19 @@ def test_small_fields_cost_the_first_batch_only_and_strings_of_any_length_are_no
     assert (advice.key, advice.costs) == ("row_per_chunk", "first batch")
     (advice,) = inspect_file(made(s=(["a", "bb"] * 50, {"dtype": h5py.string_dtype()}))).advice
     assert (advice.key, advice.repack) == ("variable_length", False)
+    assert "fixed length" not in advice.way_out  # they come in lists as well
+
+
+def test_datasets_that_almost_pair_are_said_not_to(made):
+    (advice,) = inspect_file(made(x=(noise(1000, 4), {}), y=(noise(999), {}), few=(noise(9), {}))).advice
+    assert (advice.key, advice.fields) == ("unlike_lengths", ("y",))
+    assert advice.problem == "it has 999 rows, and x 1,000, so they do not pair"
+    assert inspect_file(made(x=(noise(1000, 4), {}), y=(noise(1000), {}))).advice == ()
+
+
+def test_the_program_casts_what_no_model_takes(made):
+    lines = inspect_file(made(x=(noise(1000, 4).astype("f8"), {}), y=(np.arange(1000), {}))).lines
+    assert '    fields=[Field("x", dtype="float32"), "y"],' in lines
 
 
 def test_few_blocks_in_a_window_are_named(made):

@@ -1,6 +1,7 @@
 """`h5stream suggest` from the outside."""
 
 import json
+import re
 
 import numpy as np
 from support.commands import printed
@@ -60,6 +61,15 @@ def test_a_file_gives_its_own_chunks_and_blocks(tmp_path):
     path = write_datasets(tmp_path / "a.h5", x=x, y=np.arange(2000))
     assert "block: 500 rows, those of a chunk (7.81 KiB)" in suggest(path)
     assert "block: 64.0 KiB chunk / 200 B = 327 rows" in suggest(path, "--chunk-bytes", "64KiB")
+
+
+def test_of_one_row_the_arithmetic_says_one(tmp_path):
+    path = write_datasets(tmp_path / "one.h5", x=np.zeros((1, 8)), y=np.zeros(1))
+    text = suggest(path, "--validation", "half", width=300)
+    assert re.findall(r"\b1 (?:rows|workers|batches|threads|processes|processors)\b|1 / 2 = 1", text) == []
+    for words in ("half:  1, since", "block: 1 row, that of a chunk", "window of 1 row", "the 1 row of the data"):
+        assert words in text
+    assert "1. batch_size: 1 -> leave it: it holds the 1 row of the data" in text
 
 
 def test_a_presets_workers_are_no_more_than_there_are_processors(monkeypatch):

@@ -1,14 +1,20 @@
 """What `bench` compares with h5py: each kind of field, or it says which it does not."""
 
+import functools
+import re
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
 import torch
+from support.commands import printed
+from support.inner import rivals_are_forks, stream_all
 from support.layouts import IMAGES, cells, jpegs, write
-from support.making import vlen
+from support.making import make_file, vlen
 
 from h5stream import Bounds, Crop, Field, H5StreamLoader, Lengths, Ragged, SampleNumber, Values
-from h5stream.baseline.measure import check_epoch
+from h5stream.baseline.measure import check_epoch, measure_epoch
 
 TABLE, ENCODED = [("a", "f4"), ("b", "f4"), ("name", "S4")], [np.frombuffer(one, "u1") for one in IMAGES]
 TEXTS = {"data": [[f"{k}", "é" * k] for k in range(12)], "dtype": h5py.string_dtype()}
@@ -44,3 +50,48 @@ def test_each_kind_of_field_is_compared_with_h5py_or_named(k, tmp_path):
     with H5StreamLoader(tmp_path / "a.h5", 5, shuffle=True, fields=fields) as loader:
         rows, problem, left_out = check_epoch(loader)
     assert (rows, problem, len(left_out)) == (12, "", int(k >= len(COMPARED)))
+
+
+def bench(path, *words):
+    return " ".join(printed("bench", path, "--workers", "0", *words, width=300).split())
+
+
+def test_bench_measures_a_loader_as_it_comes_and_says_why_a_line_is_missing(tmp_path, monkeypatch):
+    passes = []
+
+    def measured(name, loader, *, stopping=(), **how):
+        passes.append((name, loader._settings.reading.keep))
+        return replace(measure_epoch(name, loader, **how), stopped=name in stopping)
+
+    monkeypatch.setattr("h5stream.baseline.measure.measure_epoch", measured)
+    words = ["--batch-size", "4", "--samples", "Sequences(3)", "--seconds", "60", "--busy-ms", "0"]
+    path = make_file(tmp_path / "a.h5", data=np.ones((40, 4)), chunks=(8, 4), compression="gzip")
+    assert "no line 'h5stream': so little data stay in memory with keep='never' as well" in bench(path, *words)
+    stream_all(monkeypatch)
+    assert "no line" not in bench(path, *words)
+    usual, decoding = [("h5stream, first epoch", "auto"), ("kept", "auto")], ("h5stream, warming up", "never")
+    assert passes == [*usual, *usual, decoding, ("h5stream", "never")]
+    for name, missing in ((usual[0][0], ["kept", "h5stream"]), (decoding[0], ["h5stream"])):
+        stopped = functools.partial(measured, stopping=[name])
+        monkeypatch.setattr("h5stream.baseline.measure.measure_epoch", stopped)
+        text = bench(path, *words)
+        assert (
+            re.findall(r"no line '(\w+)': \w+ first epoch took longer than 60 s; give more --seconds", text) == missing
+        )
+
+
+def test_bench_says_that_rows_which_do_not_stay_in_memory_are_read_again(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    path = make_file(tmp_path / "a.h5", data=np.ones((16_000, 64)), chunks=(80, 64), compression="gzip")
+    words = "--samples Sequences(2) --seconds 60 --busy-ms 0 --batch-size 64 --memory-budget 4MiB"
+    text = bench(path, *words.split())
+    assert "no line 'kept': not all rows stay in memory; the second epoch, which read again, is 'h5stream'" in text
+    assert "h5stream: decodes every row in every epoch" in text
+
+
+def test_bench_counts_one_row_as_one(tmp_path, monkeypatch):
+    rivals_are_forks(monkeypatch)
+    text = bench(make_file(tmp_path / "one.h5", data=np.ones((1, 4))), "--seconds", "60")
+    assert "1 row of 32 B in a batch" in text
+    assert re.findall(r"\b1 (?:rows|samples|worker processes)\b", text) == []
+    assert "Checked: the 1 row came once, with h5py's bytes." in text

@@ -215,11 +215,11 @@ def test_bench_names_what_it_measures(here, h5stream, monkeypatch):
     stream_all(monkeypatch)
     make_file(here / "x.h5", "x", None, data=np.zeros((4000, 16)), chunks=(100, 16), compression="gzip")
     out = h5stream("bench", "x.h5", "--seconds", "60", "--workers", "0").out
-    names = ["h5stream, first epoch", "h5stream", "kept", "busy loop", "naive"]
+    names = ["h5stream, first epoch", "kept", "busy loop", "h5stream", "naive"]
     assert re.findall(rf"^({'|'.join(names)})  ", out, flags=re.M) == names
     assert re.findall(rf"^({'|'.join(names)}): ", out, flags=re.M) == names
     assert re.search(
-        r"^x naive: h5stream, first epoch [\d,.e+]+, h5stream [\d,.e+]+, kept [\d,.e+]+\.", out, flags=re.M
+        r"^x naive: h5stream, first epoch [\d,.e+]+, kept [\d,.e+]+, h5stream [\d,.e+]+\.", out, flags=re.M
     )
     assert re.search(r"^busy loop: as it comes, with a loop that runs Python for 5 ms a batch: \d+%", out, flags=re.M)
     assert "busy loop" not in h5stream("bench", "x.h5", "--seconds", "60", "--workers", "0", "--busy-ms", "0").out
@@ -301,6 +301,7 @@ def test_stage_has_no_good_news_of_a_folder_that_is_not_there(option, here, h5st
         (["stage", "--list", "x", "--verify", "x"], "given: --list, --verify"),
         (["stage", "--to", "x"], "needs FILES"),
         (["stage", "--verify", "."], "nothing is staged there"),
+        (["stage", "--list", "x"], "--list 'x' does not exist, so nothing is staged there. Check the path"),
         (["stage", "a1.h5", "--list", "x"], "takes no FILES"),
         (["stage", "--list", "x", "--follow"], "belongs to --to"),
         (["stage", "a1.h5", "--to", "x", "--force"], "belongs to --remove"),

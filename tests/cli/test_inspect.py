@@ -112,6 +112,15 @@ def test_what_pytables_keeps_for_itself_is_no_sample_and_not_listed(tables):
     assert "what PyTables keeps to find rows of its tables" in " ".join(text.split())
 
 
+def test_one_dataset_is_not_counted_and_one_that_almost_pairs_is_named(tmp_path):
+    made = write_datasets(tmp_path / "one.h5", x=np.zeros((50, 3), "f4"))
+    assert "A sample is a row of the dataset at the root" in " ".join(inspect(made, width="80").split())
+    made = write_datasets(tmp_path / "unlike.h5", x=np.zeros((50, 3), "f4"), y=np.zeros(49, "f4"))
+    text = " ".join(inspect(made, width="80").split())
+    assert "A sample is taken for a row of the field with the most data" in text
+    assert "1. y: it has 49 rows, and x 50, so they do not pair. way out: write both with one length" in text
+
+
 def test_a_compound_is_named_that_comes_as_a_dict(tmp_path):
     made = write_datasets(tmp_path / "t.h5", x=np.zeros((50, 3), "f4"), two=np.zeros(50, [("a", "i1"), ("b", "f4")]))
     text = " ".join(inspect(made, width="80").split())

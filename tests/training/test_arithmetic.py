@@ -246,6 +246,11 @@ def test_the_measured_wait_decides_what_comes_first():
     assert names(waiting_share=0.04)[:2] == ["batch_size", "precision"]
 
 
+@for_each([(64, "leave it: it holds all rows of the data"), (100, "128 (double)"), (None, "128 (double)")])
+def test_a_batch_of_all_rows_is_left_as_it_is(rows, to_try):
+    assert what_to_try_first(setting(64, 2, 2), rows=rows).figures["knobs"][0].try_next == to_try
+
+
 @pytest.mark.parametrize(
     ("now", "gpu", "batch", "workers"),
     [
@@ -360,4 +365,5 @@ def test_the_validation_batch_follows_either_note_and_no_other():
         for batch, rule in ((8192, "half"), (1, "half"), (96, "twice"), (80, "twice"))
     }
     assert [*found.values()] == [4096, 1, 192, 160]
+    assert "half:  5 / 2 = 2, rounded down, where" in str(validation_batch(5))
     assert {"half", "twice"} <= set(str(validation_batch(8192)).replace(":", " ").split())
