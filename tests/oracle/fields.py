@@ -9,7 +9,7 @@ import imagecodecs
 import numpy as np
 
 from . import storage
-from .calls import call
+from .calls import call, is_call
 from .draft import Draft, Place
 
 STEPPED = ("Sequences", "Table")
@@ -330,8 +330,9 @@ def rows_of(draft: Draft, name: str, there: int, is_elsewhere: bool = False) -> 
 def many_rows_of(draft: Draft, there: int, options: dict[str, Any]) -> list[list[int]]:
     """Draw some rows for each sample: as many for each, or some."""
     rng, count = draft.rng, draft.count or 0
-    if "file" not in options:  # rows of an array count through all places
-        there *= len(draft.places)
+    if "file" not in options:  # rows of an array count through all places; of a table, through the groups it names
+        named = draft.samples["options"].get("group") if is_call(draft.samples, "Table") else None
+        there *= len(set(named)) if named else len(draft.places)
     draft.mark("rows of each sample")
     if rng.random() < 0.5:
         each = rng.randint(1, 3)

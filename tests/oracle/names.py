@@ -42,7 +42,9 @@ def renamed(rng: random.Random, case: dict[str, Any]) -> dict[str, Any]:
     found = copy.deepcopy(case)
     words = {word for file in case["files"] for node in file["nodes"] for word in _words(node)}
     chosen = [word for word in sorted(words - _texts(case)) if rng.random() < 0.5]
-    new = {word: word + rng.choice(ENDINGS) for word in chosen}
+    # A field of many datasets has braces of its own, and no others.
+    endings = [ending for ending in ENDINGS if ending != "{}" or "{}" not in str(case["fields"])]
+    new = {word: word + rng.choice(endings) for word in chosen}
     new |= {word: f"{word} z" for word in chosen if word.startswith("shared")}  # a * of a whole path stands for names
     for file in found["files"]:
         for node in file["nodes"]:

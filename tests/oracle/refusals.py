@@ -40,7 +40,7 @@ def has_bounds_of_two_meanings(case: dict[str, Any]) -> bool:
     return any(is_call(one, "Bounds") and not one["options"].get("holds") for one in rows)
 
 
-UNNUMBERED = ("'V8'", "'g'", "'time'", "'integer'")
+UNNUMBERED = ("'V8'", "'g'", "'time'", "'integer'", "'unused'")
 VARIES = ("'vlen'", "'str'")
 OUTSIDE = ("'remote'", "'served'", "'staged'")
 TYPES = ("unlike sizes", "unlike stored", "unlike dates", "unlike byte order")

@@ -33,11 +33,11 @@ VARYING = [
     {"members": [["b", "<f4"], ["c", "<f4"], ["a", {"vlen": "<i4"}], ["d", "str"]]},
 ]
 """Compounds with members of variable length."""
-UNREADABLE = [{"integer": 3}, {"time": 4}, {"members": [["x", SMALL[0]], ["y", {"integer": 3}]]}]
+UNREADABLE = [{"integer": 3}, {"time": 4}, {"members": [["x", SMALL[0]], ["y", {"integer": 3}]]}, {"unused": 2}]
 """Types that h5py has no word for."""
 BESIDE = [{"members": [["b", "<f4"], ["a", one], ["c", "<f4"]]} for one in [*UNREADABLE, *SMALL, *COMPLEX, *ARRAYS]]
 """Compounds of numbers and a member that is rare."""
-ODD = [{"enum": "<i2"}, *OFFSET, *ARRAYS, COMPOUND, NESTED, "S5", "str", {"vlen": "<i4"}]
+ODD = [{"unused": 2}, {"enum": "<i2"}, *OFFSET, *ARRAYS, COMPOUND, NESTED, "S5", "str", {"vlen": "<i4"}]
 ODD += ["V8", "M8[s]", "g", "<c16", *SMALL, *COMPLEX, *DECLARED[:2], *VARYING[:2], {"field": 1}, {"field": 2}]
 ODD += [{"array": SMALL[0], "shape": [2]}, {"array": COMPLEX[0], "shape": [2, 2]}, {"array": OFFSET[0], "shape": [3]}]
 ODD += [{"vlen": {"vlen": "<i4"}}, *UNREADABLE[:2]]
@@ -74,7 +74,7 @@ def marks_of(kind: Any) -> set[str]:
 
 RARE = {
     "float": "small float", "complex": "native complex", "field": "bit field", "integer": "unreadable",
-    "time": "unreadable", "array": "array", "order": "declared", "meanings": "enum",
+    "time": "unreadable", "unused": "unreadable", "array": "array", "order": "declared", "meanings": "enum",
 }  # fmt: skip
 
 

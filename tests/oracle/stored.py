@@ -10,6 +10,10 @@ SMALL = {(2, 8): ("bfloat16", "<u2"), (1, 4): ("e4m3", "u1"), (1, 5): ("e5m2", "
 """By their bytes and the bits of their exponent: floats that torch has types for, and integers of their size."""
 
 
+FULL = [getattr(h5t, f"STD_B{bits}{order}") for bits in (8, 16, 32, 64) for order in ("LE", "BE")]
+"""Bit fields without unused bits."""
+
+
 class RefusalError(Exception):
     """What h5stream must refuse in words: there is no value that would be right."""
 
@@ -36,6 +40,7 @@ def is_unusual(kind: Any) -> bool:
     if isinstance(kind, (h5t.TypeArrayID, h5t.TypeVlenID)):
         return is_unusual(kind.get_super())
     is_odd = isinstance(kind, h5t.TypeIntegerID) and kind.get_size() not in (1, 2, 4, 8)
+    is_odd |= isinstance(kind, h5t.TypeBitfieldID) and not any(map(kind.equal, FULL))
     return is_odd or small_float(kind) is not None or isinstance(kind, (h5t.TypeTimeID, h5t.TypeReferenceID))
 
 

@@ -12,7 +12,7 @@ PLUGINS = {name.lower(): getattr(hdf5plugin, name)() for name in ("LZ4", "Zstd",
 INTEGERS = {False: h5z.SO_INT, True: h5z.SO_FLOAT_DSCALE}
 FLOATS = {"bfloat16": (2, 15, 7, 8, 7, 127), "e4m3": (1, 7, 3, 4, 3, 7), "e5m2": (1, 7, 2, 5, 2, 15)}
 TIMES = ("M8[s]", "M8[ms]")
-RAW = {"float", "integer", "time", "field", "complex"}
+RAW = {"float", "integer", "time", "field", "unused", "complex"}
 
 
 def stored_type(kind):
@@ -52,6 +52,8 @@ def unusual_type(kind):
         return {"<f4": h5t.COMPLEX_IEEE_F32LE, "<f8": h5t.COMPLEX_IEEE_F64LE}[kind["complex"]]
     if "field" in kind:
         return {1: h5t.STD_B8LE, 2: h5t.STD_B16LE, 4: h5t.STD_B32LE}[kind["field"]]
+    if "unused" in kind:
+        return h5t.decode(h5t.STD_B16LE.encode()[:-2] + b"\x0c\0")  # 12 bits of 16
     if "time" in kind:
         return h5t.UNIX_D32LE
     if "integer" in kind:
