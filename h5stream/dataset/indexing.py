@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.base.leases import Living
+from h5stream.base.texts import counted
 from h5stream.errors import OptionError
 from h5stream.order.blocks import numbers
 
@@ -42,7 +43,8 @@ def split(index: object, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any,
             "x, y = dataset[2:4], then x[:, 0]. Some rows are a list: dataset[[1, 2]]"
         )
     if shape is not None and named > len(shape):
-        raise OptionError(f"{named} indices for data of {len(shape)} axes, {shape}; some rows are a list: [[1, 2]]")
+        axes = counted(len(shape), "axis", "axes")
+        raise OptionError(f"{named} indices for data of {axes}, {shape}; some rows are a list: [[1, 2]]")
     if dots:
         missing = [slice(None)] * (len(shape or (0,)) - named)
         entries[dots[0] : dots[0] + 1] = missing

@@ -137,4 +137,14 @@ def _shares(names: tuple[str, ...], weights: Mapping[str, float] | Sequence[floa
             f"Mixture: weights= takes a number of 0 or more for each of {len(names)} sources, not all 0, such as "
             f"{{{names[0]!r}: 0.7, ...}}, not {weights!r:.80}"
         )
-    return tuple((numbers / numbers.sum()).tolist())
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(numbers.sum())
+    scaled = numbers if is_finite else numbers / numbers.max()
+    shares = scaled / scaled.sum()
+    lost = np.flatnonzero((numbers > 0) & (shares == 0))
+    if len(lost):
+        raise OptionError(
+            f"Mixture: weights= gives {names[lost[0]]!r} {numbers[lost[0]]:.3g}, and {names[int(numbers.argmax())]!r} "
+            f"{numbers.max():.3g}, beside which its share rounds to 0; pass 0 to leave it out, or a larger weight"
+        )
+    return tuple(shares.tolist())

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from h5stream.base import limits
 from h5stream.base.executors import Job, check_executor, run_jobs
 from h5stream.base.hints import SAMPLES, hint
-from h5stream.base.texts import check_ordered, did_you_mean, names_in
+from h5stream.base.texts import check_ordered, counted, did_you_mean, names_in
 from h5stream.dataset.moments import Moments, ValueCounts
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.changes import Unpacking, tensor_of, unpacking_of
@@ -250,7 +250,8 @@ def _checked_axes(name: str, field: FieldLayout, requested: Axes | None) -> tupl
         return ()  # labels, beside the field that is meant
     kept = sorted({int(entry) + dims * bool(entry < 0) for entry in axes})
     if kept[0] < 0 or kept[-1] >= dims or (many and kept[0] == 0):
-        has = f"{dims} axes{', of which the first has another length in each' if many else f', of {shape}'}"
+        has = counted(dims, "axis", "axes")
+        has += ", of which the first has another length in each" if many else f", of {shape}"
         way_out = "a dict names the axis of some fields, axis={NAME: -1}"
         raise OptionError(f"statistics: axis={requested!r}, and a sample of field {name!r} has {has}; {way_out}")
     return tuple(entry - dims for entry in kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,15 @@ def with_torch_dtypes(shape: SampleShape) -> SampleShape:
                 name = np.dtype(value).name
         dtype = value if name is None else getattr(torch, name, None)
         if not isinstance(dtype, torch.dtype):
-            return value
+            if not isinstance(value, str):
+                return value
+            with contextlib.suppress(TypeError):
+                name = np.dtype(value).name  # such as that of "f4"
+            every = sorted(one for one in dir(torch) if isinstance(getattr(torch, one), torch.dtype))
+            near = difflib.get_close_matches(str(name).casefold(), every, n=2, cutoff=0.8)
+            hint = f" Did you mean {' or '.join(map(repr, near[: 1 if near[0] == name else 2]))}?" if near else ""
+            hint = hint or " It has a name such as 'float32', 'bfloat16' or 'int64'."
+            raise OptionError(f"{option}: dtype= takes a torch dtype, not {value!r}.{hint}")
         if not dtype.is_complex:  # those of half size warn
             try:
                 torch.zeros(1).to(dtype)

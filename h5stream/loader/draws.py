@@ -36,6 +36,7 @@ from h5stream.order.weights import (
     source_draws,
     weighted_draws,
 )
+from h5stream.samples.kinds import check_drawn
 from h5stream.samples.segments import Ints, as_array
 from h5stream.storage.layout.access import DECODED
 from h5stream.storage.layout.fields import Field
@@ -53,6 +54,8 @@ def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> Plann
     """
     draw, shares = settings.sampling.drawn, dataset.shares
     _check_alone(settings.sampling, draw, dataset)
+    number = draw.count if isinstance(draw, Weighted | Balanced) else draw
+    check_drawn("draw=" if isinstance(draw, int) else f"{type(draw).__name__}: count=", number or 0)
     if not isinstance(draw, Weighted | Balanced):
         if shares is not None:
             counts = _source_counts(shares, blocks, settings.shuffle, draw)
@@ -302,7 +305,8 @@ def _shares(
 
 def _class_counts(classes: list[object], sizes: Ints, shares: NDArray[np.float64], draw: Balanced) -> list[int]:
     """Return the number of samples of each class in an epoch."""
-    most = int((sizes[shares > 0] / shares[shares > 0]).min() + 1e-6)
+    with np.errstate(over="ignore"):  # of a tiny share
+        most = int((sizes[shares > 0] / shares[shares > 0]).min() + 1e-6)
     while (np.array(shared_out(most, shares)) > sizes).any():
         most -= 1
     total = draw.count if draw.count is not None else int(sizes.sum()) if draw.replacement else most

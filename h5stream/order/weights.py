@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from h5stream.base.limits import cached_property
+from h5stream.base.texts import counted
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.draws import random_words
 from h5stream.order.places import DRAWS, Places, is_ascending, new_array, permutation, pieces, place_dtype, sought
+from h5stream.samples.kinds import MOST_DRAWN
 from h5stream.samples.segments import Ints
 from h5stream.samples.space import Space
 
@@ -94,21 +96,23 @@ def weighted_draws(weights: NDArray[np.float64], count: int) -> EpochDraws:
 
 def distinct_draws(weights: NDArray[np.float64], count: int) -> EpochDraws:
     """Draw without replacement by weights: the least exponential variates by weight (Efraimidis, Spirakis 2006)."""
-    weights = weights / weights.max()
+    scaled, limits = weights / weights.max(), np.finfo(np.float64)
+    scaled[(scaled == 0) & (weights > 0)] = limits.tiny  # not as one that is left out
 
     def drawn(seed: int, epoch: int) -> Places:
-        keys = _fractions(len(weights), seed, epoch, 1)
+        keys = _fractions(len(scaled), seed, epoch, 1)
         np.log1p(np.negative(keys, out=keys), out=keys)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            np.divide(np.negative(keys, out=keys), weights, out=keys)
-        keys[weights == 0] = np.inf
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            np.divide(np.negative(keys, out=keys), scaled, out=keys)
+        np.minimum(keys, limits.max, out=keys)
+        keys[scaled == 0] = np.inf
         chosen = np.argpartition(keys, count - 1)[:count]
         del keys
-        places: Places = chosen.astype(place_dtype(len(weights)))
+        places: Places = chosen.astype(place_dtype(len(scaled)))
         places.sort()
         return places
 
-    return EpochDraws(kind="DistinctDraws", count=count, inputs=[weights], drawn=drawn)
+    return EpochDraws(kind="DistinctDraws", count=count, inputs=[scaled], drawn=drawn)
 
 
 def _fractions(count: int, seed: int, epoch: int, size: int) -> NDArray[np.float64]:
@@ -174,10 +178,10 @@ def source_draws(blocks: Blocks, counts: Sequence[int]) -> EpochDraws:
         def times_of(piece: slice) -> Ints:
             low, high = np.searchsorted(all_edges, [piece.start, piece.stop], side="right") - 1
             edges = np.clip(all_edges[low : high + 2], piece.start, piece.stop)
-            counted: Ints = np.repeat(whole[low : low + len(edges) - 1], np.diff(edges))
+            repeats: Ints = np.repeat(whole[low : low + len(edges) - 1], np.diff(edges))
             for first, stop, times in ends:
-                counted[max(0, first - piece.start) : max(0, stop - piece.start)] += times
-            return counted
+                repeats[max(0, first - piece.start) : max(0, stop - piece.start)] += times
+            return repeats
 
         return _repeated(times_of, int(all_edges[-1]), sum(counts))
 
@@ -198,7 +202,15 @@ class SourceShares:
         shares = np.array(self.shares)
         if total is not None:
             return shared_out(total, shares)
-        ends = sizes[shares > 0] / shares[shares > 0]
+        with np.errstate(over="ignore"):
+            ends = sizes[shares > 0] / shares[shares > 0]
+        if self.stop == "all" and ends.max() > MOST_DRAWN:
+            last = int(np.flatnonzero(shares > 0)[ends.argmax()])
+            raise OptionError(
+                f"Mixture: with stop='all' an epoch lasts until source {self.names[last]!r}, with a share of "
+                f"{shares[last]:.3g}, has given its {counted(int(sizes[last]), 'sample')}: that is {ends.max():.3g} "
+                "samples, and an epoch has at most 2**53. Give it a larger weight, or pass stop='first' or draw=NUMBER"
+            )
         counts: list[int] = np.rint(shares * (ends.min() if self.stop == "first" else ends.max())).astype(int).tolist()
         return counts
 

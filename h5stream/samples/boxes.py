@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from h5stream.base.texts import answering
+from h5stream.base.texts import answering, counted
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import (
     DRAWS,
@@ -20,6 +20,8 @@ from h5stream.samples.kinds import (
     Pad,
     Rows,
     Sequences,
+    check_drawn,
+    check_steps,
     checked_counts,
     checked_missing,
     checked_of,
@@ -114,7 +116,10 @@ class Boxes:
                 counts = checked_counts(f"Boxes: {name}=", option, least, rule)
                 object.__setattr__(self, name, counts)
                 if len(counts) != len(self.shape):
-                    raise OptionError(f"Boxes: {name}= has {len(counts)} axes, and shape= {len(self.shape)}")
+                    raise OptionError(
+                        f"Boxes: {name}= has {counted(len(counts), 'number')}, and shape= {len(self.shape)}"
+                    )
+        check_steps("Boxes: shape=, with halo=,", max(self.outer), "elements along an axis")
         object.__setattr__(self, "of", checked_of("Boxes", self.of))
         if self.of is not None and not isinstance(self.of, (str, list)):
             raise OptionError("Boxes: of= names groups that hold volumes, and rows end no segments of these")
@@ -132,6 +137,7 @@ class Boxes:
                 f"here at={kind!r} and per_epoch={self.per_epoch!r}. Pass per_epoch=1000 with at='random', or "
                 "at='grid' alone"
             )
+        check_drawn("Boxes: per_epoch=", self.per_epoch or 0)
         if self.stride is not None and kind != GRID:
             raise OptionError("Boxes: stride= belongs to at='grid'")
         if (self.accept is not None and not (is_random and callable(self.accept))) or integer(self.tries, "tries") < 1:
@@ -190,8 +196,9 @@ def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> Space:
     if places.shape[1] != axes + 1:
         needed = "its first element" if len(volumes) == 1 else "the volume's number, and the first element"
         raise OptionError(
-            f"Boxes: at= has {places.shape[1]} numbers for each box, and a box of {axes} axes in {len(volumes):,} "
-            f"volumes needs {axes + (len(volumes) > 1)}: {needed}"
+            f"Boxes: at= has {counted(places.shape[1], 'number')} for each box, and a box of "
+            f"{counted(axes, 'axis', 'axes')} in {counted(len(volumes), 'volume')} needs {axes + (len(volumes) > 1)}: "
+            f"{needed}"
         )
     of, origins = (np.ascontiguousarray(part) for part in (places[:, 0], places[:, 1:]))
     wrong = np.flatnonzero((of < 0) | (of >= len(volumes)))
@@ -296,10 +303,16 @@ def axis_space(
     segments = volumes[:, 0] if by_row else np.ones(len(volumes), dtype=np.int64)
     if not (counts * segments).any():
         least, most = min(field.least for field in steps), max(field.most for field in steps)
+        unit, longest = "element" if edges is None else "row", int(volumes[:, -1].max(initial=0))
+        span = f"span {counted(most - least + 1, unit)} (from {least} to {most})"
+        way_out = "take a shorter one"
+        if most - least < longest:  # they go beyond what there is beside the place where a sample begins
+            span, way_out = f"go from {least} to {most}, counted from where it begins", "take steps nearer to 0"
+        total = int(segments.sum())
+        which = f"longest of {total:,} segments" if total > 1 else "only segment"
         raise OptionError(
-            f"no sequence fits: its steps span {most - least + 1:,} {'elements' if edges is None else 'rows'} (from "
-            f"{least} to {most}), and the longest of {int(segments.sum()):,} segments has "
-            f"{int(volumes[:, -1].max(initial=0)):,}; take a shorter one, or pad='edge' or pad='zeros'"
+            f"no sequence fits: its steps {span}, and the {which} has {counted(longest, unit)}; {way_out}, or "
+            "pad='edge' or pad='zeros'"
         )
     along = [array[:, None] for array in (first, last, counts)]
     if by_row:

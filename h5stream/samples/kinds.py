@@ -40,6 +40,12 @@ class Draws:
     by: str = "segments"  # `"segments"` (each as often as any other) or `"rows"` (each start as likely as any other)
 
 
+MOST_DRAWN = 1 << 53
+"""The most samples that an epoch draws: shares of more could not be computed exactly."""
+
+MOST_STEPS = 1 << 26
+"""The most rows of a sample, each of which is a Python number while files are opened."""
+
 _LENGTH = "write the length first, Sequences(64)"
 
 
@@ -137,6 +143,7 @@ class Sequences:
         for name, count in (("length", 1 if self.length is None else self.length), ("stride", self.stride)):
             if integer(count, name) < 1:
                 raise OptionError(f"Sequences: {name} must be at least 1, not {count!r}")
+        check_steps("Sequences: length", self.length or 1)
         checked_pad("Sequences", self.pad)
         one_of("Sequences", "tail", self.tail, get_args(Tail))
         checked_missing("Sequences", self.missing)
@@ -157,6 +164,7 @@ class Sequences:
                 "Sequences: per_epoch= is a number of random starts, at least 1, for starts='random', not "
                 f"{self.per_epoch!r} for {self.starts!r}"
             )
+        check_drawn("Sequences: per_epoch=", self.per_epoch or 0)
 
     @property
     def draws(self) -> Draws | None:
@@ -262,11 +270,25 @@ class Rows:
             raise OptionError("Rows needs of=, the groups whose rows are samples, or axis=, where these are not axis 0")
 
 
+def check_drawn(what: str, count: int) -> None:
+    """Raise `OptionError` for more samples than an epoch may draw."""
+    if count > MOST_DRAWN:
+        raise OptionError(f"{what} takes at most 2**53 samples of an epoch, not {count:,}; take fewer, in more epochs")
+
+
+def check_steps(what: str, count: int, unit: str = "rows") -> None:
+    """Raise `OptionError` for more steps than a sample may have."""
+    if count > MOST_STEPS:
+        raise OptionError(f"{what} takes at most {MOST_STEPS:,} {unit} of a sample, not {count:,}; take fewer")
+
+
 def checked_steps(steps: object) -> tuple[int, ...]:
     """Validate ``steps=`` and return it as a tuple."""
     check_ordered("take= (steps=)", steps)
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
         raise OptionError(f"take= (steps=) takes a range or list of integers, range(-1, 15) or [0], not {steps!r}")
+    if isinstance(steps, range):
+        check_steps("take= (steps=)", max(0, (steps.stop - steps.start) // steps.step))
     numbers = tuple(integer(step, "a step") for step in steps)
     if not numbers:
         raise OptionError("steps= is empty; a field has one row at least, steps=[0]")

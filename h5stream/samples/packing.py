@@ -92,6 +92,18 @@ def packing(
     )
 
 
+def sources_of(packings: Iterable[Packing]) -> str:
+    """Return the names of what makes stored numbers floats, such as ``"scale_factor and fill value"``."""
+    every = [*packings]
+    are_set = {
+        "scale_factor": any(one.scale is not None for one in every),
+        "add_offset": any(one.offset is not None for one in every),
+        "fill value": any(one.values for one in every),
+    }
+    *others, last = [name for name, is_set in are_set.items() if is_set] or ["valid range"]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def all_missing(like: Packing) -> Packing:
     """Return a packing that makes every stored value missing, with the types of another one."""
     return Packing(scale=0.0, scaled_least=math.inf, stored=like.stored, dtype=like.dtype)

@@ -186,20 +186,17 @@ def _numbers(name: str, key: str, value: object) -> Any:
     is_one = key in ("factor", "nan")
     try:
         numbers = as_array(value)
-        if not numbers.size or numbers.dtype.kind in "SUMm" or (is_one and numbers.ndim):
+        if not numbers.size or numbers.dtype.kind in "SUMmc" or (is_one and numbers.ndim):
             raise TypeError
         numbers = numbers.astype(np.float64)
     except (TypeError, ValueError):
-        raise OptionError(
-            f"Field({name!r}): {key!r} of normalize= takes a number{'' if is_one else ' or an array of them'}, not "
-            f"{value!r}"
-        ) from None
+        rule = "takes a real number" if is_one else "takes a real number or an array of them"
+        raise OptionError(f"Field({name!r}): {key!r} of normalize= {rule}, not {value!r}") from None
     if key != "nan" and not np.isfinite(numbers).all():
         raise OptionError(f"Field({name!r}): {key!r} of normalize= is to be finite everywhere, and is not: {value!r}")
     if (key == "std" and not (numbers > 0).all()) or (key == "factor" and numbers == 0):
-        raise OptionError(
-            f"Field({name!r}): 'std' of normalize= is above 0 everywhere, and 'factor' is other than 0, not {value!r}"
-        )
+        rule = "is other than 0" if key == "factor" else "is above 0 everywhere: 1 leaves values as they are"
+        raise OptionError(f"Field({name!r}): {key!r} of normalize= {rule}, not {value!r}")
     return _tuples(numbers.tolist())
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.base.texts import as_text, check_ordered
 from h5stream.errors import OptionError
-from h5stream.samples.kinds import Pad, checked_pad, integer
+from h5stream.samples.kinds import Pad, check_steps, checked_pad, integer
 from h5stream.samples.segments import Ints, as_array
 from h5stream.samples.space import Space, Steps, space_of_rows
 
@@ -92,6 +92,7 @@ class Table:
             raise OptionError("the Table is empty; it lists at least one sample")
         if length is not None and integer(length, "length") < 1:
             raise OptionError(f"Table: length must be at least 1, not {length!r}")
+        check_steps("Table: length", length or 1)
         self.length, self.pad = length, checked_pad("Table", pad)
 
     def __len__(self) -> int:

@@ -482,7 +482,7 @@ def remove_staged(
     folder : path
         The folder.
     files : path or iterable of path, optional
-        Copies, as paths or by their names in the folder; by default all.
+        Copies, as paths or by their names in the folder, or the files that they are copies of; by default all.
     force : bool
         Also delete files that live processes use or are copying. A process that has such a file open can still read
         it, but it cannot be opened again.
@@ -548,6 +548,9 @@ def _name(place: StagingFolder, listed: Files, path: PathLike) -> str:
     for candidate, root in ((Path(path), Path()), (absolute, place.path), (real, place.path.resolve())):
         if candidate.is_relative_to(root) and (name := str(candidate.relative_to(root))) in listed:
             return name
+    sources = {str(path), str(absolute), str(real), os.path.realpath(path)}
+    if copies := [name for name, entry in listed.items() if entry.source in sources]:
+        return copies[0]
     raise StagingError(
         f"{path} is not in the manifest of {place.path}, and only what was staged is deleted. "
         f"`h5stream stage --list {place.path}` shows what there is",

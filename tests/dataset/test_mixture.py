@@ -75,6 +75,24 @@ def test_each_batch_mixes_the_sources(paths):
         assert shares.std(axis=0).max() < 0.11
 
 
+@pytest.mark.parametrize(
+    ("weights", "refused"),
+    [
+        ([1e308] * 3, None),
+        ([1e-300, 1e300, 1], r"gives 'a' 1e-300, and 'b' 1e\+300, beside which its share rounds to 0"),
+        ([1e-18, 1, 1], "stop='all' an epoch lasts until source 'a', with a share of 5e-19, .*at most 2\\*\\*53"),
+    ],
+    ids=str,
+)
+def test_weights_far_apart_make_an_epoch_or_are_refused(paths, weights, refused):
+    if refused is None:
+        mixture = Mixture(paths, weights, fields=FIELDS)
+        assert count(values_of(H5StreamLoader(mixture, 30))) == [60] * 3
+        return
+    with pytest.raises(errors.OptionError, match=refused):
+        H5StreamLoader(Mixture(paths, weights, stop="all", fields=FIELDS), 30)
+
+
 def test_sources_may_be_datasets_parts_of_them_and_loaders(paths):
     whole = H5Dataset(paths["c"], FIELDS)
     part, other = whole.subset(slice(0, 100)), torch.utils.data.Subset(whole, range(999, 499, -1))

@@ -279,7 +279,7 @@ def test_what_was_kept_of_something_else_is_not_believed(path, change):
     ("fields", "axis", "rule"),
     [
         ("tabel", None, "has no field 'tabel'.*table"),
-        ("table", 3, "has 1 axes, of"),
+        ("table", 3, "has 1 axis, of"),
         ("label", -1, "have no axis"),
         ("table", "x", "is a number"),
         ("table", {"other": 1}, "axis= names 'other'"),

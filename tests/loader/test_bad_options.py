@@ -79,7 +79,9 @@ TWICE = {"sample_transform": len, "batch_transform": len, "sample_workers": 2}
         ({"fields": []}, "fields= is empty; name at least one dataset"),
         ({"fields": ["x", 3]}, r"a field is a name or h5stream.Field\(...\), not 3"),
         ({"fields": Field("y", columns=[0])}, "this field has one number a row; leave it out"),
-        ({"fields": Field("x", dtype="float31")}, "field 'x': dtype= takes a torch dtype, not 'float31'"),
+        ({"fields": Field("x", dtype="float31")}, "dtype= takes a torch dtype, not 'float31'. Did you .*'float32'"),
+        ({"fields": Field("x", dtype="no")}, "takes a torch dtype, not 'no'. It has a name such as 'float32'"),
+        ({"fields": b"x"}, "a field's name is text, not bytes: 'x', not b'x'"),
     ],
     ids=repr,
 )
@@ -287,7 +289,7 @@ def do_nothing(batch):
 def test_a_loader_as_a_source_is_refused_before_it_is_read(tmp_path):
     dataset = H5Dataset(write_datasets(tmp_path / "a.h5", x=np.arange(20.0)))
     for loader in (torch.utils.data.DataLoader(dataset), H5StreamLoader(dataset)):
-        with pytest.raises(OptionError, match=rf"not a {type(loader).__name__}; give it that \.dataset"):
+        with pytest.raises(OptionError, match=rf"not {type(loader).__name__}; give it that \.dataset"):
             H5StreamLoader(loader)
 
 

@@ -107,6 +107,29 @@ def test_a_state_of_other_weights_is_refused(path, changed):
         H5StreamLoader(path, 16, fields="x", draw=changed).load_state_dict(state)
 
 
+@pytest.mark.parametrize("draw", [Weighted(count=2**62), Balanced("label", count=2**62), 2**62], ids=str)
+def test_more_samples_than_can_be_shared_out_are_refused(path, draw):
+    with pytest.raises(errors.OptionError, match=r"takes at most 2\*\*53 samples of an epoch, not 4,611"):
+        H5StreamLoader(path, 16, fields="x", draw=draw)
+
+
+def test_a_tiny_weight_is_none_that_is_left_out(path):
+    weights = np.zeros(ROWS)
+    weights[-3:] = 1e-300, 1e-10, 1e300
+    for shares in (weights, np.where(weights, 5e-324, 0)):
+        loader = H5StreamLoader(path, 3, fields=["x", SampleNumber()], draw=Weighted(shares, 3, replacement=False))
+        assert sorted(torch.cat([number for _, number in loader]).tolist()) == [*range(ROWS - 3, ROWS)]
+
+
+def test_shares_may_be_far_apart(path):
+    labels = np.arange(ROWS) % 3
+    for shares in ([1e308] * 3, [5e-324] * 3):
+        draw = Balanced(labels, shares=dict(enumerate(shares)), count=300)
+        assert len(torch.cat([*H5StreamLoader(path, 30, fields="x", draw=draw)])) == 300
+    draw = Balanced(labels, shares={0: 5e-324, 1: 1, 2: 1}, replacement=False)
+    assert len(torch.cat([*H5StreamLoader(path, 30, fields="x", draw=draw)])) == 2 * (labels == 1).sum()
+
+
 # --- classes ------------------------------------------------------------------------------------------------
 
 

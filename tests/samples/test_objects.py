@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 
 import h5py
 import imagecodecs
@@ -208,7 +209,7 @@ def test_objects_that_are_named_have_as_many_axes(tmp_path):
     held = {"a": np.zeros((2, 3)), "b": np.zeros(3), "c": np.zeros((2, 3), "i4"), "t": ["x"], "d": np.zeros((0, 3))}
     write_datasets(tmp_path / "a.h5", **held)
     for names, kind, says in [
-        (["a", "b"], errors.FieldLengthError, "'b' has 1 axes, and another object 2"),
+        (["a", "b"], errors.FieldLengthError, "'b' has 1 axis, and another object 2"),
         (["a", "c"], errors.FieldLengthError, "must agree"),
         (["t"], errors.UnsupportedFieldError, "takes numbers along axes"),
         (["d"], errors.FieldLengthError, "without elements"),
@@ -323,6 +324,26 @@ def test_frames_of_other_files_and_encoded_ones_are_rows(walks, tmp_path):
     assert np.array_equal(batch["image"].numpy(), images)
     beside = {"depth": "walk_2/frame_{}_depth", "flow": Field("flow_{}", file=tmp_path / "frames.h5")}
     assert H5Dataset(walks, beside)[12]["flow"].tolist() == [[12, 12], [12, 12]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "says"),
+    [
+        ((4, 6, 3), "u1", "Field(..., ragged='arrays') takes different shapes, and Objects([...]) takes only"),
+        ((5, 5, 3), "u1", "Field(..., ragged='pad') takes different lengths, and Objects([...]) takes only"),
+        ((4, 5), "u1", "objects must be alike. Objects([...]) takes only those that it names"),
+        ((4, 5, 3), "f4", "objects must be alike. Objects([...]) takes only those that it names"),
+    ],
+)
+def test_objects_in_files_that_are_unlike_are_named_with_a_way_out_that_works(tmp_path, shape, dtype, says):
+    first = write_datasets(tmp_path / "a.h5", image=np.zeros((4, 5, 3), "u1"))
+    other = write_datasets(tmp_path / "b.h5", image=np.zeros(shape, dtype))
+    with pytest.raises(errors.FieldLengthError, match=re.escape(says)) as caught:
+        H5Dataset([first, other], "image", samples=Objects("files"))
+    assert all(repr(str(path)) in str(caught.value) for path in (first, other))
+    if "ragged=" in says:
+        form = "arrays" if "arrays" in says else "pad"
+        assert len(H5Dataset([first, other], Field("image", ragged=form), samples=Objects("files"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,20 @@ def test_a_matrix_and_other_fields_stand_in_files_beside_each_other(tmp_path):
         assert np.array_equal(rows["y"], np.arange(9))
 
 
+def test_a_matrix_may_have_no_columns(tmp_path):
+    for name, width in (("a.h5", 0), ("b.h5", 0), ("c.h5", 3)):
+        write(tmp_path / name, np.zeros((2, width), "f4"))
+    files = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    assert [batch.shape for batch in H5StreamLoader(files, 4, fields=Field("X", ragged="dense"))] == [(4, 0)]
+    (packed,) = H5StreamLoader(files, 4, fields=Field("X", ragged="packed"))
+    assert (packed.width, packed.offsets.tolist()) == (0, [0] * 5)
+    with pytest.raises(errors.OptionError, match="has no names of them"):
+        H5Dataset(files, Field("X", ragged="dense", columns="by name"))
+    for ragged in ("dense", "packed"):
+        with pytest.raises(errors.FieldLengthError, match=r"with 3 columns.* has 0"):
+            H5Dataset([*files, tmp_path / "c.h5"], Field("X", ragged=ragged))
+
+
 def test_samples_without_values_at_the_very_end_are_rows_of_zeros(tmp_path, monkeypatch):
     dense = np.repeat(np.arange(40) < 30, 4).reshape(40, 4).astype("f4")
     stream_all(monkeypatch)

@@ -26,6 +26,7 @@ def test_a_round_trip(write, ram, left):
     assert "1 file removed, 0 B freed" in printed("stage", "--remove", ram)
     assert left(ram) == []
     assert "nothing is staged" in printed("stage", "--list", ram)
+    assert f"nothing is staged in {ram}, so nothing was removed" in printed("stage", "--remove", ram)
 
 
 def test_follow_is_passed_on(tmp_path, ram):

@@ -92,6 +92,15 @@ def test_remove_deletes_only_what_was_staged(write, ram, left):
     assert left(ram) == ["mine.h5"]
 
 
+def test_copies_are_removed_by_the_files_that_they_are_of(write, ram, monkeypatch):
+    sources = [write("a.h5", 10), write("b.h5", 20), write("a.h5", 30, folder="c")]
+    stage(sources, to=ram, lease=False)
+    assert remove_staged(ram, sources[2]).bytes_freed == 30
+    monkeypatch.chdir(sources[1].parent)
+    assert remove_staged(ram, "./b.h5").bytes_freed == 20
+    assert all(source.exists() for source in sources)
+
+
 def test_folders_that_were_made_for_copies_go_with_the_last_one(write, ram):
     source, folder = write("a.h5", 10), ram / "one" / "two"
     stage(source, to=folder, lease=False)

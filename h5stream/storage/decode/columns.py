@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.texts import counted
 from h5stream.errors import OptionError
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -63,7 +64,7 @@ def axes_taken(row_shape: tuple[int, ...], columns: Columns) -> list[tuple[NDArr
         raise OptionError("columns= needs rows with columns, but this field has one number a row; leave it out")
     named = sum(part is not Ellipsis for part in parts)
     if named > len(row_shape) or len(parts) - named > 1:
-        problem = f"names {named} axes, and rows have {len(row_shape)}, of shape {row_shape}"
+        problem = f"names {counted(named, 'axis', 'axes')}, and rows have {len(row_shape)}, of shape {row_shape}"
         raise OptionError(f"columns={columns!r} {problem}; '...' may stand once, for all that are not named")
     rest = [slice(None)] * (len(row_shape) - named)
     at = parts.index(Ellipsis) if len(parts) > named else len(parts)
@@ -78,12 +79,13 @@ def _column_numbers(count: int, columns: slice | list[int]) -> NDArray[np.int64]
     if isinstance(columns, slice):
         return np.arange(count, dtype=np.int64)[columns]
     if isinstance(columns, Mask) and columns.of != count:
-        raise OptionError(f"columns= is a mask of {columns.of:,} columns, and there are {count:,}")
+        raise OptionError(f"columns= is a mask of {counted(columns.of, 'column')}, and there are {count:,}")
     chosen = np.asarray(columns).reshape(-1)  # dtype object if one is too large for any integer type
     wrong = chosen[(chosen < -count) | (chosen >= count)]
     chosen = chosen[:0] if len(wrong) else chosen.astype(np.int64)
     if len(wrong):
-        raise OptionError(f"columns={wrong[0]} is not there: the rows have {count} columns, 0 to {count - 1}")
+        which = f", 0 to {count - 1}" if count > 1 else ", 0" * count
+        raise OptionError(f"columns={wrong[0]} is not there: the rows have {counted(count, 'column')}{which}")
     chosen = chosen % count if count else chosen
     if len(np.unique(chosen)) != len(chosen):
         advice = "name each once and index the batch, or one of each axis: (0, 0, ...)"

@@ -180,6 +180,8 @@ def default_fields(file: h5py.File, path: str, guard: Guard) -> list[str]:
     if not every:
         raise FieldLengthError(f"{path!r} has no dataset with rows {where}, nor in a group; name others", file=path)
     what, ways = f"datasets of unlike length {where}", "fields=[...]"
+    if len(lengths - {None}) == 1:
+        what = f"single values beside datasets with rows {where}"
     if not at_root:
         what, ways = f"no datasets {where}", f"{ways}{_group_options(file)}"
     single = _shortened([name for name, dataset in at_root.items() if not dataset.shape])
@@ -348,15 +350,16 @@ def means(file: h5py.File, name: str, path: str, guard: Guard) -> Reading | None
 
 
 def _not_found(file: h5py.File, name: str, path: str) -> H5StreamError:
-    clean = name.strip("/")
+    clean = "/".join(part for part in name.split("/") if part not in ("", "."))  # as HDF5 reads it
     if why := why_not_opened(file, clean, path):
         return refusal(path, name, f": {name!r} cannot be reached: {why}", FieldNotFoundError)
     every = datasets_of(file)
     datasets = {n: dataset for n, dataset in every.items() if not is_bookkeeping(n)} or every
     inside: dict[str, h5py.Dataset] = {}
     with contextlib.suppress(*DAMAGE):  # a broken link
-        if isinstance(file.get(clean), h5py.Group):
-            inside = {n: dataset for n, dataset in datasets.items() if n.startswith(f"{clean}/")}
+        if isinstance(file.get(clean or "/"), h5py.Group):
+            above = f"{clean}/" * bool(clean)
+            inside = {n: dataset for n, dataset in datasets.items() if n.startswith(above)}
             if not inside:
                 why = f": {name!r} is a group with no dataset in it, not a dataset."
                 return refusal(path, name, why, FieldNotFoundError)

@@ -71,17 +71,22 @@ def _names_in(dataset: h5py.Dataset, member: str) -> np.ndarray:
 
 
 def axis_names(
-    file: h5py.File, path: str, identity: SourceIdentity, width: int = 0, *, first: int = 1
+    file: h5py.File, path: str, identity: SourceIdentity, width: int | None = None, *, first: int = 1
 ) -> tuple[AxisNames, ...]:
     """Find the names of a dataset's columns, from axis `first` on, or of a sparse matrix's `width` columns."""
     with contextlib.suppress(*DAMAGE):
         node = file[path]
-        shape: tuple[int, ...] = (0, width) if width else node.shape or ()
+        shape: tuple[int, ...] = (0, width) if width is not None else node.shape or ()
         is_matrix = isinstance(node, h5py.Group) or MATRIX_PATH.search(path.strip("/"))
         for where, member in _candidates(file, path) if is_matrix and len(shape) == 2 else ():
             if _count(file, where) == shape[1]:
                 return (AxisNames(identity, where, member, 1),)
-        if not width and len(shape) > first and "DIMENSION_LIST" in node.attrs and node.file.filename == file.filename:
+        if (
+            width is None
+            and len(shape) > first
+            and "DIMENSION_LIST" in node.attrs
+            and node.file.filename == file.filename
+        ):
             scales = ((axis, _scale(node, axis)) for axis in range(first, len(shape)))
             return tuple(AxisNames(identity, where, "", axis) for axis, where in scales if where)
     return ()

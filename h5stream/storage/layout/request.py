@@ -14,7 +14,7 @@ from typing import Any, cast
 import h5py
 
 from h5stream.base.names import is_address
-from h5stream.base.texts import names_in
+from h5stream.base.texts import as_text, names_in
 from h5stream.errors import OptionError, SourceNotFoundError
 from h5stream.samples.columns import FROM_NO_FILE, VirtualField
 from h5stream.samples.ragged import changed
@@ -66,6 +66,8 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
         kind, names = "one", [fields]
     elif isinstance(fields, Mapping):
         kind, names = "dict", [*fields.values()]
+    elif isinstance(names, bytes | bytearray):
+        raise OptionError(f"a field's name is text, not bytes: {as_text(bytes(names))!r}, not {names!r:.200}")
     elif not isinstance(names, Iterable) and not is_array(names):
         raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
     else:

@@ -336,6 +336,7 @@ class DatasetStorage(NamedTuple):
     chunks: Ints  # (4, chunks): number, offset, bytes, filter mask
     type: h5py.h5t.TypeID
     meaning: Meaning  # the attributes that say what its numbers mean
+    path: str  # of its file
 
     def differs(self, other: DatasetStorage) -> bool:
         """Return whether another is stored in another way, or has another fill value and is incomplete."""
@@ -354,8 +355,12 @@ class DatasetStorage(NamedTuple):
         ):
             texts = ("a type that h5py cannot read" if dtype is None else shown(dtype) for dtype in dtypes)
             own_text, other_text = (f"{text} {one.shape}" for text, one in zip(texts, (self, other), strict=True))
-            why = f": {name!r} holds {other_text}, and {self.name!r} {own_text}, but objects must be alike. "
-            why += "Field(..., ragged='pad') takes different lengths, and Objects([...]) only those that it names"
+            where = f" of {self.path!r}" * (self.path != path)
+            why = f": {name!r} holds {other_text}, and {self.name!r}{where} {own_text}, but objects must be alike. "
+            if not is_other and len(other.shape) == len(self.shape):
+                form, what = ("pad", "lengths") if other.shape[1:] == self.shape[1:] else ("arrays", "shapes")
+                why += f"Field(..., ragged={form!r}) takes different {what}, and "
+            why += "Objects([...]) takes only those that it names"
             raise refusal(path, name, why, FieldLengthError)
         if self.differs(other):
             places = repr(self.name), repr(name)
@@ -398,7 +403,7 @@ def storage_of(file: h5py.File, name: str) -> DatasetStorage:
     elif not is_indexed:  # a kind of its own: no other dataset describes how to read it
         kind = f"{path}:{name}"
     return DatasetStorage(
-        name, shape, chunk_shape, kind, fill_of(opened), chunks, stored, meaning_of(h5py.Dataset(opened))
+        name, shape, chunk_shape, kind, fill_of(opened), chunks, stored, meaning_of(h5py.Dataset(opened)), path
     )
 
 

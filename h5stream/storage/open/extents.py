@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.base.texts import check_holds
+from h5stream.base.texts import check_holds, counted
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.boxes import (
     ROWS,
@@ -137,7 +137,8 @@ class Extents:
     def _box(self, boxes: Boxes, shape: tuple[int, ...], spec: Field) -> dict[int, tuple[Along, bool]]:
         axes = len(boxes.shape)
         if len(shape) < axes:
-            raise OptionError(f"it has the shape {shape}, and boxes of {boxes.shape} need {axes} axes")
+            needed = counted(axes, "axis", "axes")
+            raise OptionError(f"it has the shape {shape}, and boxes of {boxes.shape} need {needed}")
         before, moved = len(shape) - axes, {}
         halo = boxes.halo or (0,) * axes
         for axis, (size, around, scale) in enumerate(zip(boxes.shape, halo, _scales(spec, axes), strict=True)):
@@ -235,5 +236,6 @@ def _fixed_axes(shape: tuple[int, ...], columns: Columns) -> list[tuple[Along, b
 
 def _scales(spec: Field, axes: int) -> tuple[Fraction, ...]:
     if len(spec.take.scale) not in (0, 1, axes):
-        raise OptionError(f"scale= has {len(spec.take.scale)} numbers, and takes one, or one for each of {axes} axes")
+        has = counted(len(spec.take.scale), "number")
+        raise OptionError(f"scale= has {has}, and takes one, or one for each of {counted(axes, 'axis', 'axes')}")
     return spec.take.scale * axes if len(spec.take.scale) == 1 else spec.take.scale or (Fraction(1),) * axes

@@ -136,8 +136,10 @@ def _row_count_error(builder: PartBuilder, shape: SampleShape, lengths: dict[str
     listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
     message = f"{path!r}: the fields of a sample must agree in rows, but {listing}; name fields of one length; "
     message += "Field(..., take='all') is what a file or a group has once, and Sequences(..., lengths='shortest') "
-    message += "leaves out rows that some lack; Field(NAME, lookup=IDS) takes row IDS[i] of a label for each trial. "
-    message += f"`h5stream inspect {shlex.quote(path)}` says what fits together"
+    message += "leaves out rows that some lack"
+    if 2 * min(lengths.values()) <= max(lengths.values()):  # such as labels of trials
+        message += "; Field(NAME, lookup=IDS) takes row IDS[i] of a label for each trial"
+    message += f". `h5stream inspect {shlex.quote(path)}` says what fits together"
     return FieldLengthError(message, file=path)
 
 

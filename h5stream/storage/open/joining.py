@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.base.texts import counted
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import SampleColumn, look_up_each
 from h5stream.samples.lookup import Lookup
@@ -146,7 +147,8 @@ def with_largest_shapes(files: Sequence[FileParts], labels: Sequence[str]) -> li
         shapes = [file.fields[number].row_shape for file in files]
         other = next((k for k, shape in enumerate(shapes) if len(shape) != len(shapes[0])), None)
         if other is not None:
-            why = f"has {len(shapes[other])} axes in {labels[other]}, and {len(shapes[0])} in {labels[0]}; "
+            axes = counted(len(shapes[other]), "axis", "axes")
+            why = f"has {axes} in {labels[other]}, and {len(shapes[0])} in {labels[0]}; "
             why += "ragged='arrays' takes arrays of as many axes, of any length each"
             raise FieldLengthError(f"field {field.name!r} {why}", field=field.name)
         room = tuple(max(sizes) for sizes in zip(*shapes, strict=True))

@@ -191,15 +191,15 @@ def add_ragged(builder: PartBuilder, key: Key, spec: Field) -> Entry:
 # --- columns by name
 
 
-def with_columns(builder: PartBuilder, key: Key, spec: Field, source: OpenFile, width: int = 0) -> Field:
+def with_columns(builder: PartBuilder, key: Key, spec: Field, source: OpenFile, width: int | None = None) -> Field:
     """Return a field with its columns= of names resolved to numbers; `width` is the columns of a sparse matrix."""
     wanted = spec.columns
     if not isinstance(wanted, ColumnNames):
         return spec
     if wanted.by_place:
         return changed(spec, columns=(Ellipsis,))
-    node = None if width or spec.names_objects or spec.is_numbered else source.find(spec.name)
-    if not width and wanted.names and (node is None or inner_dtype(node).names):  # they are members of a compound
+    node = None if width is not None or spec.names_objects or spec.is_numbered else source.find(spec.name)
+    if width is None and wanted.names and (node is None or inner_dtype(node).names):  # they are members of a compound
         return changed(spec, columns=None, members=wanted.names)
     if spec.has_own_shape:
         why = ": ragged='arrays' takes whole arrays, and columns= names columns; the members of a compound can be named"

@@ -42,7 +42,8 @@ def width_mismatch(first: FieldLayout, other: FieldLayout, where: str = "", befo
     widths = [0 if one.ragged is None else one.ragged.matrix_width for one in (first, other)]
     names = [repr(one.name.removesuffix("/indices")) for one in (first, other)]
     name = "the one" if names[0] == names[1] else names[0]
-    if not all(widths):
+    are_matrices = all(widths) or all(one.name.endswith("/indices") for one in (first, other))  # one has no columns
+    if not (any(widths) and are_matrices):
         return ""
     if widths[0] == widths[1]:
         if first.dtype == other.dtype or other.ragged is None or other.ragged.places is not None:

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 from h5stream.base.names import Names, Within, quoted, templates
-from h5stream.base.texts import did_you_mean
+from h5stream.base.texts import counted, did_you_mean
 from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError
 from h5stream.samples.kinds import Objects
 from h5stream.samples.ragged import changed
@@ -245,7 +245,8 @@ def _add_object_array(builder: PartBuilder, lookup: LookupBuilder, spec: Field, 
     if not isinstance(entry, int) or layouts[0].kind != "array":
         raise not_an_array(builder, spec)
     if lookup.shapes and len(shape) != len(lookup.shapes[0]):
-        why = f": {name!r} has {len(shape)} axes, and another object {len(lookup.shapes[0])}; ragged='arrays' takes one"
+        why = f": {name!r} has {counted(len(shape), 'axis', 'axes')}, and another object {len(lookup.shapes[0])}; "
+        why += "ragged='arrays' takes one"
         raise field_error(source, spec, why, FieldLengthError)
     part = part_of(source, source.place(node), name, None, along, targets, row_start=lookup.rows)
     count = int(np.prod(part.shape, dtype=object))

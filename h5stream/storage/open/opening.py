@@ -106,8 +106,10 @@ def _no_rows_error(paths: tuple[str, ...], shape: SampleShape) -> FieldLengthErr
 
 
 def _normalized(layout: SampleLayout) -> SampleLayout:
-    """Set the normalization of fields; raise if it does not fit their type or shape."""
+    """Set the normalization of fields; raise if it, or ``dtype=``, does not fit their type or shape."""
     fields = list(layout.fields)
+    if listed := next((one for one in fields if one.cast is not None and one.is_listed and one.images is None), None):
+        raise OptionError(f"field {listed.name!r}: {_why_not_for_lists(listed, 'dtype=')}")
     for spec, entry in zip(layout.shape.fields, layout.entries, strict=True):
         wanted = spec.normalize if isinstance(spec, Field) else None
         if wanted is None:
@@ -118,14 +120,23 @@ def _normalized(layout: SampleLayout) -> SampleLayout:
             is_dense = field.ragged is not None and field.ragged.form == DENSE
             shape = (field.ragged.wanted,) if is_dense and field.ragged is not None else field.row_shape
             why = "" if is_image and field.kind == "object" else wanted.misfit(shape)
-            if (field.is_listed and not is_image) or field.dtype.kind == "c":
-                why = "normalize= is for real numbers; of variable length with ragged='list'"
+            if field.is_listed and not is_image:
+                why = _why_not_for_lists(field, "normalize=")
+            elif field.dtype.kind == "c":
+                why = "normalize= is for real numbers, and these are complex; leave it out"
             if isinstance(entry, SparseEntry) and not is_dense and wanted.mean != 0:
                 why = "normalize= would make values of the zeros that are not stored; ragged='dense' has them"
             if why:
                 raise OptionError(f"field {field.name!r}: {why}")
             fields[number] = replace(field, normalize=wanted)
     return replace(layout, fields=tuple(fields))
+
+
+def _why_not_for_lists(field: FieldLayout, option: str) -> str:
+    """Return why an option for numbers is refused for a field whose values come in lists."""
+    if field.items is not None:
+        return f"{option} is for tensors, and values of variable length come in lists; with ragged='list' it takes them"
+    return f"{option} is for real numbers, and this field is of texts, which come in lists; leave {option} out"
 
 
 def _columns(
