@@ -28,6 +28,7 @@ from h5stream.advice.program import (
     Lines,
     Proposal,
     StreamRecipe,
+    family_of,
     fields_from_text,
     form_of,
     keyed,
@@ -546,9 +547,9 @@ def _row_ranges(seen: Listing, entry: DatasetEntry) -> Iterator[tuple[str, list[
 
 def _named_objects(seen: Listing) -> Iterator[Proposal]:
     """Find texts, one per row, that are the names of datasets in a group."""
-    texts = {entry.path: {_family(word) for word in entry.clues.words} for entry in seen.entries if entry.clues.words}
+    texts = {entry.path: {family_of(word) for word in entry.clues.words} for entry in seen.entries if entry.clues.words}
     for group, members in seen.by_group.items():
-        by_family = {_family(name): entry for name, entry in members.items() if entry.shape or entry.clues.image}
+        by_family = {family_of(name): entry for name, entry in members.items() if entry.shape or entry.clues.image}
         for path, words in texts.items():
             if len(members) < LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(by_family):
                 continue
@@ -701,11 +702,6 @@ def _flat(seen: Listing) -> Iterator[Proposal]:
     yield Proposal(
         "flat", what, every, recipes=[StreamRecipe({entry.path: quoted(entry.path)}, samples, does)], rows=every
     )
-
-
-def _family(name: str) -> str:
-    """Return a name with its numbers replaced by 0."""
-    return re.sub(r"\d+", "0", name)
 
 
 # --- NWB, MATLAB, PyTables, single values -----------------------------------------------------------------

@@ -415,6 +415,11 @@ def last_name(path: str) -> str:
     return re.split(r"[/:@]", path)[-1]
 
 
+def family_of(name: str) -> str:
+    """Return a name with its numbers replaced by 0."""
+    return re.sub(r"\d+", "0", name)
+
+
 def named(names: Sequence[str]) -> str:
     """Return names as a list in a sentence."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
