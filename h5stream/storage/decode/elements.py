@@ -170,11 +170,11 @@ CANNOT_READ = (TypeError, ValueError, NotImplementedError)
 """The exceptions of h5py for types that NumPy lacks."""
 
 
+# What is known of compounds, by their encoding: a file has few, but a thousand members ask. No type of libhdf5 is kept,
+# since it belongs to its file.
 _MOST_KEPT = 64
-"""Compounds whose types are kept: a file has few, but asks once for each of a thousand members."""
-
 _compounds = dict[bytes, np.dtype]()
-_layouts = dict[tuple[bytes, int], "StoredElement"]()
+_as_in_memory = dict[bytes, bool]()
 
 
 def _kept(cache: dict[_Key, _Made], key: _Key, make: Callable[[], _Made]) -> _Made:
@@ -413,16 +413,14 @@ class StoredElement(NamedTuple):
 def stored_as(dataset: h5py.Dataset) -> StoredElement:
     """Return the layout of a dataset's elements in its file; libhdf5 only has that in memory."""
     stored = dataset.id.get_type()
-    if stored.get_class() != h5py.h5t.COMPOUND:
+    if stored.get_class() != h5py.h5t.COMPOUND or _kept(_as_in_memory, stored.encode(), lambda: _is_whole(stored)):
         return StoredElement(stored.get_size(), stored, {}, is_whole=True)
     wide, _ = dataset.file.id.get_create_plist().get_sizes()
-    return _kept(_layouts, (stored.encode(), wide), lambda: _compound_layout(stored, wide))
-
-
-def _compound_layout(stored: h5py.h5t.TypeID, wide: int) -> StoredElement:
-    if is_readable(stored) and not has_variable(stored):
-        return StoredElement(stored.get_size(), stored, {}, is_whole=True)
     return _file_layout(stored, wide)
+
+
+def _is_whole(stored: h5py.h5t.TypeID) -> bool:
+    return is_readable(stored) and not has_variable(stored)
 
 
 def _file_layout(stored: h5py.h5t.TypeID, wide: int) -> StoredElement:
