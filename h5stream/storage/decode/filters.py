@@ -195,6 +195,35 @@ def is_cut(frame: bytes) -> bool:
     return at + 4 * has_checksum > len(frame)
 
 
+_AEC_MSB, _AEC_PREPROCESS = 4, 8
+"""Options of libaec, for the bits of szip's mask that say the same."""
+
+
+def is_szip_short(values: Sequence[int], data: Bytes, most_nbytes: int) -> bool:
+    """Return whether a chunk of szip decodes to fewer pixels than it promises; the rest would be what the memory held.
+
+    Values of four or eight bytes are stored byte by byte, and lines of pixels in whole blocks. False where libaec alone
+    does not read such blocks, and for what is no stream at all. Source: libaec's ``sz_compat.c``.
+    """
+    mask, block, bits, line = values[:4]
+    promised = int(data[:4].view("<u4")[0])
+    if block not in (8, 16, 32) or not line or promised > most_nbytes:
+        return False
+    bits = 8 if bits in (32, 64) else bits
+    pixel, blocks = 4 if bits > 16 else 2 if bits > 8 else 1, -(-line // block)
+    padded = blocks * block * pixel
+    lines, rest = divmod(promised, line * pixel)
+    flags = _AEC_MSB * bool(mask & 16) + _AEC_PREPROCESS * bool(mask & 32)
+    room = (lines + bool(rest)) * padded
+    try:
+        pixels = imagecodecs.aec_decode(
+            data[4:].tobytes(), bitspersample=bits, flags=flags, blocksize=block, rsi=blocks, out=room
+        )
+    except (RuntimeError, ValueError):  # an error of the stream, which decoding has too, or more than there is room for
+        return False
+    return len(pixels) < lines * padded + rest
+
+
 class DecodeError(Exception):
     """Stored bytes do not decode; the caller adds the file and the chunk."""
 
@@ -298,6 +327,8 @@ def _undo_szip(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
     if promised > out.nbytes:
         raise NotAskedError(f"szip promises {promised} bytes where at most {out.nbytes} fit")
     out = out[:promised]
+    if is_szip_short(values, data, out.nbytes):
+        raise NotAskedError("szip: its bytes end before the chunk is full")
     # libaec stops silently at an invalid stream, so marks in the last bytes show whether it got
     # there; data that happen to equal one mark do not equal both.
     for mark in (0xA5, 0x5A):

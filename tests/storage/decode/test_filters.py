@@ -128,6 +128,37 @@ def test_every_filter_of_hdf5plugin_and_szip_are_undone_here_to_libhdf5s_bytes(t
     assert_like_h5py(path, access="decoded")
 
 
+@pytest.mark.parametrize("block", [2, 8, 32])
+@pytest.mark.parametrize("shape", [(37,), (5, 7), (3, 64), (1, 4000)])
+@pytest.mark.parametrize("dtype", ["u1", ">i2", "f4", "i8"])
+def test_whole_chunks_of_szip_are_whole_whatever_their_lines_and_blocks(tmp_path, block, shape, dtype):
+    data = np.cumsum(np.random.default_rng(1).integers(-3, 3, shape), axis=-1).astype(dtype)
+    for mask in ("nn", "ec"):
+        options = {"compression": "szip", "compression_opts": (mask, min(block, data.size // 2 * 2))}
+        assert_like_h5py(make_file(tmp_path / f"{mask}.h5", data=data, chunks=shape, **options), access="decoded")
+
+
+def test_a_chunk_of_szip_that_decodes_to_too_little_is_corrupt_and_not_what_the_memory_held(tmp_path):
+    data = np.random.default_rng(2).integers(-500, 500, (5, 7)).astype("f4")
+    options = {"chunks": (5, 7), "compression": "szip", "compression_opts": ("nn", 8)}
+    path = make_file(tmp_path / "a.h5", data=data, **options)
+    with h5py.File(path) as file:
+        info, values = file["x"].id.get_chunk_info(0), file["x"].id.get_create_plist().get_filter(0)[2]
+        stored = np.frombuffer(file["x"].id.read_direct_chunk((0, 0))[1], np.uint8)
+    assert not filters.is_szip_short(values, stored, data.nbytes)
+    changed = (
+        np.r_[stored[:at], np.uint8(value), stored[at + 1 :]] for at in range(40, len(stored)) for value in (1, 64)
+    )
+    short = next(one for one in changed if filters.is_szip_short(values, one, data.nbytes))
+    with open(path, "r+b") as file:
+        file.seek(info.byte_offset)
+        file.write(short.tobytes())
+    with pytest.raises(CorruptChunkError, match="szip: its bytes end before the chunk is full"):
+        H5Dataset(path, "x")[:]
+    with h5py.File(path) as file, pytest.raises(OSError, match="szip: its bytes end before the chunk is full"):
+        check_stored(file["x"])
+
+
 def test_no_filter_of_hdf5plugin_is_left_out_of_these_tests():
     tested = {dict(options)["compression"] for options, _ in PLUGINS.values()}
     untested = {number for number in hdf5plugin.FILTERS.values() if plugins.plugin_function(number)} - tested
