@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 import weakref
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
@@ -809,7 +810,12 @@ def test_as_many_threads_decode_at_once_as_there_are_processors(server, monkeypa
     path, used = server.folder / "coded.h5", set()
     rows = np.arange(4096 * 1024, dtype="i4").reshape(4096, 1024)
     make_file(path, data=rows, chunks=(chunk_rows, 1024), compression="lzf", fletcher32=True)
-    around(monkeypatch, kernels, "land", before=lambda *given: used.add(given[8]))  # the address of its scratch
+
+    def decode(*given):
+        used.add(given[8])  # the address of its scratch
+        time.sleep(0.002)  # so that another thread decodes meanwhile, also where the processors are busy
+
+    around(monkeypatch, kernels, "land", before=decode)
     options = {"keep": "never", "memory_budget": "256MiB", "num_workers": 64}
     near, far = (H5StreamLoader(f"{where}/coded.h5", 256, True, **options) for where in (server.folder, server.url))
     assert 2 < near.num_workers < far.num_workers
