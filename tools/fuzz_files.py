@@ -200,11 +200,14 @@ def damaged_heaps(content: bytes, places: list[int], generator: np.random.Genera
     changed = bytearray(content)
     for _ in range(int(generator.integers(1, 4))):
         at = places[int(generator.integers(len(places)))] + int(generator.choice([0, 0, 2, 4, 8, 12]))
-        how = int(generator.integers(4))
+        how = int(generator.integers(5))
         if how == 0:
             changed[at] = int(generator.integers(256))
         elif how == 1:
             changed[at] = (changed[at] + int(generator.choice([-8, -1, 1, 8]))) % 256
+        elif how == 4:  # as behind the end of an incomplete copy
+            stop = min(len(changed), at + int(generator.choice([16, 64, 4096])))
+            changed[at:stop] = bytes(stop - at)
         else:
             width = int(generator.choice([1, 2, 4, 8]))
             number = NUMBERS[int(generator.integers(len(NUMBERS)))] if how == 2 else int(generator.choice(places))

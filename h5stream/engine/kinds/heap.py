@@ -134,14 +134,7 @@ class HeapRows:
             value = self._ask(int(rows[k]), tools)
             promised = int(self._heap.length[rows[k]])
             if len(value) != promised:
-                path, row = tools.sources[self._part.file].identity.path, int(rows[k])
-                raise CorruptChunkError(
-                    f"{path!r}, dataset {self._part.path!r}: the value of row {row:,} is damaged: it has "
-                    f"{len(value):,} items, and {promised:,} are promised. Copy the file again from its source.",
-                    file=path,
-                    field=self._part.path,
-                    chunk=(row,),
-                )
+                raise self._damaged(int(rows[k]), f"it has {len(value):,} items, and {promised:,} are promised", tools)
             native = np.ascontiguousarray(value, dtype=self._layout.dtype).view(np.uint8)
             ctypes.memmove(int(targets[k]), address_of(native), int(wanted[k]))
 
@@ -210,7 +203,12 @@ class HeapRows:
 
     def _ask(self, row: int, tools: Tools) -> bytes | np.ndarray:
         """Ask h5py for a row."""
-        tools.sources[self._part.file].identity.check_unchanged()
+        source = tools.sources[self._part.file]
+        source.identity.check_unchanged()
+        for number in range(row * self._values_a_row, (row + 1) * self._values_a_row):
+            if self._heap.is_endless(source, number):
+                why = f"in its collection, at byte {self._heap.address[number]:,}, an object has no bytes at all"
+                raise self._damaged(row, why, tools)
         since = clock()
         if self._part.objects is not None:
             value: bytes | np.ndarray = tools.h5py.bytes_of(self._part, row)
@@ -218,3 +216,13 @@ class HeapRows:
             value = self._part.targets[0].taken(tools.h5py.rows(self._part, row, 1))[0]
         tools.tally.via_h5py(since, int(self._heap.row_nbytes))
         return value
+
+    def _damaged(self, row: int, why: str, tools: Tools) -> CorruptChunkError:
+        path = tools.sources[self._part.file].identity.path
+        return CorruptChunkError(
+            f"{path!r}, dataset {self._part.path!r}: the value of row {row:,} is damaged: {why}. Copy the file again "
+            "from its source.",
+            file=path,
+            field=self._part.path,
+            chunk=(row,),
+        )

@@ -22,11 +22,13 @@ from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.decode.columns import columns_of
-from h5stream.storage.decode.elements import check_stored, stored_as, type_of
+from h5stream.storage.decode.elements import StoredElement, check_stored, stored_as, type_of
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
 from h5stream.storage.decode.values import in_stored_byte_order, safe_to_read, values_of
+from h5stream.storage.headers.headers import superblock_of
 from h5stream.storage.layout.access import DIRECT
+from h5stream.storage.layout.heap import values_of as heap_values_of
 from h5stream.storage.layout.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout.layout import SampleLayout
 from h5stream.storage.layout.parts import DatasetPart
@@ -274,6 +276,22 @@ def _chunks_to_compare(index: ChunkIndex) -> Iterator[int]:
         yield place
 
 
+def _is_endless(
+    decoded: NDArray[np.uint8], how: StoredElement, dataset: h5py.Dataset, identity: SourceIdentity
+) -> bool:
+    """Return whether libhdf5 would never come back from the values of variable length that elements refer to."""
+    superblock, beside = superblock_of(dataset.file, identity.size), decoded.size % how.nbytes
+    rows = decoded.reshape(-1)[: decoded.size - beside].reshape(-1, how.nbytes)
+    with contextlib.closing(identity.open()) as source:
+        for begin, _ in how.loose.values():
+            raw = np.ascontiguousarray(rows[:, begin : begin + superblock.offset_nbytes + 8])
+            values = heap_values_of(raw, superblock, np.dtype(np.uint8), len(raw), is_text=False)
+            _, numbers = np.unique(values.address, return_index=True)
+            if any(values.is_endless(source, number) for number in numbers.tolist()):
+                return True
+    return False
+
+
 def _differs(dataset: h5py.Dataset, part: DatasetPart, identity: SourceIdentity) -> bool:
     """Return whether the first stored chunk decodes to other bytes than h5py reads.
 
@@ -293,6 +311,9 @@ def _differs(dataset: h5py.Dataset, part: DatasetPart, identity: SourceIdentity)
         return False  # corrupt, and libhdf5 must not be tried on it
     except (DecodeError, H5StreamError):
         pass
+    how = stored_as(dataset)
+    if decoded is not None and how.loose and _is_endless(decoded, how, dataset, identity):
+        return False  # damaged, and libhdf5 must not be tried on it
     try:
         expected = read_raw_box(dataset, start, count)
     except (OSError, RuntimeError):
@@ -301,7 +322,7 @@ def _differs(dataset: h5py.Dataset, part: DatasetPart, identity: SourceIdentity)
         return True
     if decoded.nbytes != math.prod(index.chunk_shape) * expected.dtype.itemsize:
         return True
-    if not (how := stored_as(dataset)).is_whole:  # the other bytes were not read through h5py
+    if not how.is_whole:  # the other bytes were not read through h5py
         raw, places = expected.reshape(-1).view(np.uint8), np.flatnonzero(how.in_place)
         decoded, raw = (one.reshape(-1, how.nbytes).take(places, axis=1).reshape(-1) for one in (decoded, raw))
         expected = raw.view(f"V{len(places)}").reshape(count)

@@ -39,6 +39,9 @@ _AROUND_NBYTES = HEADER_NBYTES + 8
 _NEAR = 64
 """Values before and behind those wanted that are looked at for what else a collection has, and of how many for each."""
 
+_MOST_WALKED_NBYTES = 64 * 1024 * 1024
+"""The most bytes of a collection that is looked at before libhdf5 reads it, unless a value has more."""
+
 ROOM_NBYTES = 512 * 1024
 """The most bytes of collections that are read together: the size of a core's private cache."""
 
@@ -164,6 +167,33 @@ class HeapValues:
         free = ends[np.searchsorted(ends, begins, side="right")] - begins - full
         nbytes_of_each: Ints = np.minimum(full + np.clip(free, 0, full // 8), self.room_nbytes)
         return nbytes_of_each
+
+    def is_endless(self, source: ByteSource, number: int) -> bool:
+        """Return whether libhdf5 would never come back from a value's collection: an object in it has no bytes at all.
+
+        As where the end of a copy is zeros. Source: HDF5's ``H5HG__cache_heap_deserialize``, in ``H5HGcache.c``.
+        """
+        at, long = int(self.address[number]), self.superblock.length_nbytes
+        if self.index is None or at < 0:
+            return False
+        head = bytearray(HEADER_NBYTES)
+        source.read_many([at], [memoryview(head)])
+        size, rest = int.from_bytes(head[8 : 8 + long], "little"), self.superblock.file_nbytes - at
+        if head[:4] != b"GCOL" or not HEADER_NBYTES < size <= rest:
+            return False  # libhdf5 says so
+        if size > max(self.room_nbytes, _MOST_WALKED_NBYTES):
+            return True  # of no value of these
+        whole = bytearray(size)
+        source.read_many([at], [memoryview(whole)])
+        place = step = HEADER_NBYTES
+        while step and place + HEADER_NBYTES <= size:
+            is_free, nbytes = (
+                whole[place : place + 2] == b"\0\0",
+                int.from_bytes(whole[place + 8 : place + 8 + long], "little"),
+            )
+            step = nbytes if is_free else HEADER_NBYTES + -(-nbytes // 8) * 8
+            place += step
+        return not step
 
     def one(self, identity: SourceIdentity, number: int) -> Bytes:
         """Return the bytes of one value, without h5py; empty if it cannot be read."""

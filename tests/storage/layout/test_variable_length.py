@@ -52,6 +52,33 @@ def test_a_heap_that_lies_is_an_error_that_names_the_sample_and_skip_leaves_it_o
         assert sorted(check(loader, values, form)) == [k for k in range(20) if k != 4]
 
 
+@pytest.mark.parametrize("field", ["text", "numbers", "record", "record:text", "chunks"])
+def test_a_heap_whose_end_is_zeros_is_damage_and_libhdf5_which_never_comes_back_from_it_is_not_asked(tmp_path, field):
+    path, texts = tmp_path / "a.h5", [f"text {k}" for k in range(10)]
+    with h5py.File(path, "w") as file:
+        file["y"] = np.arange(10)
+        file.create_dataset("text", data=texts, dtype=h5py.string_dtype())
+        numbers = file.create_dataset("numbers", (10,), dtype=h5py.vlen_dtype("f8"))
+        for k in range(10):
+            numbers[k] = np.arange(k + 1.0)
+        record = np.array([*zip(range(10), texts, strict=True)], dtype=[("k", "i4"), ("text", h5py.string_dtype())])
+        file["record"] = record
+        file.create_dataset("chunks", data=record, chunks=(4,), compression="gzip")
+    content = bytearray(path.read_bytes())
+    at = content.find(b"GCOL")
+    while at >= 0:
+        end = at + int.from_bytes(content[at + 8 : at + 16], "little")
+        content[at + 40 : end] = bytes(end - at - 40)  # behind the header and half of the first object
+        at = content.find(b"GCOL", end)
+    path.write_bytes(content)
+    with pytest.raises(errors.CorruptChunkError, match=r"row 0 is damaged: in its collection, .* no bytes at all"):
+        H5Dataset(path, field)[:]
+    loader = H5StreamLoader(path, 4, fields=["y", field], on_error="skip")
+    assert list(loader) == []
+    assert loader.stats().skipped_rows == 10
+    assert H5Dataset(path, "record:k")[:].tolist() == H5Dataset(path, "chunks:k")[:].tolist() == list(range(10))
+
+
 @pytest.mark.parametrize("field", [Field("v", ragged="packed"), Field("v", decode="png")])
 def test_a_damaged_chunk_of_places_is_named_where_no_value_can_be_had(tmp_path, field):
     v = {**vlen("u1", [np.arange(k % 7) for k in range(60)]), "chunks": (20,), "compression": "gzip"}
