@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from h5stream.base.limits import cached_property
 from h5stream.errors import FieldLengthError, H5StreamError
-from h5stream.storage.decode.elements import dtype_of, plain_dtype
+from h5stream.storage.decode.elements import check_stored, dtype_of, plain_dtype
 from h5stream.storage.decode.images import format_of
 from h5stream.storage.decode.pipeline import pipeline_of
 from h5stream.storage.decode.small_floats import name_of
@@ -499,6 +499,8 @@ def _image(dataset: h5py.Dataset) -> str:
     if 0 in shape or dtype.itemsize * math.prod(dataset.chunks or (1,)) > 1 << 26:
         return ""
     rows = sorted({0, shape[0] // 2, shape[0] - 1}) if shape else []
+    for row in [0] if is_whole else rows:
+        check_stored(dataset, (row,)[: len(shape)], (min(16, shape[0]) if is_whole else 1,) if shape else ())
     indices = [()] if not shape else [slice(16)] if is_whole else [(k, slice(16))[: len(shape)] for k in rows]
     heads = (np.asarray(dataset[one]) for one in indices)
     formats = {format_of(head.tobytes()[:16]) for head in heads if head.size}
@@ -511,7 +513,10 @@ def _counts(dataset: h5py.Dataset) -> tuple[Counts, ...]:
     if not is_few or dataset.dtype.kind not in "iub" or not dataset.size:
         return ()
     if dataset.size * dataset.dtype.itemsize > COUNTED_NBYTES:
+        for row in (0, len(dataset) - 1) if dataset.ndim == 1 else ():
+            check_stored(dataset, (row,), (1,))
         return (Counts(first=int(dataset[0]), last=int(dataset[-1])),) if dataset.ndim == 1 else ()
+    check_stored(dataset)
     return tuple(map(_counts_of, dataset[:].astype(np.int64).reshape(len(dataset), -1).T))
 
 
@@ -532,4 +537,5 @@ def _words(dataset: h5py.Dataset) -> tuple[str, ...]:
     is_text = dataset.dtype.kind == "S" or h5py.check_string_dtype(dataset.dtype) is not None
     if len(dataset.shape or ()) != 1 or not is_text:
         return ()
+    check_stored(dataset, (0,), (min(_WORDS, len(dataset)),))
     return tuple(one.decode() for one in dataset[:_WORDS].tolist())

@@ -103,6 +103,7 @@ class H5pyReader:
         def read(dataset: h5py.Dataset) -> NDArray[np.uint8]:
             if dataset.nbytes > MOST_NBYTES:
                 raise ValueError(f"it claims {dataset.nbytes:,} bytes")
+            check_stored(dataset)
             return np.frombuffer(dataset[()].tobytes(), dtype=np.uint8)
 
         return self._read(replace(part, path=part.path_of(row)), (0,), read)

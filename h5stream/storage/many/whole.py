@@ -32,6 +32,7 @@ from h5stream.samples.whole import (
     numbered,
     pattern_of,
 )
+from h5stream.storage.decode.elements import check_stored
 from h5stream.storage.decode.images import format_of
 from h5stream.storage.file.discovery import is_hard_link, is_matrix, some_of, spread
 from h5stream.storage.file.stored import open_hdf5
@@ -174,8 +175,10 @@ def _contents_of(group_or_file: h5py.Group, names: Sequence[str]) -> _Contents:
             one, path = group[name], posixpath.join(where, name)
             if isinstance(one, h5py.Dataset) and one.shape is not None and not one.dtype.names:
                 shapes[path], nbytes = one.shape, nbytes + one.nbytes
-                if one.ndim == 1 and one.dtype == np.uint8 and (form := format_of(one[:16].tobytes())):
-                    images[path] = form
+                if one.ndim == 1 and one.dtype == np.uint8:
+                    check_stored(one, (0,), (min(16, len(one)),))
+                    if form := format_of(one[:16].tobytes()):
+                        images[path] = form
     return _Contents(shapes, nbytes, is_labelled, images)
 
 

@@ -15,6 +15,7 @@ from support.inner import around, no_decompressor
 from support.making import access_of, low_level, make_file, numbers, write
 
 from h5stream import H5Dataset, H5StreamLoader
+from h5stream.advice.listing import list_file
 from h5stream.engine.plan.chunks import ChunkPlan
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.decode import filters, plugins
@@ -215,6 +216,22 @@ def test_libhdf5_is_not_asked_for_a_chunk_that_is_shorter_than_its_checksum(tmp_
     assert dataset[:4].tolist() == [0, 1, 2, 3]
     with pytest.raises(CorruptChunkError, match="shorter than its checksum"):
         dataset[:]
+
+
+@pytest.mark.parametrize("dtype", ["u1", "S1", "i4"])
+def test_nor_is_it_for_hints_and_inspections_of_what_a_dataset_holds(tmp_path, dtype):
+    paths = [tmp_path / f"{k}.h5" for k in range(3)]
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            dataset = file.create_dataset("x", (8,), dtype, chunks=(4,), fletcher32=True)
+            dataset[:] = np.arange(8).astype(dtype)
+            for start in (0, 4):
+                dataset.id.write_direct_chunk((start,), b"\0")
+            file["y"] = np.arange(8)
+    dataset = H5Dataset(paths, ["x", "y"])  # which looks whether each file is an image
+    with pytest.raises(CorruptChunkError, match="shorter than its checksum"):
+        dataset[:]
+    assert {entry.path for entry in list_file(str(paths[0])).entries} == {"x", "y"}
 
 
 def test_a_zstd_frame_that_is_cut_short_is_damage_for_types_that_hdf5_converts(tmp_path):
