@@ -358,8 +358,8 @@ def _values_of(batch: ReadyBatch, slot_format: SlotFormat, number: int, field: F
         values = laid.view(field.dtype)
         return values.reshape(values.size // max(1, math.prod(shape)), *shape)
     start = slot_format.offsets[number]
-    values = batch.slot.memory[start : start + batch.rows * field.row_nbytes]
-    shaped = values.view(field.dtype).reshape(batch.rows, *field.row_shape) if field.row_nbytes else values[:0]
+    values = batch.slot.memory[start : start + batch.rows * field.row_nbytes].view(field.dtype)
+    shaped = values.reshape(batch.rows, *field.row_shape)
     return strings_to_lists(shaped, cut_at_nul=field.cut_at_nul) if field.kind == "bytes" else shaped
 
 

@@ -259,7 +259,13 @@ def shuffled_blocks(layout: SampleLayout, rows: Ints | None) -> Blocks:
     if rows is not None and not is_ascending(rows):
         rows = np.sort(rows)
     chunks = looked_up_chunks(layout) if layout.lookups else None
-    return blocks_of(layout, rows) if chunks is None else blocks_by(chunks if rows is None else chunks[rows], rows)
+    if chunks is None:
+        return blocks_of(layout, rows)
+    if layout.space is None and len(layout.file_starts) > 2:
+        # Rows of a block that follow one another are read as one span, which must lie in one file.
+        file = np.searchsorted(layout.file_starts[1:-1], np.arange(len(chunks)), side="right")
+        chunks = chunks * (len(layout.file_starts) - 1) + file
+    return blocks_by(chunks if rows is None else chunks[rows], rows)
 
 
 def epoch_blocks(layout: SampleLayout, rows: Ints | None, *, shuffle: bool, is_drawn: bool) -> Blocks:

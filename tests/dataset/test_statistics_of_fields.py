@@ -18,6 +18,7 @@ from support.sample_files import settle
 from h5stream import Field, H5Dataset, Lengths, Objects, Ragged, Values
 from h5stream.base import hints
 from h5stream.dataset.moments import MOST_VALUES, Moments
+from h5stream.engine import sizing
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, OptionError
 from h5stream.storage.file.catalogue import forget, kept_of
 
@@ -342,3 +343,32 @@ def test_statistics_of_encoded_images_are_told_from_those_of_pixels(tmp_path, ca
     caplog.clear()
     H5Dataset(path, Field("image", decode=kind)).statistics()
     assert "decode=" not in caplog.text
+
+
+@pytest.mark.parametrize("filters", [{}, {"compression": "gzip"}], ids=["unfiltered", "gzip"])
+def test_files_whose_samples_look_up_the_same_chunk_are_read_each_to_its_end(tmp_path, monkeypatch, filters):
+    monkeypatch.setattr(sizing, "KEEP_NBYTES", -1)  # small data are otherwise read first
+    every = []
+    for k, rows in enumerate((5, 17)):
+        with h5py.File(tmp_path / f"{k}.h5", "w") as f:
+            x = f.create_dataset("x", data=np.arange(rows) + 100 * k, chunks=(4,), **filters)
+            f["of"] = np.zeros(rows, "i8")
+            every += x[:].tolist()
+    write_datasets(tmp_path / "image.h5", image=np.arange(4000.0).reshape(1, 4000))
+    fields = {"x": "x", "image": Field("image", file=tmp_path / "image.h5", lookup="of")}
+    dataset = H5Dataset([tmp_path / "0.h5", tmp_path / "1.h5"], fields, allow_external=True)
+    for names in (["x", "image"], ["image"]):
+        of = dataset.statistics(names)
+        assert of["image"].count == 22 * 4000
+    assert dataset.statistics(["x", "image"])["x"].counts == dict.fromkeys(every, 1)
+
+
+def test_rows_without_elements_have_no_values(tmp_path):
+    paths = [write_datasets(tmp_path / f"{k}.h5", x=np.arange(6), none=np.zeros((6, 0), "i2")) for k in range(2)]
+    for k, path in enumerate(paths):
+        with h5py.File(path, "a") as f:
+            f["none"].attrs["add_offset"] = 2.5 + k
+    for field in ("x", Field("none", missing="netcdf")):
+        found = H5Dataset(paths, ["x", field]).statistics()
+        assert found["x"].samples == 12
+    assert (found["none"].samples, found["none"].count, found["none"].counts) == (12, 0, {})
