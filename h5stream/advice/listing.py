@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from h5stream.base.limits import cached_property
 from h5stream.errors import FieldLengthError, H5StreamError
-from h5stream.storage.decode.elements import check_stored, dtype_of, plain_dtype
+from h5stream.storage.decode.elements import dtype_of, plain_dtype
 from h5stream.storage.decode.images import format_of
-from h5stream.storage.decode.pipeline import pipeline_of
+from h5stream.storage.decode.pipeline import check_stored, pipeline_of
 from h5stream.storage.decode.small_floats import name_of
 from h5stream.storage.file import discovery
 from h5stream.storage.file.external import Guard

@@ -19,7 +19,6 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage.decode.filters import CHECKSUM_NBYTES, FLETCHER32, SZIP, ZSTD, is_cut, is_szip_short
 from h5stream.storage.decode.small_floats import (
     FLOATS,
     NO_SMALL_TYPE,
@@ -410,6 +409,15 @@ class StoredElement(NamedTuple):
         return np.dtype("V1") if self.plain is None else plain_dtype(type_of(self.plain))
 
 
+def element_nbytes(dataset: h5py.Dataset) -> int:
+    """Return the bytes of a dataset's element in its file."""
+    stored = dataset.id.get_type()
+    if is_fixed(stored):
+        return int(stored.get_size())
+    wide, _ = dataset.file.id.get_create_plist().get_sizes()
+    return _file_layout(stored, wide).nbytes
+
+
 def stored_as(dataset: h5py.Dataset) -> StoredElement:
     """Return the layout of a dataset's elements in its file; libhdf5 only has that in memory."""
     stored = dataset.id.get_type()
@@ -700,53 +708,3 @@ def sample_value(value: object) -> object:
 def kind_of(value: object) -> str:
     """Return the kind of a value; the values of one field of objects are all of one kind."""
     return "numbers" if isinstance(value, np.ndarray) else "empty" if isinstance(value, h5py.Empty) else "no numbers"
-
-
-def check_stored(dataset: h5py.Dataset, start: tuple[int, ...] = (), count: tuple[int, ...] = ()) -> None:
-    """Raise `OSError` if a chunk of a box is too short for its outermost filter, before libhdf5 reads it.
-
-    A chunk shorter than its fletcher32 checksum crashes the process; of a zstd frame, or a chunk of szip, that ends
-    early libhdf5 gives what the memory held before. Axes beyond those of `start` and `count` are read whole.
-    """
-    creation = dataset.id.get_create_plist()
-    filters = [creation.get_filter(k)[:3] for k in range(creation.get_nfilters())]
-    if (
-        not {FLETCHER32, ZSTD, SZIP} & {number for number, *_ in filters}
-        or creation.get_layout() != h5py.h5d.CHUNKED
-        or not dataset.shape
-    ):
-        return
-    infos: list[h5py.h5d.StoreInfo] = []
-    count = (*count, *dataset.shape[len(count) :])
-    if count == dataset.shape:
-        dataset.id.chunk_iter(infos.append)
-    else:
-        start = (*start, *(0 for _ in count[len(start) :]))
-        begins = (
-            range(first // step * step, first + rows, step)
-            for first, rows, step in zip(start, count, dataset.chunks, strict=True)
-        )
-        infos += map(dataset.id.get_chunk_info_by_coord, itertools.product(*begins))
-    for info in infos:
-        if info.byte_offset is not None and (why := _why_short(dataset, filters, info)):
-            raise OSError(f"chunk {info.chunk_offset} at byte {info.byte_offset} ({info.size} bytes) is corrupt: {why}")
-
-
-def _why_short(
-    dataset: h5py.Dataset, filters: Sequence[tuple[int, int, tuple[int, ...]]], info: h5py.h5d.StoreInfo
-) -> str:
-    """Return why a chunk is too short for its outermost filter; empty if it is not."""
-    kept = [one for k, one in enumerate(filters) if not info.filter_mask >> k & 1]
-    applied = [number for number, *_ in kept]
-    if FLETCHER32 in applied and info.size < CHECKSUM_NBYTES:
-        return "fletcher32: the chunk is shorter than its checksum"
-    if applied[-1:] in ([ZSTD], [SZIP]):
-        # libhdf5 tells a wrong place of some chunks along an unlimited axis that is not the first.
-        with contextlib.suppress(OSError, RuntimeError):
-            _, chunk = dataset.id.read_direct_chunk(info.chunk_offset)
-            if applied[-1] == ZSTD:
-                return "zstd: its bytes are cut short" if is_cut(chunk) else ""
-            nbytes = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
-            if len(chunk) >= 4 and is_szip_short(kept[-1][2], np.frombuffer(chunk, np.uint8), nbytes):
-                return "szip: its bytes end before the chunk is full"
-    return ""

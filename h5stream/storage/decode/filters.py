@@ -11,9 +11,10 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import itertools
 import operator
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -177,24 +178,6 @@ FIRST_PLUGIN = 256
 HARDEST_DEFLATE = 9
 
 
-def is_cut(frame: bytes) -> bool:
-    """Return whether a zstd frame ends before its last block; False for other bytes. Source: RFC 8878, 3.1.1."""
-    if frame[:4] != b"\x28\xb5\x2f\xfd"[: len(frame)]:
-        return False
-    if len(frame) < 5:
-        return True
-    is_single, has_checksum = frame[4] >> 5 & 1, frame[4] >> 2 & 1
-    at = 6 - is_single + (0, 1, 2, 4)[frame[4] & 3] + (is_single, 2, 4, 8)[frame[4] >> 6]
-    is_last = 0
-    while not is_last:
-        if at + 3 > len(frame):
-            return True
-        header = int.from_bytes(frame[at : at + 3], "little")
-        is_last, is_repeated = header & 1, header >> 1 & 3 == 1
-        at += 3 + (1 if is_repeated else header >> 3)
-    return at + 4 * has_checksum > len(frame)
-
-
 _AEC_MSB, _AEC_PREPROCESS = 4, 8
 """Options of libaec, for the bits of szip's mask that say the same."""
 
@@ -222,6 +205,61 @@ def is_szip_short(values: Sequence[int], data: Bytes, most_nbytes: int) -> bool:
     except (RuntimeError, ValueError):  # an error of the stream, which decoding has too, or more than there is room for
         return False
     return len(pixels) < lines * padded + rest
+
+
+def is_packing(one: Filter) -> bool:
+    """Return whether a filter packs the bits of elements, which libhdf5 alone undoes."""
+    return one.id in (NBIT, SCALEOFFSET)
+
+
+def check_packed(one: Filter, data: Bytes, raw_nbytes: int) -> None:
+    """Raise `NotAskedError` if packed bits end before the last element: libhdf5 would read on behind them.
+
+    Source: ``H5Znbit.c``, ``H5Zscaleoffset.c``.
+    """
+    try:
+        packed = _nbit_nbytes(one.values, raw_nbytes) if one.id == NBIT else _scaleoffset_nbytes(one.values, data)
+    except (StopIteration, ValueError, ZeroDivisionError, RecursionError):
+        raise NotAskedError(f"{one.word}: its parameters are damaged") from None
+    if data.nbytes < packed:
+        raise NotAskedError(f"{one.word}: it has {data.nbytes:,} bytes, and its elements take {packed:,}")
+
+
+_SCALEOFFSET_HEADER_NBYTES = 21
+
+
+def _scaleoffset_nbytes(values: tuple[int, ...], data: Bytes) -> int:
+    """Return the bytes of elements packed by scaleoffset, each in as many bits as the first four bytes say."""
+    _scale, _factor, elements, _kind, nbytes, *_ = values
+    bits = int.from_bytes(data[:4].tobytes(), "little")
+    return _SCALEOFFSET_HEADER_NBYTES + -(-elements * min(bits, 8 * nbytes) // 8)
+
+
+_ATOMIC, _ARRAY, _COMPOUND = 1, 2, 3
+"""Types in the parameters of nbit; any other is copied as it is."""
+
+
+def _nbit_nbytes(values: tuple[int, ...], raw_nbytes: int) -> int:
+    """Return the bytes of elements packed by nbit."""
+    _count, is_copied, elements, *types = values
+    return raw_nbytes if is_copied else -(-elements * _nbit_bits(iter(types))[1] // 8)
+
+
+def _nbit_bits(values: Iterator[int]) -> tuple[int, int]:
+    """Return the bytes of an element of the next type, and the bits that nbit packs it into."""
+    kind, nbytes = next(values), next(values)
+    bits = 8 * nbytes
+    if kind == _ATOMIC:
+        _order, bits, _offset = itertools.islice(values, 3)
+    elif kind == _ARRAY:
+        inner_nbytes, inner = _nbit_bits(values)
+        bits = nbytes // inner_nbytes * inner
+    elif kind == _COMPOUND:
+        bits = 0
+        for _ in range(next(values)):
+            next(values)  # where the member begins
+            bits += _nbit_bits(values)[1]
+    return nbytes, bits
 
 
 class DecodeError(Exception):
@@ -392,15 +430,18 @@ class DecodingPlan(NamedTuple):
     shuffled: int  # element bytes of a shuffle that was applied first, and is left to the scatter; or 0
 
     @staticmethod
-    def of(filters: Sequence[Filter], filter_mask: int, raw_nbytes: int) -> DecodingPlan:
-        """Plan Python steps, and runs of C steps between them; raise `DecodeError` if a filter cannot be undone."""
+    def of(filters: Sequence[Filter], filter_mask: int, raw_nbytes: int, *, is_whole: bool = True) -> DecodingPlan:
+        """Plan Python steps, and runs of C steps between them; raise `DecodeError` if a filter cannot be undone.
+
+        With `is_whole` False, other filters were applied before these, and any number of bytes may come.
+        """
         # The filters in the order in which they are undone, each with the bytes that it must produce for those after
         # it, or -1 if these take any number.
-        undone, shuffled, exact = list[tuple[Filter, int]](), 0, raw_nbytes
+        undone, shuffled, exact = list[tuple[Filter, int]](), 0, raw_nbytes if is_whole else -1
         for i, one in enumerate(filters):
             if filter_mask >> i & 1:
                 continue
-            is_first = one.id == SHUFFLE and not undone and not shuffled
+            is_first = one.id == SHUFFLE and is_whole and not undone and not shuffled
             if is_first and raw_nbytes % (width := element_nbytes_of(one.values)) == 0:
                 shuffled = width
                 continue

@@ -13,7 +13,6 @@ import h5py
 import numpy as np
 
 from h5stream.storage.decode.elements import (
-    check_stored,
     has_small_floats,
     has_small_sequences,
     has_variable,
@@ -24,6 +23,7 @@ from h5stream.storage.decode.elements import (
     type_of,
 )
 from h5stream.storage.decode.libhdf5 import call, elements_of, sequences_in
+from h5stream.storage.decode.pipeline import check_stored
 from h5stream.storage.source.handles import is_shared, opened_apart
 
 

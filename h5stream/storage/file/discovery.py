@@ -30,7 +30,8 @@ from h5stream.errors import (
 )
 from h5stream.samples.whole import pattern_of
 from h5stream.storage.decode import elements
-from h5stream.storage.decode.elements import check_stored, dtype_of, holds_reference, may_be_sorted
+from h5stream.storage.decode.elements import dtype_of, holds_reference, may_be_sorted
+from h5stream.storage.decode.pipeline import check_stored
 from h5stream.storage.decode.values import (
     attribute_of,
     in_stored_byte_order,

@@ -22,9 +22,10 @@ from h5stream.base.cancel import raise_if_stopped
 from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.decode.columns import columns_of
-from h5stream.storage.decode.elements import StoredElement, check_stored, stored_as, type_of
+from h5stream.storage.decode.elements import StoredElement, stored_as, type_of
 from h5stream.storage.decode.filters import DecodeError, DecodeScratch, NotAskedError
 from h5stream.storage.decode.images import MOST_NBYTES
+from h5stream.storage.decode.pipeline import check_stored
 from h5stream.storage.decode.values import in_stored_byte_order, safe_to_read, values_of
 from h5stream.storage.headers.headers import superblock_of
 from h5stream.storage.layout.access import DIRECT

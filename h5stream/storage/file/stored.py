@@ -29,7 +29,7 @@ from h5stream.samples.space import Along
 from h5stream.storage.decode import elements, filters
 from h5stream.storage.decode.columns import Columns
 from h5stream.storage.decode.elements import dtype_of
-from h5stream.storage.decode.filters import NBIT, SCALEOFFSET, DecodeError
+from h5stream.storage.decode.filters import DecodeError, is_packing
 from h5stream.storage.decode.pipeline import Pipeline, pipeline_of
 from h5stream.storage.decode.small_floats import widened
 from h5stream.storage.file.discovery import FieldSource, find_dataset, is_attribute, means, once_of, refusal, type_once
@@ -272,7 +272,7 @@ def _h5py_reason(place: Location, pipeline: Pipeline, targets: Sequence[Target],
     if stored.plain is None or not elements.is_stored_as(stored.plain, dtype if stored.is_whole else stored.dtype):
         return "its stored type is not a NumPy type; libhdf5 converts it"
     for one in pipeline.filters:
-        if one.id in (NBIT, SCALEOFFSET):
+        if is_packing(one):
             return f"{filters.KNOWN_NAMES[one.id]}: only libhdf5 undoes it"
     return ""
 

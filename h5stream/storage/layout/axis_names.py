@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from h5stream.base.texts import counted
 from h5stream.errors import OptionError
 from h5stream.storage.decode.columns import ColumnNames
-from h5stream.storage.decode.elements import check_stored
+from h5stream.storage.decode.pipeline import check_stored
 from h5stream.storage.decode.values import safe_to_read
 from h5stream.storage.source.handles import DAMAGE, open_file
 from h5stream.storage.source.identity import SourceIdentity

@@ -32,8 +32,8 @@ from h5stream.samples.whole import (
     numbered,
     pattern_of,
 )
-from h5stream.storage.decode.elements import check_stored
 from h5stream.storage.decode.images import format_of
+from h5stream.storage.decode.pipeline import check_stored
 from h5stream.storage.file.discovery import is_hard_link, is_matrix, some_of, spread
 from h5stream.storage.file.stored import open_hdf5
 from h5stream.storage.layout.layout import SampleLayout
