@@ -277,36 +277,56 @@ def leaves(batch: object) -> list[object]:
     return [batch]
 
 
-def rows_of(batch: object) -> int | None:
-    """Return the number of rows of a batch, from its first value that has a length; None if none has."""
+def rows_of(batch: object, of_fields: bool | None = False) -> int | None:
+    """Return the number of rows of a batch, from its first value that has a length; None if none has.
+
+    Fields are in a tuple or a dict, a list has a value for each row; `of_fields` tells that the batch, if it is a list,
+    holds fields as well, and None that this is not known of any list in it.
+    """
     if isinstance(batch, RAGGED):
         return len(batch.lengths) if isinstance(batch, Padded) else len(batch.offsets) - 1
-    if isinstance(batch, dict):
-        batch = tuple(batch.values())
-    if isinstance(batch, tuple):
-        return next((rows for rows in map(rows_of, batch) if rows is not None), None)
+    if (parts := _fields_of(batch, of_fields)) is not None:
+        counts = (rows_of(part, _inside(of_fields)) for part in parts)
+        return next((rows for rows in counts if rows is not None), None)
+    if isinstance(batch, (list, tuple)):
+        return len(batch)
     shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    if isinstance(batch, list):
-        # Tuples are collated into lists of tensors of equal length; any other list holds the values of one field.
-        inner = {rows_of(value) for value in batch if getattr(value, "shape", None) is not None} - {None}
-        return inner.pop() if len(inner) == 1 else len(batch)
-    return None
+    return int(shape[0]) if shape is not None and len(shape) else None
 
 
-def first_rows(batch: Any, count: int) -> Any:
-    """Return the first rows of any batch; values without rows are returned unchanged."""
-    if isinstance(batch, dict):
-        return {key: first_rows(value, count) for key, value in batch.items()}
+def first_rows(batch: Any, count: int, of_fields: bool | None = False) -> Any:
+    """Return the first rows of any batch; values without rows are returned unchanged. `of_fields` as in `rows_of`."""
     if isinstance(batch, (Packed, SparseRows)):
         offsets = batch.offsets[: count + 1]
         rows = batch._replace(values=batch.values[: offsets[-1]], offsets=offsets)
         return rows._replace(columns=rows.columns[: offsets[-1]]) if isinstance(rows, SparseRows) else rows
-    if isinstance(batch, tuple) or (isinstance(batch, list) and any(map(_has_parts, batch))):
-        return _rebuilt(batch, [first_rows(value, count) for value in batch])
+    if isinstance(batch, Padded):
+        return Padded(batch.values[:count], batch.lengths[:count])
+    if isinstance(batch, torch.Tensor) and batch.is_nested:  # torch does not slice them
+        return torch.nested.as_nested_tensor(list(batch.unbind()[:count]), layout=batch.layout)
+    if (parts := _fields_of(batch, of_fields)) is not None:
+        kept = [first_rows(part, count, _inside(of_fields)) for part in parts]
+        return dict(zip(batch, kept, strict=True)) if isinstance(batch, dict) else _rebuilt(batch, kept)
     return batch[:count] if rows_of(batch) is not None else batch
 
 
-def _has_parts(value: object) -> bool:
-    return isinstance(value, (dict, list, tuple)) or getattr(value, "shape", None) is not None
+def _inside(of_fields: bool | None) -> bool | None:
+    """Return what is known of lists within a batch: among fields, each has a value for each row."""
+    return None if of_fields is None else False
+
+
+def _fields_of(batch: object, of_fields: bool | None) -> list[object] | None:
+    """List the fields of a batch, or None if it is a single one; torch leaves texts that it collates in a tuple."""
+    if isinstance(batch, dict):
+        return [*batch.values()]
+    if isinstance(batch, list) and not (_is_equally_long(batch) if of_fields is None else of_fields):
+        return None
+    if not isinstance(batch, (list, tuple)) or isinstance(next(iter(batch), None), (str, bytes)):
+        return None
+    return [*batch]
+
+
+def _is_equally_long(parts: list[object]) -> bool:
+    """Whether the tensors of a list, or its parts if there are none, have one length, as fields that torch collated."""
+    tensors = [part for part in parts if getattr(part, "shape", None) is not None]
+    return len({rows_of(part, None) for part in tensors or parts} - {None}) == 1

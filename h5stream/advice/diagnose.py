@@ -14,9 +14,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from torch.utils.data import default_collate
+
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
 from h5stream.base import limits
 from h5stream.base.texts import NA, counted, or_na, percent, text_of_bytes, whole_number
+from h5stream.dataset.collating import collate
+from h5stream.dataset.dataset import H5Dataset
 from h5stream.device.facts import synchronize
 from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.errors import OptionError
@@ -208,12 +212,13 @@ def measure(
     """Measure the three runs of `diagnose`; `is_pause` marks a step that is only a placeholder."""
     above_zero(seconds=seconds)
     with _epoch_put_back(loader):
-        with contextlib.closing(Trial().batches_of(loader)) as batches:
+        first = Trial()
+        with contextlib.closing(first.batches_of(loader)) as batches:
             if (batch := next(batches, _End.END)) is _End.END:
                 raise OptionError("the loader gives no batch, so there is nothing to measure")
         _forget_kept(loader)
         progress("loader alone", alone := time_loop(loader, None, seconds))
-        progress("step alone", ceiling := time_step(step, batch, seconds))
+        progress("step alone", ceiling := time_step(step, batch, seconds, rows=first.rows))
         _forget_kept(loader)
         with SystemMonitor(interval_s=max(MIN_INTERVAL_S, min(1.0, seconds / 10))) as monitor:
             both = time_loop(loader, step, seconds, step_s=ceiling.batch_s)
@@ -226,7 +231,9 @@ def measure(
     if is_fed and is_pause:
         limit = Limit(STEP, f"{1e3 * ceiling.batch_s:.2f} ms a batch, a pause in its place", ())
     elif is_fed:
-        limit = _step_limit(step, ceiling, batch if probe_batch else None, knobs, seconds)
+        rows = first.rows if probe_batch else 0
+        half = first_rows(batch, rows // 2, lists_of_fields(loader)) if rows > 1 else None
+        limit = _step_limit(step, ceiling, rows, half, knobs, seconds)
     elif alone.statistics is not None:
         limit = data_limit(waited.statistics or alone.statistics, knobs, cpus=limits.cpus(), rows_ahead=ahead)
     else:
@@ -277,12 +284,11 @@ def _epoch_put_back(loader: object) -> Iterator[None]:
 
 
 def _step_limit(
-    step: Callable[[BatchT], object], ceiling: Trial, batch: BatchT | None, knobs: LoaderKnobs, seconds: float
+    step: Callable[[BatchT], object], ceiling: Trial, rows: int, half: BatchT | None, knobs: LoaderKnobs, seconds: float
 ) -> Limit:
     """Tell a step limited by computation from one limited by launching: half the rows should take half the time."""
-    rows, whole_s = 0 if batch is None else rows_of(batch) or 0, ceiling.batch_s
+    whole_s = ceiling.batch_s
     plain = Limit(STEP, f"{1e3 * whole_s:.2f} ms a batch", _step_turns())
-    half = first_rows(batch, rows // 2) if rows > 1 else None
     if half is None:
         return plain
     try:
@@ -622,7 +628,7 @@ class Trial:
         self, loader: Iterable[BatchT], arrived: Callable[[], None] = lambda: None
     ) -> Generator[BatchT, None, None]:
         """Yield the batches of an epoch; `arrived` is called after each was counted."""
-        self._waiting_since_s = clock()
+        self._waiting_since_s, of_fields = clock(), lists_of_fields(loader)
         iterator = iter(loader)
         if (remaining := length_of(iterator)) is not None and remaining < (self.epoch_batches or 0):  # a resumed epoch
             self.epoch_batches = remaining
@@ -633,7 +639,7 @@ class Trial:
                     self.first_s = waited_s
                 else:
                     self.longest_s = max(self.longest_s, waited_s)
-                self.batches, rows = self.batches + 1, rows_of(batch)
+                self.batches, rows = self.batches + 1, rows_of(batch, of_fields)
                 if rows is not None:
                     self.rows, self.largest = self.rows + rows, max(rows, self.largest or 0)
                 arrived()
@@ -690,16 +696,15 @@ class Trial:
         return f"{1e3 * self.batch_s:.2f} ms a batch, {self.rows_per_s:,.0f} rows/s"
 
 
-def time_step(step: Callable[[BatchT], object], batch: BatchT, seconds: float) -> Trial:
-    """Run a step repeatedly on one batch, for the ceiling of the loop; the first call compiles and is not timed."""
+def time_step(step: Callable[[BatchT], object], batch: BatchT, seconds: float, *, rows: int = 0) -> Trial:
+    """Run a step repeatedly on one batch of some rows, for the ceiling; the first call compiles and is not timed."""
 
     def timed(count: int) -> Trial:
         began_s = clock()
         for _ in range(count):
             step(batch)
         on_device = synchronize()  # queued work is not done yet
-        rows = count * (rows_of(batch) or 0)
-        return Trial(batches=count, rows=rows, elapsed_s=clock() - began_s, epochs=1, on_device=on_device)
+        return Trial(batches=count, rows=count * rows, elapsed_s=clock() - began_s, epochs=1, on_device=on_device)
 
     step(batch)
     synchronize()
@@ -758,6 +763,16 @@ def statistics_of(loader: object) -> LoaderStatistics | None:
     stats = getattr(loader, "stats", None)
     statistics = stats() if callable(stats) else None
     return statistics if isinstance(statistics, LoaderStatistics) else None
+
+
+def lists_of_fields(loader: object) -> bool | None:
+    """Return whether a batch that is a list holds fields, and not a value for each row; None if that is not known."""
+    if isinstance(loader, H5StreamLoader):
+        return loader._settings.gives_lists_of_fields
+    dataset, function = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    if isinstance(dataset, H5Dataset) and function in (collate, default_collate):
+        return dataset.layout.shape.kind == "tuple"
+    return None
 
 
 def length_of(loader: object) -> int | None:

@@ -60,7 +60,7 @@ def diagnose_command(
     measured: dict[str, Trial] = {}
     try:
         with Bar(SafeConsole(stderr=True), "measuring", unit="s") as bar:
-            from h5stream.advice.diagnose import measure
+            from h5stream.advice.diagnose import lists_of_fields, measure
             from h5stream.loader.loader import H5StreamLoader
 
             bar.show(total=bar.elapsed_s + 3 * seconds, note="the loader alone")
@@ -73,7 +73,8 @@ def diagnose_command(
             loader_arguments = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
             row_s = step_ms / 1e3 / loader_arguments["batch_size"]
             with H5StreamLoader(**loader_arguments) as loader:
-                diagnosis = measure(loader, functools.partial(_pause, row_s), seconds, is_pause=True, progress=show)
+                pause = functools.partial(_pause, row_s, lists_of_fields(loader))
+                diagnosis = measure(loader, pause, seconds, is_pause=True, progress=show)
     except KeyboardInterrupt:
         if as_json:
             runs = {name: {"batch_s": one.batch_s, "rows_per_s": one.rows_per_s} for name, one in measured.items()}
@@ -100,11 +101,11 @@ def diagnose_command(
         console.print(Text("what the loader counted, alone:", style="dim"), indented)
 
 
-def _pause(row_s: float, batch: object) -> None:
+def _pause(row_s: float, of_fields: bool | None, batch: object) -> None:
     """Sleep as long as a training step on this batch takes."""
     from h5stream.structure import rows_of
 
-    time.sleep(row_s * (rows_of(batch) or 0))
+    time.sleep(row_s * (rows_of(batch, of_fields) or 0))
 
 
 def _print_until(note: str, results: Sequence[RenderableType]) -> None:

@@ -204,6 +204,13 @@ class Settings:
         return self.sampling.gives_samples or (is_batched and self.functions.collate_fn is not None)
 
     @property
+    def gives_lists_of_fields(self) -> bool | None:
+        """Whether a batch that is a list holds fields, and not a value for each row; None if the user made it."""
+        functions = self.functions
+        is_users = functions.sample_transform is not None or functions.batch_transform is not None
+        return None if is_users or self.takes_apart else self.dataset.layout.shape.kind == "tuple"
+
+    @property
     def draws_by_seed(self) -> bool:
         """Whether anything depends on the seed."""
         layout = self.dataset.layout

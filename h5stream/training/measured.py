@@ -20,7 +20,7 @@ from h5stream.advice import Suggestion, at_least
 from h5stream.base.texts import text_of_bytes
 from h5stream.device.cuda import release_cached_memory
 from h5stream.errors import OptionError
-from h5stream.structure import first_rows, tensors_of
+from h5stream.structure import tensors_of, with_tensors
 
 _LEAST_ROWS = 4  # two points define a line, and batch normalization needs two rows in the smaller batch
 
@@ -93,6 +93,9 @@ def measure_activations(
         raise OptionError(f"measure_activations() needs a batch of at least {_LEAST_ROWS} rows, not {rows}")
     half = rows // 2
 
+    def first_half(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[:half] if tensor.ndim else tensor
+
     def run(part: object) -> object:
         if forward is not None:
             return forward(part)
@@ -101,7 +104,7 @@ def measure_activations(
         return model(*part) if isinstance(part, (tuple, list)) else model(part)
 
     with _unchanged(model):
-        kept_half = _kept_bytes(model, first_rows(batch, half), run)
+        kept_half = _kept_bytes(model, with_tensors(batch, first_half), run)
         kept_whole = _kept_bytes(model, batch, run)
     per_row = max(0, math.ceil((kept_whole - kept_half) / (rows - half)))
     fixed = max(0, kept_half - per_row * half)
