@@ -38,6 +38,8 @@ TICK_S = 0.1  # between two checks of the rival's progress
 START_S = 60.0  # the time for a new interpreter to import torch, which is not counted
 METHOD: Final = "spawn"  # the start method of its process, without anything loaded here
 
+NO_TENSORS: Final = "torch has no tensors of such values, as texts or compounds are"
+
 _PR_SET_PDEATHSIG = 1
 
 Progress = Callable[[int], None]
@@ -284,7 +286,7 @@ def _why(error: Exception) -> str:
     if "not resizable" in text or "stack expects each tensor to be equal size" in text:
         return "torch cannot stack arrays of different shapes"
     if "can't convert np.ndarray" in text:
-        return "torch has no tensors of such values, as texts or compounds are"
+        return NO_TENSORS
     name = type(error).__name__
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.baseline import Measurement, Progress, status_nbytes
+from h5stream.baseline import NO_TENSORS, Measurement, Progress, status_nbytes
 from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.changes import tensor_of
 from h5stream.loader.loader import H5StreamLoader
@@ -171,8 +171,16 @@ def rows_alone(layout: SampleLayout) -> tuple[list[str], str]:
         decoded = target is not None and layout.fields[target.field].images is not None
         if target is None or n >= mains or decoded or elsewhere or target.stacked or place in unchecked:
             return [], f"field {field!r} is more than a row of one dataset beside the others"
+        if _has_no_tensors(layout.fields[target.field]):
+            return [], f"field {field!r}: {NO_TENSORS}"
         names.append(":".join((parts[0].path, *target.member)))
     return names, ""
+
+
+def _has_no_tensors(field: FieldLayout) -> bool:
+    """Whether a field's values as h5py gives them are texts, or are of a kind that torch has not."""
+    items = field.items if field.dtype.kind == "O" else field.dtype
+    return items is None or items.kind not in "biufc"
 
 
 def _compare_with_h5py(

@@ -50,6 +50,7 @@ class Report:
 
     workers: int = 2
     busy_ms: float = 5.0
+    seconds: float = 10.0  # the longest time of each loader
     console: Console = field(default_factory=lambda: Console(quiet=True))  # where rows are printed as they come
     unit: str = "row"  # what a sample is called
     facts: dict[str, object] = field(default_factory=dict)
@@ -158,11 +159,11 @@ def bench_command(
 
     With --samples only h5stream is measured: the naive loader reads rows.
     """
-    report, errors = Report(workers, busy_ms, SafeConsole(quiet=as_json)), SafeConsole(stderr=True)
+    report, errors = Report(workers, busy_ms, seconds, SafeConsole(quiet=as_json)), SafeConsole(stderr=True)
 
     @contextlib.contextmanager
     def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-        note = f"(stops after {seconds:.0f} s)" if title == "naive" else ""
+        note = f"(stops after {seconds:g} s)" if title == "naive" else ""
         with Bar(errors, title, unit=f"{report.unit}s") as bar:
             yield lambda done: bar.show(done, total, note)
 
@@ -322,10 +323,10 @@ def print_end(console: Console, report: Report) -> None:
         times = ((one.name, one.rows_per_s / naive.rows_per_s) for one in own_results if not one.busy_s)
         ratios = ", ".join(f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.2g}" for name, ratio in times)
         # The naive loader read at least the rows that it delivered, so the ratio is a lower bound.
-        least = f" It finished no batch in {naive.seconds:.0f} s; the rows that it had read by then count."
+        least = f" It finished no batch in {report.seconds:g} s; the rows that it had read by then count."
         prose(console, f"x naive: {ratios}." if naive.batches else f"x naive, at least: {ratios}.{least}", style="bold")
     elif naive is not None:
-        prose(console, "The naive loader read not one row in its time.")
+        prose(console, f"The naive loader read not one row in {report.seconds:g} s; give more --seconds.")
     missing = [f"no line {name!r}: {why}" for name, why in report.not_measured.items()]
     for one_note in (*missing, *[report.naive_failed] * bool(report.naive_failed)):
         prose(console, f"note: {one_note}", style="yellow")

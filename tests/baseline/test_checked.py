@@ -14,7 +14,7 @@ from support.layouts import IMAGES, cells, jpegs, write
 from support.making import make_file, vlen
 
 from h5stream import Bounds, Crop, Field, H5StreamLoader, Lengths, Ragged, SampleNumber, Values
-from h5stream.baseline.measure import check_epoch, measure_epoch
+from h5stream.baseline.measure import check_epoch, measure_epoch, rows_alone
 
 TABLE, ENCODED = [("a", "f4"), ("b", "f4"), ("name", "S4")], [np.frombuffer(one, "u1") for one in IMAGES]
 TEXTS = {"data": [[f"{k}", "é" * k] for k in range(12)], "dtype": h5py.string_dtype()}
@@ -95,3 +95,20 @@ def test_bench_counts_one_row_as_one(tmp_path, monkeypatch):
     assert "1 row of 32 B in a batch" in text
     assert re.findall(r"\b1 (?:rows|samples|worker processes)\b", text) == []
     assert "Checked: the 1 row came once, with h5py's bytes." in text
+
+
+@pytest.mark.parametrize("field", ["texts", "table", "table:name", "x,texts"])
+def test_bench_does_not_start_the_naive_loader_on_values_without_tensors(tmp_path, monkeypatch, field):
+    write(tmp_path, {"a.h5": HELD})
+    monkeypatch.setattr("h5stream.baseline.measure_naive", None)
+    done = bench(tmp_path / "a.h5", "--seconds", "0.1", "--fields", field)
+    assert "naive not measured: field" in done
+    assert "torch has no tensors of such values" in done
+    assert "The naive loader read" not in done
+
+
+@pytest.mark.parametrize("field", ["v", "on", "y", "table:a"])
+def test_values_with_tensors_are_read_row_by_row(tmp_path, field):
+    write(tmp_path, {"a.h5": HELD})
+    with H5StreamLoader(tmp_path / "a.h5", 5, fields=field) as loader:
+        assert rows_alone(loader.dataset.layout) == ([field], "")

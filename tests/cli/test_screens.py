@@ -256,6 +256,11 @@ def test_a_rival_without_a_batch_is_no_bare_ratio_and_nothing_measured_is_said(c
     assert " 62 none " in text
     assert "finished no batch in 10 s" in text
     assert "x naive, at least: h5stream, first epoch 806." in text
+    print_end(Console(width=80), Report(results=[ours, naive], seconds=0.3))
+    print_end(Console(width=80), Report(results=[replace(naive, rows=0)], seconds=0.3))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "It finished no batch in 0.3 s; " in text
+    assert "The naive loader read not one row in 0.3 s; give more --seconds." in text
     print_end(Console(width=80), Report(interrupted=True))
     assert "nothing was measured yet" in capsys.readouterr().out
 
