@@ -319,7 +319,7 @@ def _verdict(
             f"loader alone: {alone} ({counted(alone.batches, 'batch', 'batches')}){_first_of(alone)}",
             f"step alone, on a batch that is there: {ceiling}: the ceiling",
             *_loop_lines(parts),
-            f"the first batch came after {1e3 * (parts[0].trial.first_s or 0.0):.0f} ms: its part is counted",
+            f"the loop's first batch came after {1e3 * (parts[0].trial.first_s or 0.0):.0f} ms: its part is counted",
             f"the loop reaches {ceiling_share:.0%} of the ceiling{' in later epochs' * (len(parts) > 1)} (aim: "
             f"{ACCELERATOR_AIM:.0%}); GPU utilization {percent(gpu_share)}",
             *(f"next: {turn}{_gain(turn, raised)}" for turn, raised in turns),
@@ -439,7 +439,7 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
     if statistics.transform_s <= statistics.wait_s:
         if statistics.idle <= IDLE:
             return _readers(statistics, knobs, cpus, rows_ahead)
-        if 2 * (statistics.first_batch_s or 0.0) > statistics.wait_s:
+        if 2 * statistics.epochs * (statistics.first_batch_s or 0.0) > statistics.wait_s:
             return _start(statistics, knobs)
     measured = (
         f"{1e6 * spent_s / batches:.0f} us to hand over a batch of {counted(round(statistics.rows / batches), 'row')}; "
@@ -569,7 +569,7 @@ def _reader_turns(
 def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     """Name the start of the epoch, and changes that bring the first batch sooner, if they are not made yet."""
     first_s, turns = statistics.first_batch_s or 0.0, []
-    share = first_s / max(statistics.elapsed_s, 1e-9)
+    share = statistics.epochs * first_s / max(statistics.elapsed_s, 1e-9)
     speedup = _without(share)
     first_rows = knobs.window_rows if knobs.first_window_rows is None else knobs.first_window_rows
     fewer = max(knobs.batch_size or 1, (first_rows or 0) // 4)
@@ -580,7 +580,7 @@ def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     if knobs.num_workers == 0:
         why = "an epoch's first window is then read during the epoch before"
         turns.append(_turn("num_workers", 0, speedup, "1 or more", why))
-    measured = f"{1e3 * first_s:.0f} ms until first batches, {share:.0%} of the time"
+    measured = f"{1e3 * first_s:.1f} ms until an epoch's first batch, {share:.0%} of the time"
     return Limit(START, measured, tuple(turns) or (_turn("epochs", "each starts anew", speedup),))
 
 

@@ -30,11 +30,14 @@ class LoaderStatistics(ShownAsText):
     ----------
     rows, batches : int
         Handed over.
+    epochs : int
+        Iterations that these are the statistics of: 1, or several that `diagnose` adds up.
     elapsed_s : float
         Seconds from ``iter(loader)`` to the end of the epoch, or to now.
     first_batch_s : float or None
         Seconds from ``iter(loader)`` to the first batch. High: the first window is large or its storage slow, and
         was not read during the epoch before, as it is where epochs follow one another. None before there is one.
+        Of several epochs the mean.
     wait_s, wait_p95_s, wait_max_s : float
         Seconds that the asking thread waited for a filled batch: in all, 95th percentile of the newest 4,096,
         and longest. High: the readers are the limit. Near 0: they are ahead. With ``num_workers=0`` reading
@@ -98,6 +101,7 @@ class LoaderStatistics(ShownAsText):
 
     rows: int = 0
     batches: int = 0
+    epochs: int = 1
     elapsed_s: float = 0.0
     first_batch_s: float | None = None
     wait_s: float = 0.0
@@ -240,7 +244,8 @@ class LoaderStatistics(ShownAsText):
                 f"{self.rows_per_s:,.0f} rows/s",
                 f"wait per batch: mean {1e3 * self.wait_mean_s:.1f} ms, p95 {1e3 * self.wait_p95_s:.1f} ms, "
                 f"max {1e3 * self.wait_max_s:.1f} ms; first batch "
-                + ("n/a" if self.first_batch_s is None else f"{1e3 * self.first_batch_s:.0f} ms"),
+                + ("n/a" if self.first_batch_s is None else f"{1e3 * self.first_batch_s:.1f} ms")
+                + f", the mean of {self.epochs:,} epochs" * (self.epochs > 1),
                 f"read {text_of_bytes(self.read_bytes)}, decoded {text_of_bytes(self.decoded_bytes)}, "
                 f"taken from memory {text_of_bytes(self.memory_bytes)}, amplification "
                 + ("n/a" if amplification is None else f"{amplification:.2f}"),
@@ -308,9 +313,9 @@ _OF_BATCHES = ("ready_mean", "starved_share")
 def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
     """Return the statistics of several epochs of one loader as if they were one.
 
-    Sums are added. `first_batch_s` is added too, so that its share of `elapsed_s` stays what it is;
-    `wait_p95_s` is the highest of them, which the common one does not exceed. What was read ahead is that of the
-    newest, since the others' is in the epoch that followed.
+    Sums are added. `first_batch_s` is the mean, since each epoch waits for one; `wait_p95_s` is the highest of them,
+    which the common one does not exceed. What was read ahead is that of the newest, since the others' is in the epoch
+    that followed.
     """
     batches = max(1, sum(s.batches for s in snapshots))
     shares: dict[str, Any] = {
@@ -323,4 +328,11 @@ def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
             shares[name] = sum(value * s.batches for value, s in zip(values, snapshots, strict=True)) / batches
         else:
             shares[name] = max(values) if name in _HIGHEST else sum(values)
+    shares["first_batch_s"] = _mean_of([(s.first_batch_s, s.epochs) for s in snapshots])
     return LoaderStatistics(**shares)
+
+
+def _mean_of(values: Sequence[tuple[float | None, int]]) -> float | None:
+    """Return the mean of values, each of so many epochs; None if there is none."""
+    present = [(value, count) for value, count in values if value is not None]
+    return sum(value * count for value, count in present) / sum(count for _, count in present) if present else None

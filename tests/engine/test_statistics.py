@@ -1,5 +1,6 @@
 """`loader.stats()`: counts are exact, shares are shares, and nothing is counted twice."""
 
+import re
 import threading
 from dataclasses import replace
 
@@ -161,3 +162,9 @@ def test_epochs_add_up(tmp_path):
     assert both.elapsed_s == one.elapsed_s + two.elapsed_s
     assert both.read_busy == pytest.approx((one.read_s + two.read_s) / (2 * (one.running_s + two.running_s)), rel=1)
     assert both.wait_max_s == max(one.wait_max_s, two.wait_max_s)
+    assert (both.epochs, combined([both, one]).epochs) == (2, 3)
+    assert both.first_batch_s == pytest.approx((one.first_batch_s + two.first_batch_s) / 2)
+    assert combined([both, one]).first_batch_s == pytest.approx((2 * one.first_batch_s + two.first_batch_s) / 3)
+    assert combined([one, LoaderStatistics()]).first_batch_s == one.first_batch_s
+    assert re.search(r"; first batch [\d.]+ ms, the mean of 2 epochs\n", str(both))
+    assert re.search(r"; first batch [\d.]+ ms\n", str(one))
