@@ -8,26 +8,22 @@ from __future__ import annotations
 import contextlib
 import enum
 import math
-import operator
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from torch.utils.data import default_collate
-
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
+from h5stream.advice.loaders import LoaderKnobs, length_of, lists_of_fields, statistics_of, unit_of
 from h5stream.base import limits
-from h5stream.base.texts import NA, counted, or_na, percent, text_of_bytes, whole_number
-from h5stream.dataset.collating import collate
-from h5stream.dataset.dataset import H5Dataset
+from h5stream.base.texts import NA, counted, or_na, percent, text_of_bytes
 from h5stream.device.facts import synchronize
+from h5stream.engine.footprint import SCRATCH_SHARE
 from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.errors import OptionError
 from h5stream.loader.loader import H5StreamLoader
 from h5stream.monitor import SystemSummary
 from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
-from h5stream.storage.layout.access import DECODED, VIA_H5PY
 from h5stream.structure import first_rows, rows_of
 
 BatchT = TypeVar("BatchT")
@@ -59,56 +55,6 @@ class Limit:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.measured}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderKnobs:
-    """The settings of a loader; None if it has no such setting."""
-
-    batch_size: int | None = None
-    num_workers: int | None = None  # reader threads, or worker processes of a stock `DataLoader`
-    prefetch_factor: int | None = None  # batches ahead
-    window_rows: int | None = None  # rows that are shuffled together
-    first_window_rows: int | None = None  # rows of an epoch's first window
-    pin_memory: bool | None = None  # as in `DataLoader`
-    batch_transform: str | None = None  # the name of the function that runs for each batch
-    collate_fn: str | None = None  # the name of the function that runs for each sample
-    filters: str = ""  # compression of the field with the most bytes; empty if it has none, or it is unknown
-    via_h5py: str = ""  # why a field is read through h5py; empty if none is
-    has_narrow_chunks: bool = False  # whether a row of a field lies in several chunks
-    epoch_batches: int | None = None  # batches of an epoch
-
-    @classmethod
-    def of(cls, loader: object) -> LoaderKnobs:
-        """Read the settings of a loader, which may be any object."""
-        window, sampler = getattr(loader, "window_size", None), getattr(loader, "batch_sampler", None)
-        batch_size = whole_number(getattr(loader, "batch_size", None))
-        if batch_size is None:
-            batch_size = whole_number(getattr(sampler, "batch_size", None))
-        layout = getattr(getattr(loader, "dataset", None), "layout", None)
-        parts = [parts[0] for parts in getattr(layout, "datasets", ())]
-        decoded = [part for part in parts if part.access == DECODED]
-        widest = max(decoded, key=lambda part: part.stored_row_nbytes, default=None)
-
-        def named(function: object) -> str | None:
-            name: str = getattr(function, "__name__", type(function).__name__)
-            # A stock DataLoader always has a collate_fn; torch's own is not the user's to leave out.
-            return None if function is None or name in ("default_collate", "default_convert") else name
-
-        return cls(
-            batch_size=batch_size,
-            num_workers=whole_number(getattr(loader, "num_workers", None)),
-            prefetch_factor=whole_number(getattr(loader, "prefetch_factor", None)),
-            window_rows=whole_number(getattr(window, "window_rows", None)),
-            first_window_rows=whole_number(getattr(window, "first_window_rows", None)),
-            pin_memory=getattr(loader, "pin_memory", None),
-            filters=widest.pipeline.describe() if widest is not None else "",
-            via_h5py=next((f"{part.path}: {part.reason}" for part in parts if part.access == VIA_H5PY), ""),
-            has_narrow_chunks=any(len(part.pieces) > 1 for part in parts),
-            batch_transform=named(getattr(loader, "batch_transform", None)),
-            collate_fn=named(getattr(loader, "collate_fn", None)),
-            epoch_batches=length_of(loader),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,35 +158,42 @@ def measure(
     """Measure the three runs of `diagnose`; `is_pause` marks a step that is only a placeholder."""
     above_zero(seconds=seconds)
     with _epoch_put_back(loader):
-        first = Trial()
+        first = Trial(unit=unit_of(loader))
         with contextlib.closing(first.batches_of(loader)) as batches:
             if (batch := next(batches, _End.END)) is _End.END:
                 raise OptionError("the loader gives no batch, so there is nothing to measure")
         _forget_kept(loader)
         progress("loader alone", alone := time_loop(loader, None, seconds))
-        progress("step alone", ceiling := time_step(step, batch, seconds, rows=first.rows))
+        ceiling = time_step(step, batch, seconds)
+        ceiling.rows, ceiling.unit = ceiling.batches * first.rows, first.unit
+        progress("step alone", ceiling)
         _forget_kept(loader)
         with SystemMonitor(interval_s=max(MIN_INTERVAL_S, min(1.0, seconds / 10))) as monitor:
             both = time_loop(loader, step, seconds, step_s=ceiling.batch_s)
         progress("both", both)
     knobs, parts = LoaderKnobs.of(loader), [_Part(one, waiting_of(one, ceiling)) for one in both.parts]
-    ahead = _rows_ahead(alone, knobs)
-    is_fed = max(part.waiting for part in parts) < NOT_WAITING
-    # Only the first epoch waits for data that later ones have in memory.
-    waited = alone.parts[0] if parts[-1].waiting < NOT_WAITING else alone
+    gaining = _gaining(parts, ceiling.batch_s)
+    # Of the same epochs: only the first waits for data that later ones have in memory.
+    waited = alone.parts[gaining] if gaining is not None and gaining < len(alone.parts) else alone
+    is_fed = gaining is None
     if is_fed and is_pause:
         limit = Limit(STEP, f"{1e3 * ceiling.batch_s:.2f} ms a batch, a pause in its place", ())
     elif is_fed:
         rows = first.rows if probe_batch else 0
         half = first_rows(batch, rows // 2, lists_of_fields(loader)) if rows > 1 else None
         limit = _step_limit(step, ceiling, rows, half, knobs, seconds)
-    elif alone.statistics is not None:
-        limit = data_limit(waited.statistics or alone.statistics, knobs, cpus=limits.cpus(), rows_ahead=ahead)
+    elif waited.statistics is not None:
+        ahead = _rows_ahead(waited, knobs)
+        limit = data_limit(waited.statistics, knobs, cpus=limits.cpus(), rows_ahead=ahead)
     else:
         more = max(2 * (knobs.num_workers or 0), limits.cpus())
         turn = _turn("num_workers", knobs.num_workers, None, more, "more batches are made at a time")
         limit = Limit(PYTHON, f"{1e3 * waited.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
-    return _verdict(alone, ceiling, parts, limit, ahead, gpu_ratio(monitor.summary()))
+    turns = limit.turns
+    if gaining is not None:
+        turns = tuple(_reachable(turns, waited.batch_s, ceiling.batch_s, parts[gaining].trial.batch_s))
+    caveats = tuple(_caveats(alone, ceiling, parts[-1], _rows_ahead(alone, knobs), turns, is_pause=is_pause))
+    return _verdict(alone, ceiling, parts, limit, turns, caveats, gpu_ratio(monitor.summary()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +202,13 @@ class _Part:
 
     trial: Trial
     waiting: float
+
+
+def _gaining(parts: Sequence[_Part], step_s: float) -> int | None:
+    """Return which part waits for data, the last one, and rather one that is not near the ceiling; None if none is."""
+    waiting = [number for number, part in enumerate(parts) if part.waiting >= NOT_WAITING]
+    below = [number for number in waiting if step_s < ACCELERATOR_AIM * parts[number].trial.batch_s]
+    return next(reversed(below or waiting), None)
 
 
 def waiting_of(both: Trial, ceiling: Trial) -> float:
@@ -297,24 +257,31 @@ def _step_limit(
         return plain
     # step_s = fixed + rows * each, and the same for half the rows.
     share = min(whole_s, max(0.0, 2 * half_s - whole_s)) / whole_s
-    measured = f"{1e3 * whole_s:.2f} ms for {counted(rows, 'row')}, {1e3 * half_s:.2f} ms for {rows // 2:,}"
+    measured = f"{1e3 * whole_s:.2f} ms for {counted(rows, knobs.unit)}, {1e3 * half_s:.2f} ms for {rows // 2:,}"
     if share < FIXED_SHARE:
         return replace(plain, measured=measured)
-    measured += f": {share:.0%} of a step does not depend on the rows"
+    measured += f": {share:.0%} of a step does not depend on the {knobs.unit}s"
     return Limit(BATCH_TOO_SMALL, measured, _larger_batch(knobs, 2 / (2 - share)))
 
 
 def _verdict(
-    alone: Trial, ceiling: Trial, parts: Sequence[_Part], limit: Limit, ahead: int, gpu_share: float | None
+    alone: Trial,
+    ceiling: Trial,
+    parts: Sequence[_Part],
+    limit: Limit,
+    turns: tuple[Turn, ...],
+    caveats: tuple[str, ...],
+    gpu_share: float | None,
 ) -> Diagnosis:
     both, first_waiting, waiting = parts[-1].trial, parts[0].waiting, parts[-1].waiting
-    is_fed = max(first_waiting, waiting) < NOT_WAITING
+    gaining = _gaining(parts, ceiling.batch_s)
+    is_fed, where = gaining is None, " in the first epoch" * (gaining == 0 and len(parts) > 1)
     data_s, step_s, together_s = alone.batch_s, ceiling.batch_s, both.batch_s
     ceiling_share = min(1.0, step_s / together_s) if together_s else 0.0
-    turns = [*_reachable(limit.turns, alone, step_s, parts)]
+    raised = "the ceiling rises, " if is_fed else f"{where} ".lstrip()
     return Diagnosis(
         title="Diagnosis",
-        answer=f"{_answer(parts)}; the limit is {limit}",
+        answer=f"{_answer(parts)}; the limit{where} is {limit}",
         arithmetic=(
             f"loader alone: {alone} ({counted(alone.batches, 'batch', 'batches')}){_first_of(alone)}",
             f"step alone, on a batch that is there: {ceiling}: the ceiling",
@@ -322,10 +289,10 @@ def _verdict(
             f"the loop's first batch came after {1e3 * (parts[0].trial.first_s or 0.0):.0f} ms: its part is counted",
             f"the loop reaches {ceiling_share:.0%} of the ceiling{' in later epochs' * (len(parts) > 1)} (aim: "
             f"{ACCELERATOR_AIM:.0%}); GPU utilization {percent(gpu_share)}",
-            *(f"next: {turn}{_gain(turn, raised)}" for turn, raised in turns),
+            *(f"next: {turn}{_gain(turn, raised)}" for turn in turns),
             *["next: nothing, no setting of the loader makes the loop much faster"] * (not turns and not is_fed),
         ),
-        caveats=(*_caveats(alone, ceiling, parts[-1], ahead),),
+        caveats=caveats,
         data_s=data_s,
         step_s=step_s,
         together_s=together_s,
@@ -334,26 +301,17 @@ def _verdict(
         ceiling_share=ceiling_share,
         gpu_ratio=gpu_share,
         limit=limit,
-        turns=tuple(turn for turn, _ in turns),
+        turns=turns,
         statistics=alone.statistics,
     )
 
 
-def _reachable(
-    turns: Sequence[Turn], alone: Trial, step_s: float, parts: Sequence[_Part]
-) -> Iterator[tuple[Turn, str]]:
-    """Yield the changes worth trying, with gains up to the ceiling, and a text on what gains."""
-    if max(part.waiting for part in parts) < NOT_WAITING:  # they change the step
-        yield from ((turn, "the ceiling rises, ") for turn in turns)
-        return
-    wheres = ("in the first epoch " * (len(parts) > 1), "")
-    runs = zip(wheres, parts, (*alone.parts, alone), strict=False)
-    waits = [(where, one.trial.batch_s, own.batch_s) for where, one, own in runs if one.waiting >= NOT_WAITING]
-    for where, batch_s, alone_s in [wait for wait in waits if step_s < ACCELERATOR_AIM * wait[1]][-1:]:
-        for turn in turns:
-            gain = turn.speedup and min(turn.speedup, batch_s / max(step_s, alone_s / turn.speedup, 1e-9))
-            if gain is None or round(gain, 1) > 1:
-                yield replace(turn, speedup=gain), where
+def _reachable(turns: Sequence[Turn], alone_s: float, step_s: float, both_s: float) -> Iterator[Turn]:
+    """Yield the changes worth trying, with gains up to the ceiling; times are of a batch."""
+    for turn in turns if step_s < ACCELERATOR_AIM * both_s else ():
+        gain = turn.speedup and min(turn.speedup, both_s / max(step_s, alone_s / turn.speedup, 1e-9))
+        if gain is None or round(gain, 1) > 1:
+            yield replace(turn, speedup=gain)
 
 
 def _bound(waiting: float) -> str:
@@ -395,20 +353,26 @@ def _gain(turn: Turn, raised: str) -> str:
     return f"; {raised}at most {turn.speedup:.1f} times {what}, computed"
 
 
-def _caveats(alone: Trial, ceiling: Trial, both: _Part, ahead: int) -> Iterator[str]:
+def _caveats(
+    alone: Trial, ceiling: Trial, both: _Part, ahead: int, turns: Sequence[Turn], *, is_pause: bool
+) -> Iterator[str]:
     own_s, statistics = both.trial.batch_s * (1 - both.waiting), alone.statistics
     if not both.trial.on_device and own_s > 1.3 * ceiling.batch_s:
+        wants_threads = any(turn.knob in ("num_workers", "memory_budget") for turn in turns)
+        advice = "more threads gain less than computed" if wants_threads else "fewer num_workers"
         yield (
-            f"the step takes {1e3 * own_s:.2f} ms beside the loader: both compute on the same processors "
-            "(fewer num_workers, or torch.set_num_threads)"
+            f"the pause takes {1e3 * own_s:.2f} ms beside the loader, whose threads and the loop share the processors"
+            if is_pause
+            else f"the step takes {1e3 * own_s:.2f} ms beside the loader: both compute on the same processors "
+            f"({advice}, or torch.set_num_threads)"
         )
     # Of rows that were in memory there is no amplification to explain.
     if statistics is not None and (statistics.read_amplification or 0.0) > 1 and ahead > statistics.rows / 10:
         least = _least_amplification(statistics, ahead)
         yield (
             f"the loader's amplification of {statistics.read_amplification:.2f} counts what it had read ahead when it "
-            f"was stopped, up to {counted(ahead, 'row')} beside {statistics.rows:,} taken: of the rows that were read "
-            f"it is {least:.2f} or more"
+            f"was stopped, up to {counted(ahead, alone.unit)} beside {statistics.rows:,} taken: of the {alone.unit}s "
+            f"that were read it is {least:.2f} or more"
         )
 
 
@@ -441,8 +405,9 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
             return _readers(statistics, knobs, cpus, rows_ahead)
         if 2 * statistics.epochs * (statistics.first_batch_s or 0.0) > statistics.wait_s:
             return _start(statistics, knobs)
+    batch = counted(round(statistics.rows / batches), knobs.unit)
     measured = (
-        f"{1e6 * spent_s / batches:.0f} us to hand over a batch of {counted(round(statistics.rows / batches), 'row')}; "
+        f"{1e6 * spent_s / batches:.0f} us to hand over a batch of {batch}; "
         f"the readers idle {statistics.idle:.0%} of the time"
     )
     return Limit(BATCH_TOO_SMALL, measured, _larger_batch(knobs, 2.0))
@@ -529,7 +494,7 @@ def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, rows_a
         ),
         SCATTER: (statistics.scatter_s, f"{_rate(statistics.delivered_bytes, statistics.scatter_s)} a thread"),
         H5PY: (statistics.h5py_s, f"{_rate(statistics.h5py_bytes, statistics.h5py_s)} under its lock"),
-        PLANNING: (statistics.plan_s, f"{1e9 * statistics.plan_s / max(1, statistics.rows):,.0f} ns a row"),
+        PLANNING: (statistics.plan_s, f"{1e9 * statistics.plan_s / max(1, statistics.rows):,.0f} ns a {knobs.unit}"),
     }
     name = max(work, key=lambda part: work[part][0])
     share = work[name][0] / max(1e-9, sum(seconds for seconds, _ in work.values()))
@@ -546,9 +511,15 @@ def _reader_turns(
         yield _turn("order", f"{torn:.1f} bytes decoded for each one used", torn)
     # Not if the loader may already have more threads but starts fewer.
     wanted = {STORAGE: 2 * threads, DECODE: cpus, SCATTER: cpus}.get(name, 0)
-    if wanted > max(threads, knobs.num_workers or 0):
+    if wanted > (most := max(threads, knobs.num_workers or 0)):
         why = "reads that wait can wait together" if name == STORAGE else f"{cpus} processors are allowed"
-        yield _turn("num_workers", knobs.num_workers, wanted / threads, wanted, why)
+        if knobs.memory_budget is None or knobs.most_threads is None or knobs.most_threads > most:
+            fitting = wanted if knobs.most_threads is None else min(wanted, knobs.most_threads)
+            yield _turn("num_workers", knobs.num_workers, fitting / threads, fitting, why)
+        else:
+            budget = f"{_budget_of(wanted, knobs.memory_budget, knobs)}, with num_workers={wanted}"
+            why += f", and this one has room for {counted(most, 'thread')}"
+            yield _turn("memory_budget", text_of_bytes(knobs.memory_budget), wanted / threads, budget, why)
     if name == STORAGE:
         yield _turn("staging", "the files where they are", _without(share))
     elif name == DECODE and decoded is not None and decoded < FAST_DECODE_BYTES_PER_S and "lz4" not in knobs.filters:
@@ -564,6 +535,13 @@ def _reader_turns(
     elif name == PLANNING and (knobs.window_rows is None or knobs.window_rows > 1):
         fewer = max(1, knobs.window_rows // 4) if knobs.window_rows else ""
         yield _turn("window", knobs.window_rows, None, fewer)
+
+
+def _budget_of(threads: int, budget: int, knobs: LoaderKnobs) -> str:
+    """Return a larger memory budget, in whole MiB, that has room for so many threads beside a window."""
+    fewer = knobs.most_threads or 0
+    enough = max(budget + (threads - fewer) * knobs.thread_nbytes, SCRATCH_SHARE * threads * knobs.thread_nbytes)
+    return f"{math.ceil(enough / (1 << 20))}MiB"
 
 
 def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
@@ -618,6 +596,7 @@ class Trial:
     longest_s: float = 0.0  # seconds of the longest later wait
     on_device: bool = False  # whether there was a device whose work was waited for
     statistics: LoaderStatistics | None = None  # the loader's own, of all epochs in the run
+    unit: str = "row"  # the name of one entry of a batch
     parts: tuple[Trial, ...] = ()  # its first epoch, and the later ones if they had two or more batches
     _waiting_since_s: float | None = None  # the start of the current wait
     _seen: tuple[float, float] = field(
@@ -693,10 +672,12 @@ class Trial:
         return min(1.0, max(0.0, (self.waited_s - self._start_s) / max(self.elapsed_s - self._start_s, 1e-9)))
 
     def __str__(self) -> str:
-        return f"{1e3 * self.batch_s:.2f} ms a batch, {self.rows_per_s:,.0f} rows/s"
+        return f"{1e3 * self.batch_s:.2f} ms a batch, {self.rows_per_s:,.0f} {self.unit}s/s"
 
 
-def time_step(step: Callable[[BatchT], object], batch: BatchT, seconds: float, *, rows: int = 0) -> Trial:
+def time_step(
+    step: Callable[[BatchT], object], batch: BatchT, seconds: float, *, rows: int = 0, unit: str = "row"
+) -> Trial:
     """Run a step repeatedly on one batch of some rows, for the ceiling; the first call compiles and is not timed."""
 
     def timed(count: int) -> Trial:
@@ -704,7 +685,9 @@ def time_step(step: Callable[[BatchT], object], batch: BatchT, seconds: float, *
         for _ in range(count):
             step(batch)
         on_device = synchronize()  # queued work is not done yet
-        return Trial(batches=count, rows=count * rows, elapsed_s=clock() - began_s, epochs=1, on_device=on_device)
+        return Trial(
+            batches=count, rows=count * rows, elapsed_s=clock() - began_s, epochs=1, on_device=on_device, unit=unit
+        )
 
     step(batch)
     synchronize()
@@ -718,7 +701,7 @@ def time_loop(
     stride = max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0
     epochs, taken, before, ends_s = list[Trial](), 0, -1, math.inf
     while before < taken and clock() < ends_s:
-        before, trial, began_s = taken, Trial(epoch_batches=length_of(loader)), clock()
+        before, trial, began_s = taken, Trial(epoch_batches=length_of(loader), unit=unit_of(loader)), clock()
         epochs.append(trial)
         with contextlib.closing(trial.batches_of(loader)) as batches:
             for batch in batches:
@@ -754,31 +737,9 @@ def joined(epochs: Sequence[Trial]) -> Trial:
         first_s=epochs[0].first_s,
         longest_s=max([one.longest_s for one in epochs] + [one.first_s or 0.0 for one in epochs[1:]]),
         on_device=epochs[-1].on_device,
+        unit=epochs[0].unit,
         statistics=combined(kept) if kept else None,
     )
-
-
-def statistics_of(loader: object) -> LoaderStatistics | None:
-    """Return the loader's own statistics; None if it keeps none."""
-    stats = getattr(loader, "stats", None)
-    statistics = stats() if callable(stats) else None
-    return statistics if isinstance(statistics, LoaderStatistics) else None
-
-
-def lists_of_fields(loader: object) -> bool | None:
-    """Return whether a batch that is a list holds fields, and not a value for each row; None if that is not known."""
-    if isinstance(loader, H5StreamLoader):
-        return loader._settings.gives_lists_of_fields
-    dataset, function = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
-    if isinstance(dataset, H5Dataset) and function in (collate, default_collate):
-        return dataset.layout.shape.kind == "tuple"
-    return None
-
-
-def length_of(loader: object) -> int | None:
-    """Return the batches of an epoch; None if the loader has no length."""
-    count = operator.length_hint(loader, -1)  # of an iterable, or a DataLoader over one, `len` raises
-    return None if count < 0 else count
 
 
 def gpu_ratio(machine: SystemSummary | None, device: int = 0) -> float | None:

@@ -11,7 +11,8 @@ from typing import Generic
 from rich.console import Console
 
 from h5stream.advice import WAITING
-from h5stream.advice.diagnose import Limit, LoaderKnobs, Trial, clock, gpu_ratio, length_of, loop_limit, statistics_of
+from h5stream.advice.diagnose import Limit, Trial, clock, gpu_ratio, loop_limit
+from h5stream.advice.loaders import LoaderKnobs, length_of, statistics_of
 from h5stream.base import limits
 from h5stream.base.texts import ShownAsText, counted, or_na, percent, text_of_bytes
 from h5stream.device.facts import DeviceMemory, device_memory

@@ -60,7 +60,8 @@ def diagnose_command(
     measured: dict[str, Trial] = {}
     try:
         with Bar(SafeConsole(stderr=True), "measuring", unit="s") as bar:
-            from h5stream.advice.diagnose import lists_of_fields, measure
+            from h5stream.advice.diagnose import measure
+            from h5stream.advice.loaders import lists_of_fields
             from h5stream.loader.loader import H5StreamLoader
 
             bar.show(total=bar.elapsed_s + 3 * seconds, note="the loader alone")
@@ -86,12 +87,13 @@ def diagnose_command(
         print_json(diagnosis.to_dict() | {"interrupted": False})
         return
     console, rows, alone = SafeConsole(), len(loader.dataset), diagnosis.statistics
-    all_rows = f"all {rows:,} rows are" if rows > 1 else "its 1 row is"
+    unit = "row" if loader_arguments["samples"] is None else "sample"
+    all_rows = f"all {rows:,} {unit}s are" if rows > 1 else f"its 1 {unit} is"
     short = f"; {all_rows} one batch, with a step as much shorter: try --batch-size {rows}"
     settings = (
         f"{options.named(paths)}: {counted(alone.threads if alone else loader.num_workers, 'thread')}, window "
-        f"{counted(loader.window_size.window_rows, 'row')}, batch {loader_arguments['batch_size']:,}, "
-        f"{counted(loader.dataset.layout.row_nbytes, 'byte')} a row{short * (rows < loader_arguments['batch_size'])}"
+        f"{counted(loader.window_size.window_rows, unit)}, batch {loader_arguments['batch_size']:,}, "
+        f"{counted(loader.dataset.layout.row_nbytes, 'byte')} a {unit}{short * (rows < loader_arguments['batch_size'])}"
     )
     console.print(Text(settings, style="dim"))
     console.print(advice(diagnosis))

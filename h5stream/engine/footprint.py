@@ -224,6 +224,12 @@ class Footprint:
     kept_rows_nbytes: int = 0
     wished_nbytes: int = 0  # a budget that has room for `wished_rows`, where this one has not
     batches_at_once: int = 0  # that are gathered; 0 where windows are read whole
+    most_threads: int = 1  # that there is scratch for
+
+    @property
+    def thread_nbytes(self) -> int:
+        """The scratch of one thread."""
+        return self.scratch_nbytes // max(1, self.threads)
 
     @property
     def fits(self) -> bool:
@@ -338,8 +344,10 @@ def _needed(shape: Shape, windows: _Candidate, batch_size: int, memory_budget: i
     plan = math.ceil(held * 3 * shape.place_nbytes) if windows.gathers else shape.plan_nbytes(held)
     fixed = shape.fixed_nbytes + shape.held_nbytes(batch_size, held) + plan
     spare = max(0, memory_budget - fixed - least * slot - scratch.nbytes)
-    threads = min(threads, scratch.threads_in(spare + scratch.nbytes))
-    threads = min(threads, scratch.threads_in(memory_budget // SCRATCH_SHARE)) if windows.is_auto else threads
+    most_threads = scratch.threads_in(spare + scratch.nbytes)
+    if windows.is_auto:
+        most_threads = min(most_threads, scratch.threads_in(memory_budget // SCRATCH_SHARE))
+    threads = min(threads, most_threads)
     all_scratch = scratch.of(max(1, threads))
     batches = min(least + (spare - all_scratch + scratch.nbytes) // slot, most)
     at_once = batches // 2 if windows.gathers else 0
@@ -356,6 +364,7 @@ def _needed(shape: Shape, windows: _Candidate, batch_size: int, memory_budget: i
         plan_nbytes=plan,
         scratch_nbytes=all_scratch,
         batches_at_once=at_once,
+        most_threads=most_threads,
     )
 
 

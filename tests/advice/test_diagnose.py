@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader
 
 from h5stream import H5StreamLoader, diagnose
 from h5stream.advice import Turn
-from h5stream.advice.diagnose import SYNCHRONIZE_S, LoaderKnobs, Trial, data_limit, measure, time_loop, time_step
+from h5stream.advice.diagnose import SYNCHRONIZE_S, Trial, data_limit, measure, time_loop, time_step
+from h5stream.advice.loaders import LoaderKnobs
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 
@@ -118,6 +119,43 @@ def test_the_first_epoch_is_measured_apart_from_those_that_are_in_memory(monkeyp
     assert re.match(r"16\d\.\d ms a batch", found.limit.measured)
     assert [turn.knob for turn in found.turns] == ["num_workers"]  # of what is waited for, not of the step
     assert found.arithmetic[-1].endswith("; in the first epoch")
+
+
+class Decoding(Kept):
+    """Counts what it does: its first epoch decodes, later ones only move rows, and take less for it."""
+
+    def __iter__(self):
+        self.taken = 0
+        for batch in super().__iter__():
+            self.clock.go_on(0.1 * self.seconds if self.epoch else 0.0)
+            self.taken += 1
+            yield batch
+
+    def stats(self):
+        spent_s = self.taken * self.seconds * (0.1 if self.epoch else 1.0)
+        work = {"scatter_s": spent_s} if self.epoch else {"decode_s": spent_s, "decoded_bytes": 1, "scatter_s": 0.01}
+        rows = {"rows": self.taken * BATCH, "batches": self.taken, "delivered_bytes": 1}
+        times = {"elapsed_s": spent_s, "wait_s": spent_s, "running_s": spent_s}
+        return LoaderStatistics(**rows, **times, **work)
+
+
+# Seconds of a step; the limit, and in which epochs. Later ones wait 8 %, 4 % and 67 % of the time.
+EPOCHS = [
+    (0.19, "decode", " in the first epoch"),
+    (0.38, "decode", " in the first epoch"),
+    (0.008, "scatter", ""),
+]
+
+
+@pytest.mark.parametrize(("step_s", "limit", "where"), EPOCHS)
+def test_the_limit_is_that_of_the_epochs_whose_gain_is_computed(monkeypatch, clock, step_s, limit, where):
+    monkeypatch.setattr("h5stream.advice.diagnose._forget_kept", Kept.forget)
+    found = diagnose(Decoding(clock, 0.16), lambda batch: clock.go_on(step_s), seconds=8.0)
+    assert found.limit.name == limit
+    assert f"; the limit{where} is {limit}: " in found.answer
+    assert [turn.knob for turn in found.turns] == ["num_workers", "filters"][: 1 + (limit == "decode")]
+    gains = [line for line in found.arithmetic if line.startswith("next: ")]
+    assert all(("; in the first epoch at most" in line) == bool(where) for line in gains)
 
 
 def test_an_epoch_longer_than_the_run_says_that_later_ones_were_not_measured(monkeypatch, clock):
@@ -311,6 +349,52 @@ LIMITS = [
 ]
 
 
+def test_threads_that_the_budget_has_no_room_for_are_not_advised_but_a_budget_that_has(file):
+    small = {"num_workers": 2, "batch_size": 32, "window": "auto"}
+    with loader_of(file, memory_budget="6MiB", **small) as loader:
+        knobs = LoaderKnobs.of(loader)
+        assert (knobs.num_workers, knobs.most_threads) == (1, 1)
+    turn = data_limit(LoaderStatistics(**WAITED | {"decode_s": 0.9}), knobs, cpus=4).turns[0]
+    assert (turn.knob, turn.present, turn.speedup) == ("memory_budget", "6.00 MiB", 4.0)
+    assert "this one has room for 1 thread" in turn.why
+    budget, threads = re.fullmatch(r"(\d+MiB), with num_workers=(\d)", turn.try_next).groups()
+    with loader_of(file, **small | {"memory_budget": budget, "num_workers": int(threads)}) as loader:
+        assert loader.num_workers == int(threads) == 4
+    with loader_of(file, **small | {"memory_budget": budget}) as loader:
+        knobs = LoaderKnobs.of(loader)
+    turn = data_limit(LoaderStatistics(**WAITED | {"decode_s": 0.9, "threads": 2}), knobs, cpus=16).turns[0]
+    assert (turn.knob, turn.present, turn.try_next) == ("num_workers", "2", str(knobs.most_threads))
+
+
+def test_more_and_fewer_threads_are_not_advised_together(clock):
+    beside = []
+
+    def slower(batch):
+        clock.go_on(0.02 if len(beside) > 30 else 0.01)
+        beside.append(1)
+
+    loader = Waiting(clock, 0.04)
+    found = diagnose(loader, slower, seconds=0.3)
+    (caveat,) = (caveat for caveat in found.caveats if "on the same processors" in caveat)
+    assert "fewer num_workers" in caveat
+    loader.stats = lambda: LoaderStatistics(**WAITED | ONE)
+    loader.num_workers = 1
+    beside.clear()
+    found = diagnose(loader, slower, seconds=0.3)
+    assert [turn.knob for turn in found.turns] == ["num_workers"]
+    (caveat,) = (caveat for caveat in found.caveats if "on the same processors" in caveat)
+    assert "fewer" not in caveat
+    beside.clear()
+    found = measure(loader, slower, 0.3, is_pause=True)
+    assert any(caveat.startswith("the pause takes") for caveat in found.caveats)
+
+
+def test_the_wait_for_first_batches_is_said_of_one_epoch():
+    several = LoaderStatistics(**BEGUN | {"epochs": 10, "first_batch_s": 0.09})
+    found = data_limit(several, LoaderKnobs(window_rows=1000), cpus=4)
+    assert str(found) == "start of the epoch: 90.0 ms until an epoch's first batch, 90% of the time"
+
+
 @for_each(LIMITS)
 def test_what_a_loader_counted_names_its_limit_and_what_to_turn(counted, settings, name, turns):
     settings = dict(settings)
@@ -466,3 +550,11 @@ def test_chunks_narrower_than_a_row_are_known(tmp_path, chunks, is_narrow):
         file.create_dataset("x", data=np.zeros((20, 8)), chunks=chunks)
     with H5StreamLoader(tmp_path / "a.h5", 5) as loader:
         assert LoaderKnobs.of(loader).has_narrow_chunks == is_narrow
+
+
+def test_the_command_says_samples_of_samples(file):
+    words = ("--step-ms", "1", "--seconds", "0.1", "--batch-size", "8", "--samples", "Sequences(16)")
+    done = printed("diagnose", file, *words, width=300).partition("the loader counted, alone:")[0]
+    assert re.search(r"window [\d,]+ samples, batch 8, [\d,]+ bytes a sample\n", done)
+    assert " samples/s" in done
+    assert " rows/s" not in done

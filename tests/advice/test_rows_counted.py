@@ -12,7 +12,8 @@ from support.making import vlen
 from torch.utils.data import DataLoader, Dataset
 
 from h5stream import Field, H5Dataset, H5StreamLoader, collate
-from h5stream.advice.diagnose import lists_of_fields, time_loop
+from h5stream.advice.diagnose import time_loop
+from h5stream.advice.loaders import lists_of_fields
 from h5stream.advice.track import track
 from h5stream.baseline.measure import measure_epoch
 from h5stream.structure import Packed, Padded, SparseRows, first_rows, rows_of

@@ -15,7 +15,8 @@ from support.making import make_file
 from torch.utils.data import DataLoader, IterableDataset
 
 from h5stream import H5StreamLoader
-from h5stream.advice.diagnose import LoaderKnobs, loop_limit
+from h5stream.advice.diagnose import loop_limit
+from h5stream.advice.loaders import LoaderKnobs
 from h5stream.advice.track import EpochSummary
 from h5stream.device import facts
 from h5stream.engine.statistics import LoaderStatistics

@@ -195,7 +195,7 @@ def test_samples_that_are_no_rows_are_measured_too(here, h5stream):
     found = json.loads(h5stream("tune", "a1.h5", *words, "--json").out)
     assert found["best"]["rows_per_s"] > 0
     said = h5stream("diagnose", "a1.h5", "--step-ms", "1", *words, width=200).out
-    assert (f"{4 * (64 + 8)} bytes a row" in said, "one batch" in said) == (True, False)
+    assert (f"{4 * (64 + 8)} bytes a sample" in said, "one batch" in said) == (True, False)
 
 
 def test_tune_says_what_its_profile_does_not_hold(here, h5stream):
