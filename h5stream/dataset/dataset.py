@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from h5stream.base.texts import answering, check_ordered, checked_number, counte
 from h5stream.dataset import indexing
 from h5stream.dataset.collating import Samples
 from h5stream.dataset.indexing import BlockCache
+from h5stream.dataset.leaks import in_order
 from h5stream.dataset.splits import (
     BY,
     check_no_others,
@@ -404,7 +406,8 @@ class H5Dataset(Dataset[Any]):
         else:
             groups = repeated(self.rows)
         seed = checked_number("split: seed=", seed, 0, "a non-negative integer", is_seed=True)
-        parts = parts_of(tuple(sizes), total, seed=seed, groups=groups, strata=strata)
+        recipe = partial(in_order, self.layout, self.rows, total)
+        parts = parts_of(tuple(sizes), total, seed=seed, groups=groups, strata=strata, recipe=recipe)
         warn_of_leaks(self.layout, self.rows, parts, are_whole=isinstance(by, str) and by in ("segment", "file"))
         return tuple(map(self._over_rows, parts))
 

@@ -7,7 +7,7 @@ sizes are integers and ratios of integers, and floats are summed in a fixed orde
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,11 @@ import torch
 from h5stream.base.hints import warn
 from h5stream.base.texts import check_ordered, counted, did_you_mean
 from h5stream.compiled._native import deal_groups
+from h5stream.dataset.leaks import in_order, share_rows
 from h5stream.errors import LeakWarning, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.places import SPLITS, permutation
-from h5stream.samples.segments import Ints, as_array
+from h5stream.samples.segments import Ids, Ints, Segmentation, as_array
 from h5stream.samples.space import Grid
 from h5stream.storage.layout.fields import Field
 from h5stream.storage.layout.layout import FieldLayout, SampleLayout
@@ -117,17 +118,20 @@ def split_by_strata(sizes: Sequence[int], strata: Ints, seed: int) -> list[Ints]
     return [np.sort(by_stratum[part == number]).astype(np.int64) for number in range(len(sizes))]
 
 
-def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, seed: int) -> list[Ints]:
+def split_by_groups(
+    sizes: Sequence[int], groups: Ints, strata: Ints | None, seed: int, recipe: Callable[[], str] | None = None
+) -> list[Ints]:
     """Assign whole groups, large ones first, the rest in random order: each to the part that lacks most of its samples.
 
-    An empty part gets one of the last groups. Lacking samples are weighted by the inverse size of their stratum.
+    An empty part gets one of the last groups. Lacking samples are weighted by the inverse size of their stratum. For an
+    error, `recipe` returns how to take one part after the other, if that is possible.
     """
     count, parts = int(groups.max()) + 1, len(sizes)
     if count < parts:
+        in_file = "" if recipe is None else recipe()
         raise OptionError(
-            f"split: {counted(count, 'group')} for {parts} parts, and groups are not divided; pass a by= of more "
-            "values, or take parts in the order of the file: n = int(0.8 * len(dataset)); dataset.subset(slice(0, n)), "
-            "dataset.subset(slice(n, None))"
+            f"split: {counted(count, 'group')} for {parts} parts, and groups are not divided; pass a by= of more values"
+            f"{', or take parts in the order of the file: ' if in_file else ''}{in_file}"
         )
     strata = np.zeros(len(groups), dtype=np.int64) if strata is None else strata
     pairs, samples = np.unique(groups * (int(strata.max()) + 1) + strata, return_counts=True)
@@ -147,7 +151,15 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
     return [np.flatnonzero(homes[groups] == part) for part in range(parts)]
 
 
-def parts_of(shares: Sequence[float], total: int, *, seed: int, groups: Ints | None, strata: Ints | None) -> list[Ints]:
+def parts_of(
+    shares: Sequence[float],
+    total: int,
+    *,
+    seed: int,
+    groups: Ints | None,
+    strata: Ints | None,
+    recipe: Callable[[], str] | None = None,
+) -> list[Ints]:
     """Return the samples of each part, ascending; see `H5Dataset.split`."""
     sizes = part_sizes(shares, total)
     if strata is not None and (most := int(strata.max()) + 1) > max(2, total // 2):
@@ -155,7 +167,7 @@ def parts_of(shares: Sequence[float], total: int, *, seed: int, groups: Ints | N
             f"stratify= takes a field of few values, and {total:,} samples have {most:,}; make classes (numpy.digitize)"
         )
     if groups is not None:
-        return split_by_groups(sizes, groups, strata, seed)
+        return split_by_groups(sizes, groups, strata, seed, recipe)
     return split_plainly(sizes, seed) if strata is None else split_by_strata(sizes, strata, seed)
 
 
@@ -170,9 +182,12 @@ def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Bloc
         blocks_of_rows[np.argsort(numbers, kind="stable")] = block[np.argsort(blocks.rows, kind="stable")]
         return blocks_of_rows
     numbers = np.arange(layout.samples) if rows is None else rows
+    return numbers if are_objects and by == "segment" else _places(layout, numbers, by)
+
+
+def _places(layout: SampleLayout, numbers: Ints, by: str) -> Ints:
+    """Return for each sample the number of its segment or file."""
     if by == "segment":
-        if are_objects:
-            return numbers
         if (space := layout.segments) is not None and space.edges is not None:
             return np.searchsorted(space.edges, space.anchors_of(numbers), side="right")
         if layout.space is not None and isinstance(layout.space.starts, Grid):
@@ -241,6 +256,12 @@ def one_of_each(values: list[Any], field: FieldLayout, first: int, what: str) ->
 
 def codes_of(values: object, total: int, what: str) -> Ints:
     """Return the rank of each value among the distinct values, one per sample."""
+    if isinstance(values, Segmentation):
+        name = values.names[0] if isinstance(values, Ids) else "segment" if what == "by=" else None
+        way_out = f"; write {what}{name!r}" if isinstance(name, str) else ""
+        raise OptionError(
+            f"split: {what} takes a name, or one value for each of {total:,} samples, not {values!r}{way_out}"
+        )
     array = as_array(values)
     if array.dtype.kind == "O":
         lists = [k for k, value in enumerate(array.reshape(-1).tolist()) if np.ndim(value)]
@@ -267,62 +288,35 @@ def repeated(numbers: Ints | None) -> Ints | None:
 
 def warn_of_leaks(layout: SampleLayout, rows: Ints | None, parts: Sequence[Ints], *, are_whole: bool) -> None:
     """Warn if samples of several parts share rows; with `are_whole` segments or files are in one part each."""
-    if are_whole or layout.draws is not None or not _share_rows(layout, rows):
+    if are_whole or layout.draws is not None or not share_rows(layout, rows, parts):
         return
-    part = np.empty(sum(map(len, parts)), dtype=np.int64)
-    for number, members in enumerate(parts):
-        part[members] = number
-    if _shared_across(layout, np.arange(len(part)) if rows is None else rows, part):
-        warn(
-            "samples of this data overlap, and samples of several parts share rows, so a score on one part says little "
-            "of data that were not trained on. split(..., by='segment') keeps segments whole, by='file' files; of one "
-            "recording, take one part after the other and leave out what overlaps: n = int(0.8 * len(dataset)); "
-            f"dataset.subset(slice(0, n)), dataset.subset(slice(n + {_overlap(layout)}, None))",
-            LeakWarning,
-        )
-
-
-def _shared_across(layout: SampleLayout, numbers: Ints, part: Ints) -> bool:
-    """Return whether any sample shares rows with the next one, and that is in another part."""
-    space = layout.space
-    assert space is not None
-    if space.edges is None:  # boxes: those of a volume that overlap are neighbours somewhere
-        volume, _ = space.boxes_of(numbers)
-        order = np.argsort(volume, kind="stable")
-        are_near = np.diff(volume[order]) == 0
+    total = sum(map(len, parts))
+    if _has_groups(layout, rows, "segment", total, len(parts)):
+        files = ", by='file' files" if _has_groups(layout, rows, "file", total, len(parts)) else ""
+        way_out = f"split(..., by='segment') keeps segments whole{files}"
+    elif recipe := in_order(layout, rows, total):
+        way_out = f"Take one part after the other and leave out what overlaps: {recipe}"
     else:
-        anchors = space.anchors_of(numbers)
-        order = np.argsort(anchors, kind="stable")
-        anchors = anchors[order]
-        segment = np.searchsorted(space.edges, anchors, side="right")
-        are_near = (np.diff(anchors) <= _span(layout)) & (np.diff(segment) == 0)
-    return bool((are_near & (np.diff(part[order]) != 0)).any())
+        way_out = (
+            "split(..., by=values), an array with one value for each sample, keeps those of equal value together: give "
+            "one to samples that overlap; or take samples that do not, further apart"
+        )
+    warn(
+        "samples of this data overlap, and samples of several parts share rows, so a score on one part says little of "
+        f"data that were not trained on. {way_out}",
+        LeakWarning,
+    )
 
 
-def _span(layout: SampleLayout) -> int:
-    """Return the rows between the first and the last of a sample."""
-    steps = [step for field in layout.fields for step in field.take.steps or (0,)]
-    return max(steps) - min(steps)
-
-
-def _overlap(layout: SampleLayout) -> int:
-    """Return how many samples that follow one another share rows with the one before them."""
-    starts = None if layout.space is None else layout.space.starts
-    return _span(layout) // (starts.stride[-1] if isinstance(starts, Grid) else 1)
-
-
-def _share_rows(layout: SampleLayout, rows: Ints | None) -> bool:
-    space = layout.space
-    if space is None:
-        return False
-    if space.edges is None:
-        if not isinstance(space.starts, Grid) or not layout.leading[0].along:
-            return False
-        spans = {a.origin: a.span / a.scale for a in layout.leading[0].along if a.origin is not None}
-        several = space.starts.counts.max(axis=0) > 1
-        return any(several[axis] and span > space.starts.stride[axis] for axis, span in spans.items())
-    if rows is None and isinstance(space.starts, Grid):
-        return (gap := space.starts.least_gap) is not None and gap <= _span(layout)
-    anchors = np.sort(space.rows[0] if rows is None else space.anchors_of(rows))
-    segment = np.searchsorted(space.edges, anchors, side="right")
-    return bool(((np.diff(anchors) <= _span(layout)) & (np.diff(segment) == 0)).any())
+def _has_groups(layout: SampleLayout, rows: Ints | None, by: str, total: int, least: int) -> bool:
+    """Return whether samples are of at least so many segments or files."""
+    space, groups = layout.space, set[int]()
+    most = len(layout.files)
+    if by == "segment" and space is not None:
+        most = space.starts.segments[0].size if isinstance(space.starts, Grid) else len(space.volumes)
+    for first in range(0, total if most >= least else 0, _VALUES_ROWS):
+        numbers = np.arange(first, min(total, first + _VALUES_ROWS))
+        groups.update(np.unique(_places(layout, numbers if rows is None else rows[numbers], by)).tolist())
+        if len(groups) >= least:
+            return True
+    return False

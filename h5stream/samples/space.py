@@ -103,12 +103,11 @@ class Grid:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     @property
-    def least_gap(self) -> int | None:
-        """The least distance between a volume's last two samples along the last axis; None if no volume has two."""
-        first, last, counts = (array[:, -1] for array in self.arrays)
-        several = counts > 1
-        gaps = (last - first - (counts - 2) * self.stride[-1])[several]
-        return int(gaps.min()) if len(gaps) else None
+    def least_gaps(self) -> Ints:
+        """The least distance between neighbours along each axis; a huge number where no volume has two."""
+        gaps = np.minimum(self.last - self.first - (self.counts - 2) * self.stride, self.stride)
+        least: Ints = np.where(self.counts > 1, gaps, np.iinfo(np.int32).max).min(axis=0)
+        return least
 
     @property
     def segments(self) -> tuple[Ints, Ints]:

@@ -21,13 +21,17 @@ from h5stream import (
     Field,
     H5Dataset,
     H5StreamLoader,
+    Ids,
     Lengths,
     Objects,
     Rows,
     Sequences,
+    Table,
+    Take,
     Values,
     Weighted,
 )
+from h5stream.dataset import leaks
 from h5stream.dataset.splits import part_sizes, parts_of, split_by_groups, split_by_strata, split_plainly
 from h5stream.errors import H5StreamError, LeakWarning, OptionError
 
@@ -230,6 +234,169 @@ def test_parts_that_share_rows_are_said_whatever_they_are_split_by_and_the_way_o
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         apart.split(0.6, by="block")
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory):
+    """A file in which each element has a number of its own, from 1 on."""
+    path = tmp_path_factory.mktemp("numbered") / "a.h5"
+    with h5py.File(path, "w") as f:
+        f["x"], f["ids"] = 1 + np.arange(90), np.sort(np.arange(90) * 7 % 5)
+        f["long"], f["label"] = 1 + np.arange(6 * 30).reshape(6, 30), 1000 + np.arange(6)
+        for k, shape in enumerate([(7, 9, 8), (6, 10, 7)]):
+            for axes in (1, 2, 3):
+                f[f"g/{k}/v{axes}"] = 1000 * k + 1 + np.arange(np.prod(shape[:axes])).reshape(shape[:axes])
+    return path
+
+
+def numbers_read(part):
+    """Return the elements that any sample of a part reads, without those that fill in."""
+    values = part[:] if isinstance(part[:], tuple) else (part[:],)
+    return {number for one in values for number in one.reshape(-1).tolist()} - {0}
+
+
+def drawn_steps(draw):
+    length, step, first = draw.integers(1, 6), draw.choice([1, 1, 2, 5]), draw.integers(-4, 5)
+    return [range(first, first + length * step, step), [int(first), int(first) + 9]][draw.random() < 0.2]
+
+
+def drawn_sequences(draw):
+    """Windows of rows, or along the other axis of a matrix, of one field or two."""
+    options = {
+        "stride": int(draw.integers(1, 9)),
+        **[{}, {"pad": 0}, {"pad": "edge"}, {"tail": "shift"}][draw.integers(4)],
+    }
+    if draw.random() < 0.5:
+        name, options = "x", options | [{}, {"of": Ids("ids")}][draw.integers(2)]
+    else:
+        name, options = "long", options | {"axis": 1} | [{}, {"of": "rows"}][draw.integers(2)]
+    fields = [Field(name, take=drawn_steps(draw)) for _ in range(draw.integers(1, 3))]
+    return tuple(fields), Sequences(**options)
+
+
+def drawn_table(draw):
+    """Sequences that are listed, with places of a second field, in any order and repeated."""
+    count, length, axis = draw.integers(4, 14), draw.integers(1, 5), draw.choice([0, 1])
+    begins = np.sort(draw.integers(0, 25, count)) if draw.random() < 0.5 else draw.integers(0, 25, count)
+    fields = ("x", Field("x", take=Take(steps=(0, 3), at="goal")))
+    if axis:
+        fields = ("long", Field("long", take=Take(steps=(0, 3), at="goal")))
+        columns = {"row": draw.integers(0, 6, count), "start": begins, "goal": draw.integers(0, 25, count)}
+        return fields[: draw.integers(1, 3)], Table(columns, length=length, axis=1)
+    return fields[: draw.integers(1, 3)], Table(row=begins, goal=draw.integers(0, 80, count), length=length)
+
+
+def drawn_boxes(draw):
+    """Boxes of one to three axes of two volumes, on a grid or listed."""
+    shape = tuple(draw.integers(1, 5, draw.integers(1, 4)).tolist())
+    around = [{}, {"halo": (1,) * len(shape), "pad": 0}][draw.random() < 0.3]
+    if draw.random() < 0.6:
+        stride = tuple(draw.integers(1, 6, len(shape)).tolist())
+        return f"v{len(shape)}", Boxes(shape, at="grid", stride=stride, of="g/*", **around)
+    at = np.hstack([draw.integers(0, 2, (9, 1)), draw.integers(0, 3, (9, len(shape)))])
+    return f"v{len(shape)}", Boxes(shape, at=at, of="g/*", **around)
+
+
+def drawn_by(draw, total):
+    """Values to split by: in stretches, by turns, drawn, or a few of one value."""
+    number = np.arange(total)
+    ways = [number * 4 // total, number // 3 % 2, number % draw.integers(2, 5), draw.integers(0, 4, total), number < 2]
+    by = ways[draw.integers(len(ways))]
+    return by if len({*by.tolist()}) > 1 else number * 2 // total
+
+
+@pytest.mark.parametrize("drawn", [drawn_sequences, drawn_table, drawn_boxes])
+def test_parts_are_said_to_share_rows_if_any_element_is_read_for_two(numbered, drawn, monkeypatch):
+    monkeypatch.setattr(leaks, "_INTERVALS", 8)
+    draw, outcomes = np.random.default_rng(5), []
+    while len(outcomes) < 60:
+        fields, samples = drawn(draw)
+        dataset = H5Dataset(numbered, fields, samples=samples)
+        if draw.random() < 0.4:
+            chosen = draw.permutation(len(dataset))[: max(4, len(dataset) // 2)]
+            dataset = dataset.subset(chosen if draw.random() < 0.5 else np.sort(chosen))
+        by = drawn_by(draw, len(dataset))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", LeakWarning)
+            parts = dataset.split(0.5, by=by)
+        first, second = map(numbers_read, parts)
+        outcomes.append(bool(first & second))
+        assert any(one.category is LeakWarning for one in caught) == outcomes[-1], (fields, samples, by)
+    assert {*outcomes} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("fields", "samples"),
+    [
+        ("x", Sequences(7, stride=2)),
+        ("x", Sequences(8, stride=7, tail="shift")),
+        ("x", Table(row=[0, 3, 3, 9, 10, 20, 22, 40, 41, 61, 70, 71, 80, 81], length=4)),
+        (Field("x", take=range(-9, -4)), Sequences(pad="edge")),
+        ((Field("x", take=[0]), Field("x", take=[9])), Sequences()),
+        ("long", Sequences(4, axis=1, stride=3)),
+        ("long", Sequences(4, axis=1, stride=4, tail="shift")),
+        ("g/0/v1", Boxes((2,), at="grid", stride=(1,))),
+    ],
+    ids=str,
+)
+def test_the_way_out_of_one_recording_shares_no_rows_and_so_does_that_of_the_error(numbered, fields, samples):
+    dataset = H5Dataset(numbered, fields, samples=samples)
+    number = np.arange(len(dataset))
+    with pytest.warns(LeakWarning, match="one part after the other") as caught:
+        dataset.split(0.5, by=number % 2)
+    with pytest.raises(OptionError, match="in the order of the file") as refused:
+        dataset.split(0.5, by=np.zeros(len(dataset)))
+    for message in (str(caught[0].message), str(refused.value)):
+        (after,) = re.findall(r"slice\(n \+ (\d+), None\)", message)
+        n = int(0.8 * len(dataset))
+        parts = dataset.subset(slice(0, n)), dataset.subset(slice(n + int(after), None))
+        assert not numbers_read(parts[0]) & numbers_read(parts[1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "samples", "way_out"),
+    [
+        ("x", Table(row=[9, 8, 7, 8, 30, 11], length=4), "by=values"),
+        ("x", Sequences(60, stride=15, tail="shift"), "by=values"),
+        ("g/0/v3", Boxes((4, 4, 4), at="grid", stride=(2, 2, 2)), "by=values"),
+        ("v3", Boxes((4, 4, 4), at="grid", stride=(2, 2, 2), of="g/*"), "by='segment'"),
+        ("long", Sequences(7, axis=1, of="rows"), "by='segment'"),
+    ],
+    ids=str,
+)
+def test_the_way_out_of_what_is_in_no_order_or_of_several_recordings_is_by(numbered, fields, samples, way_out):
+    dataset = H5Dataset(numbered, fields, samples=samples)
+    with pytest.warns(LeakWarning, match=re.escape(way_out)) as caught:
+        dataset.split(0.5, by=np.arange(len(dataset)) % 2)
+    assert "slice" not in str(caught[0].message)
+    if way_out == "by='segment'":
+        first, second = map(numbers_read, dataset.split(0.5, by="segment"))
+        assert not first & second
+    else:
+        with pytest.raises(OptionError, match=r"by= of more values$"):
+            dataset.split(0.5, by="segment")
+
+
+def test_a_label_of_each_row_is_not_what_sequences_along_it_share(numbered):
+    dataset = H5Dataset(numbered, {"x": "long", "y": "label"}, samples=Sequences(5, stride=5, axis=1, of="rows"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(dataset.split(0.5)) == 2
+
+
+def test_a_row_that_a_subset_lists_for_two_parts_is_shared(numbered):
+    listed = H5Dataset([Subset(H5Dataset(numbered, "x"), [7, 7, 3, 3])])
+    with pytest.warns(LeakWarning):
+        listed.split(0.5, by=np.arange(4) % 2)
+
+
+def test_a_kind_of_segments_is_no_value_to_split_by(numbered):
+    with pytest.raises(OptionError, match=r"not Ids\(field='ids'\); write by='ids'"):
+        H5Dataset(numbered, "x").split(0.5, by=Ids("ids"))
+    with pytest.raises(OptionError, match="write stratify='ids'"):
+        H5Dataset(numbered, "x").split(0.5, stratify=Ids("ids"))
+    with pytest.raises(OptionError, match=r"write by='segment'"):
+        H5Dataset(numbered, "x", samples=Sequences(2, of=Ends("ids"))).split(0.5, by=Ends("ids"))
 
 
 @pytest.mark.parametrize(
