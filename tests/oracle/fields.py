@@ -346,10 +346,8 @@ def looked_up(draft: Draft) -> None:
     name, rng, tail = draft.unique("look"), draft.rng, draft.tail(1)
     there, kind, options = rng.randint(1, 20), rng.choice(storage.NUMBERS), {}
     if rng.random() < 0.5:
-        file = {**storage.drawn_file(rng, f"{name}.hdf5")}
-        draft.files.append(file)
-        file["nodes"].append({**storage.stored(rng, [there, *tail], kind, 999, file["libver"]), "path": name})
-        options["file"] = call("path", file["name"])
+        rows = [rng.randint(1, 9) for _ in range(rng.randint(2, 3))] if rng.random() < 0.3 else [there]
+        there, options["file"] = sum(rows), other_files(draft, name, rows, tail, kind)
     else:
         draft.add(name, lambda place: [there, *tail], kind)
     options["rows"] = rows_of(draft, name, there, is_elsewhere="file" in options)
@@ -360,8 +358,52 @@ def looked_up(draft: Draft) -> None:
     draft.fields[name] = call("Field", name, **options, **stepped_options(draft, 0.1))
 
 
+def other_files(draft: Draft, name: str, rows: list[int], tail: list[int], kind: Any) -> Any:
+    """Add a dataset of so many rows in each of several other files, of which samples look up rows; return the files."""
+    where = []
+    for k, count in enumerate(rows):
+        file = {**storage.drawn_file(draft.rng, f"{name}{k or ''}.hdf5")}
+        draft.files.append(file)
+        stored = storage.stored(draft.rng, [count, *tail], kind, 999 + k, file["libver"])
+        file["nodes"].append({**stored, "path": name})
+        where.append(call("path", file["name"]))
+    return where if len(where) > 1 else where[0]
+
+
+def stretches_elsewhere(draft: Draft) -> None:
+    """Rows of other files that count through all of these, of which each sample has its own number."""
+    name, rng, tail = draft.unique("far"), draft.rng, draft.tail(1)
+    rows, kind, is_apart = [rng.randint(1, 9) for _ in range(rng.randint(1, 3))], rng.choice(storage.NUMBERS), True
+    if rng.random() < 0.1:
+        is_apart = False  # some samples have rows of two files, which is refused
+        draft.mark("rows of two files")
+
+    def pair() -> tuple[int, int]:
+        low, high = 0, sum(rows)
+        if is_apart:
+            number = rng.randrange(len(rows))
+            low, high = sum(rows[:number]), sum(rows[: number + 1])
+        first, end = sorted(rng.randint(low, high) for _ in range(2))
+        return first, end
+
+    options: dict[str, Any] = {"file": other_files(draft, name, rows, tail, kind), **draft.ragged()}
+    if draft.count is not None and rng.random() < 0.3:
+        options["rows"] = call("Between", *map(list, zip(*(pair() for _ in range(draft.count)), strict=True)))
+    else:
+        pairs = {id(place): [pair() for _ in range(place.rows)] for place in draft.places}
+        for k, end in enumerate(("at", "to")):
+            draft.add(
+                f"{name}_{end}", lambda place: [place.rows], "<i8", lambda place, k=k: [p[k] for p in pairs[id(place)]]
+            )
+        options["rows"] = call("Between", f"{name}_at", f"{name}_to")
+    draft.fields[name] = call("Field", name, **options, **stepped_options(draft, 0.1))
+
+
 def stretches(draft: Draft) -> None:
     """Rows of which each sample has its own number."""
+    if draft.rng.random() < 0.25:
+        stretches_elsewhere(draft)
+        return
     name, rng, tail = draft.unique("hits"), draft.rng, draft.tail(1)
     counts = {id(place): [rng.randint(0, 4) for _ in range(place.rows)] for place in draft.places}
     total = {key: sum(one) for key, one in counts.items()}

@@ -251,6 +251,7 @@ class LookupBuilder:
             begins, counts = stretches_of(ranges, values, samples, self.rows - first, is_alone=self.is_alone)
         except OptionError as error:
             raise self._refused(where, str(error)) from None
+        self._check_in_one(begins + first, counts, where)
         self.add_rows(begins + first, counts)
 
     def add_values(self, part: DatasetPart, lengths: NDArray[np.uint32]) -> None:
@@ -271,7 +272,6 @@ class LookupBuilder:
         count = space.samples if space is not None and of_samples else rows
         if isinstance(self.from_user, Stretches):
             self.add_stretches(self.from_user, self.from_user.names, count, 0, paths)
-            self._check_in_one(paths)
         elif isinstance(self.from_user, RowLists):
             self.add_stretches(self.from_user, (), count, 0, paths)
         ranges = [np.concatenate(arrays) for arrays in zip(*self.ranges, strict=True)]
@@ -304,10 +304,9 @@ class LookupBuilder:
     def _refused(self, paths: str, why: str) -> OptionError:
         return OptionError(f"{paths}: field {self.name!r}: {why}")
 
-    def _check_in_one(self, paths: str) -> None:
+    def _check_in_one(self, first: NDArray[np.int64], counts: NDArray[np.int64], paths: str) -> None:
         """Raise if the rows of a sample are in more than one file or group."""
-        first, counts, spare = self.ranges[0]
-        ends, starts = first + counts + spare, np.array([part.row_start for part in self.parts])
+        ends, starts = first + counts, np.array([part.row_start for part in self.parts])
         last = np.searchsorted(starts, np.maximum(ends, first + 1), side="left")
         for k in np.flatnonzero((np.searchsorted(starts, first, side="right") != last) & (ends > first))[:1].tolist():
             message = f"sample {k:,} is said to have rows {first[k]:,} to {ends[k]:,} (exclusive), which are of several"

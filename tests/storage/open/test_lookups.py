@@ -563,3 +563,21 @@ def test_a_first_row_of_minus_one_alone_is_a_sample_without_rows(tmp_path, first
                 H5Dataset(tmp_path / "a.h5", field)
         else:
             assert [len(one) for one in H5Dataset(tmp_path / "a.h5", field)[:]] == right
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_range_of_rows_of_two_other_files_is_refused(tmp_path, in_memory):
+    """It is of several files wherever it is said; what was beyond the first came as whatever the memory held."""
+    files = [write_datasets(tmp_path / f"{k}.h5", x=np.arange(rows) + 100 * k) for k, rows in enumerate((5, 17, 9))]
+    every = [*range(5), *range(100, 117), *range(200, 209)]
+
+    def opened(first, end):
+        path = write_datasets(tmp_path / "at.h5", y=np.arange(3), first=np.array(first), end=np.array(end))
+        lookup = Between(first, end) if in_memory else Between("first", "end")
+        return H5Dataset(path, ["y", Field("x", file=files, lookup=lookup, ragged="list")], allow_external=True)
+
+    first, end = [0, 5, 22], [5, 22, 24]
+    samples = opened(first, end)[:][1]
+    assert [sample.tolist() for sample in samples] == [every[a:b] for a, b in zip(first, end, strict=True)]
+    with pytest.raises(OptionError, match="sample 1 is said to have rows 3 to 8 .*, which are of several files"):
+        opened([0, 3, 22], [5, 8, 24])
