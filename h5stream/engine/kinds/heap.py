@@ -205,10 +205,9 @@ class HeapRows:
         """Ask h5py for a row."""
         source = tools.sources[self._part.file]
         source.identity.check_unchanged()
-        for number in range(row * self._values_a_row, (row + 1) * self._values_a_row):
-            if self._heap.is_endless(source, number):
-                why = f"in its collection, at byte {self._heap.address[number]:,}, an object has no bytes at all"
-                raise self._damaged(row, why, tools)
+        numbers = np.arange(row * self._values_a_row, (row + 1) * self._values_a_row)
+        if (at := self._heap.endless_at(source, numbers)) >= 0:
+            raise self._damaged(row, f"in its collection, at byte {at:,}, an object has no bytes at all", tools)
         since = clock()
         if self._part.objects is not None:
             value: bytes | np.ndarray = tools.h5py.bytes_of(self._part, row)

@@ -185,12 +185,13 @@ _AEC_MSB, _AEC_PREPROCESS = 4, 8
 def is_szip_short(values: Sequence[int], data: Bytes, most_nbytes: int) -> bool:
     """Return whether a chunk of szip decodes to fewer pixels than it promises; the rest would be what the memory held.
 
-    Values of four or eight bytes are stored byte by byte, and lines of pixels in whole blocks. False where libaec alone
-    does not read such blocks, and for what is no stream at all. Source: libaec's ``sz_compat.c``.
+    Values of four or eight bytes are stored byte by byte, and lines of pixels in whole blocks. False for blocks of
+    fewer than 8 pixels, which imagecodecs does not read by themselves, and for what is no stream at all. Source:
+    libaec's ``sz_compat.c``.
     """
     mask, block, bits, line = values[:4]
     promised = int(data[:4].view("<u4")[0])
-    if block not in (8, 16, 32) or not line or promised > most_nbytes:
+    if block < 8 or not line or promised > most_nbytes:
         return False
     bits = 8 if bits in (32, 64) else bits
     pixel, blocks = 4 if bits > 16 else 2 if bits > 8 else 1, -(-line // block)

@@ -288,8 +288,7 @@ def _is_endless(
         for begin, _ in how.loose.values():
             raw = np.ascontiguousarray(rows[:, begin : begin + superblock.offset_nbytes + 8])
             values = heap_values_of(raw, superblock, np.dtype(np.uint8), len(raw), is_text=False)
-            _, numbers = np.unique(values.address, return_index=True)
-            if any(values.is_endless(source, number) for number in numbers.tolist()):
+            if values.endless_at(source, np.arange(len(raw))) >= 0:
                 return True
     return False
 

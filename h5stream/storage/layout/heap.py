@@ -168,32 +168,30 @@ class HeapValues:
         nbytes_of_each: Ints = np.minimum(full + np.clip(free, 0, full // 8), self.room_nbytes)
         return nbytes_of_each
 
-    def is_endless(self, source: ByteSource, number: int) -> bool:
-        """Return whether libhdf5 would never come back from a value's collection: an object in it has no bytes at all.
+    def endless_at(self, source: ByteSource, numbers: Ints) -> int:
+        """Return the offset of a collection of some values from which libhdf5 would never come back; -1 without one.
 
-        As where the end of a copy is zeros. Source: HDF5's ``H5HG__cache_heap_deserialize``, in ``H5HGcache.c``.
+        An object in it takes no bytes at all, as where the end of a copy is zeros.
         """
-        at, long = int(self.address[number]), self.superblock.length_nbytes
-        if self.index is None or at < 0:
-            return False
-        head = bytearray(HEADER_NBYTES)
-        source.read_many([at], [memoryview(head)])
-        size, rest = int.from_bytes(head[8 : 8 + long], "little"), self.superblock.file_nbytes - at
-        if head[:4] != b"GCOL" or not HEADER_NBYTES < size <= rest:
-            return False  # libhdf5 says so
-        if size > max(self.room_nbytes, _MOST_WALKED_NBYTES):
-            return True  # of no value of these
-        whole = bytearray(size)
-        source.read_many([at], [memoryview(whole)])
-        place = step = HEADER_NBYTES
-        while step and place + HEADER_NBYTES <= size:
-            is_free, nbytes = (
-                whole[place : place + 2] == b"\0\0",
-                int.from_bytes(whole[place + 8 : place + 8 + long], "little"),
-            )
-            step = nbytes if is_free else HEADER_NBYTES + -(-nbytes // 8) * 8
-            place += step
-        return not step
+        if self.index is None:
+            return -1
+        addresses = np.unique(self.address[numbers])
+        at, long, end = addresses[addresses >= 0].tolist(), self.superblock.length_nbytes, self.superblock.file_nbytes
+        heads = [bytearray(HEADER_NBYTES) for _ in at]
+        source.read_many(at, [memoryview(head) for head in heads])
+        sizes = [int.from_bytes(head[8 : 8 + long], "little") if head[:4] == b"GCOL" else 0 for head in heads]
+        # libhdf5 says what is wrong with others.
+        sound = [(place, size) for place, size in zip(at, sizes, strict=True) if HEADER_NBYTES < size <= end - place]
+        most = max(self.room_nbytes, _MOST_WALKED_NBYTES)
+        read = itertools.accumulate(size for _, size in sound)
+        for _, together in itertools.groupby(zip(sound, read, strict=True), lambda one: one[1] // ROOM_NBYTES):
+            several = [one for one, _ in together]
+            wholes = [bytearray(min(size, most)) for _, size in several]
+            source.read_many([place for place, _ in several], [memoryview(whole) for whole in wholes])
+            for (place, size), whole in zip(several, wholes, strict=True):
+                if size > most or _is_endless(whole, long):
+                    return int(place)
+        return -1
 
     def one(self, identity: SourceIdentity, number: int) -> Bytes:
         """Return the bytes of one value, without h5py; empty if it cannot be read."""
@@ -206,6 +204,20 @@ class HeapValues:
         finally:
             source.close()
         return memory[:0] if failed[0] else memory
+
+
+def _is_endless(collection: bytearray, long: int) -> bool:
+    """Return whether an object takes no bytes at all, in the 64 bits in which libhdf5 counts.
+
+    Source: HDF5's ``H5HG__cache_heap_deserialize``, in ``H5HGcache.c``.
+    """
+    place = step = HEADER_NBYTES
+    while step and place + HEADER_NBYTES <= len(collection):
+        nbytes = int.from_bytes(collection[place + 8 : place + 8 + long], "little")
+        is_free = collection[place : place + 2] == b"\0\0"
+        step = nbytes if is_free else (HEADER_NBYTES + (nbytes + 7) % (1 << 64) // 8 * 8) % (1 << 64)
+        place += step
+    return not step
 
 
 def values_of(raw: Bytes, superblock: Superblock, base: np.dtype, rows: int, *, is_text: bool) -> HeapValues:

@@ -52,8 +52,12 @@ def test_a_heap_that_lies_is_an_error_that_names_the_sample_and_skip_leaves_it_o
         assert sorted(check(loader, values, form)) == [k for k in range(20) if k != 4]
 
 
+@pytest.mark.parametrize("nbytes", [None, 2**64 - 16, 2**64 - 23], ids=["zeros", "-16", "-23"])
 @pytest.mark.parametrize("field", ["text", "numbers", "record", "record:text", "chunks"])
-def test_a_heap_whose_end_is_zeros_is_damage_and_libhdf5_which_never_comes_back_from_it_is_not_asked(tmp_path, field):
+def test_a_heap_whose_end_is_zeros_is_damage_and_libhdf5_which_never_comes_back_from_it_is_not_asked(
+    tmp_path, field, nbytes
+):
+    """As from one with an object whose bytes, with those of its header, are 0 in 64 bits."""
     path, texts = tmp_path / "a.h5", [f"text {k}" for k in range(10)]
     with h5py.File(path, "w") as file:
         file["y"] = np.arange(10)
@@ -68,7 +72,10 @@ def test_a_heap_whose_end_is_zeros_is_damage_and_libhdf5_which_never_comes_back_
     at = content.find(b"GCOL")
     while at >= 0:
         end = at + int.from_bytes(content[at + 8 : at + 16], "little")
-        content[at + 40 : end] = bytes(end - at - 40)  # behind the header and half of the first object
+        if nbytes is None:
+            content[at + 40 : end] = bytes(end - at - 40)  # behind the header and half of the first object
+        else:
+            content[at + 24 : at + 32] = nbytes.to_bytes(8, "little")
         at = content.find(b"GCOL", end)
     path.write_bytes(content)
     with pytest.raises(errors.CorruptChunkError, match=r"row 0 is damaged: in its collection, .* no bytes at all"):

@@ -579,5 +579,5 @@ def test_a_range_of_rows_of_two_other_files_is_refused(tmp_path, in_memory):
     first, end = [0, 5, 22], [5, 22, 24]
     samples = opened(first, end)[:][1]
     assert [sample.tolist() for sample in samples] == [every[a:b] for a, b in zip(first, end, strict=True)]
-    with pytest.raises(OptionError, match="sample 1 is said to have rows 3 to 8 .*, which are of several files"):
+    with pytest.raises(OptionError, match=r"sample 1 is said to have rows 3 to 8 .*, which are of several files"):
         opened([0, 3, 22], [5, 8, 24])
