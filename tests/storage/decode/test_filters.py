@@ -296,3 +296,15 @@ def test_zstd_chunks_along_an_unlimited_axis_are_checked_wherever_libhdf5_says_t
         x[5:, 0] = x[:5, 1] = 7
         check_stored(x)
         check_stored(x, (5,), (5,))
+
+
+def test_filter_masks_along_an_unlimited_axis_are_those_of_the_chunks(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        x = file.create_dataset("x", (2, 4), "f2", chunks=(1, 2), maxshape=(2, None), **hdf5plugin.LZ4())
+        x[:] = np.arange(8).reshape(2, 4)
+        for row, column, mask in [(0, 0, 0), (0, 2, 1), (1, 0, 0), (1, 2, 0)]:
+            values = x[row, column : column + 2]
+            if mask:
+                x.id.write_direct_chunk((row, column), values.tobytes(), mask)
+        for start in ((), (0,), (1,), (0, 2)):
+            check_stored(x, start, (1,) * len(start))
