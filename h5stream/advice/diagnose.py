@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
-from h5stream.advice.loaders import LoaderKnobs, length_of, lists_of_fields, statistics_of, unit_of
+from h5stream.advice.loaders import LoaderKnobs, ReaderRoom, length_of, lists_of_fields, statistics_of, unit_of
 from h5stream.base import limits
 from h5stream.base.texts import NA, counted, or_na, percent, text_of_bytes
 from h5stream.device.facts import synchronize
@@ -513,13 +513,13 @@ def _reader_turns(
     wanted = {STORAGE: 2 * threads, DECODE: cpus, SCATTER: cpus}.get(name, 0)
     if wanted > (most := max(threads, knobs.num_workers or 0)):
         why = "reads that wait can wait together" if name == STORAGE else f"{cpus} processors are allowed"
-        if knobs.memory_budget is None or knobs.most_threads is None or knobs.most_threads > most:
-            fitting = wanted if knobs.most_threads is None else min(wanted, knobs.most_threads)
+        if knobs.room is None or knobs.room.most_threads > most:
+            fitting = wanted if knobs.room is None else min(wanted, knobs.room.most_threads)
             yield _turn("num_workers", knobs.num_workers, fitting / threads, fitting, why)
         else:
-            budget = f"{_budget_of(wanted, knobs.memory_budget, knobs)}, with num_workers={wanted}"
+            budget = f"{_budget_of(wanted, knobs.room)}, with num_workers={wanted}"
             why += f", and this one has room for {counted(most, 'thread')}"
-            yield _turn("memory_budget", text_of_bytes(knobs.memory_budget), wanted / threads, budget, why)
+            yield _turn("memory_budget", text_of_bytes(knobs.room.memory_budget), wanted / threads, budget, why)
     if name == STORAGE:
         yield _turn("staging", "the files where they are", _without(share))
     elif name == DECODE and decoded is not None and decoded < FAST_DECODE_BYTES_PER_S and "lz4" not in knobs.filters:
@@ -537,10 +537,10 @@ def _reader_turns(
         yield _turn("window", knobs.window_rows, None, fewer)
 
 
-def _budget_of(threads: int, budget: int, knobs: LoaderKnobs) -> str:
+def _budget_of(threads: int, room: ReaderRoom) -> str:
     """Return a larger memory budget, in whole MiB, that has room for so many threads beside a window."""
-    fewer = knobs.most_threads or 0
-    enough = max(budget + (threads - fewer) * knobs.thread_nbytes, SCRATCH_SHARE * threads * knobs.thread_nbytes)
+    more = (threads - room.most_threads) * room.thread_nbytes
+    enough = max(room.memory_budget + more, SCRATCH_SHARE * threads * room.thread_nbytes)
     return f"{math.ceil(enough / (1 << 20))}MiB"
 
 

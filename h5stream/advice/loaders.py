@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch.utils.data import default_collate
 
@@ -13,6 +14,14 @@ from h5stream.dataset.dataset import H5Dataset
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader.loader import H5StreamLoader
 from h5stream.storage.layout.access import DECODED, VIA_H5PY
+
+
+class ReaderRoom(NamedTuple):
+    """The memory of an `H5StreamLoader` for reader threads."""
+
+    memory_budget: int  # in bytes
+    most_threads: int  # that it has room for
+    thread_nbytes: int  # scratch of a thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +40,7 @@ class LoaderKnobs:
     via_h5py: str = ""  # why a field is read through h5py; empty if none is
     has_narrow_chunks: bool = False  # whether a row of a field lies in several chunks
     epoch_batches: int | None = None  # batches of an epoch
-    most_threads: int | None = None  # that memory_budget has room for
-    memory_budget: int | None = None  # in bytes
-    thread_nbytes: int = 0  # scratch of a reader thread
+    room: ReaderRoom | None = None
     unit: str = "row"  # the name of one entry of a batch
 
     @classmethod
@@ -44,6 +51,7 @@ class LoaderKnobs:
         if batch_size is None:
             batch_size = whole_number(getattr(sampler, "batch_size", None))
         layout = getattr(getattr(loader, "dataset", None), "layout", None)
+        size = loader.window_size if isinstance(loader, H5StreamLoader) else None
         parts = [parts[0] for parts in getattr(layout, "datasets", ())]
         decoded = [part for part in parts if part.access == DECODED]
         widest = max(decoded, key=lambda part: part.stored_row_nbytes, default=None)
@@ -66,9 +74,7 @@ class LoaderKnobs:
             batch_transform=named(getattr(loader, "batch_transform", None)),
             collate_fn=named(getattr(loader, "collate_fn", None)),
             epoch_batches=length_of(loader),
-            most_threads=whole_number(getattr(window, "most_threads", None)),
-            memory_budget=whole_number(getattr(window, "memory_budget", None)),
-            thread_nbytes=getattr(window, "thread_nbytes", 0),
+            room=None if size is None else ReaderRoom(size.memory_budget, size.most_threads, size.thread_nbytes),
             unit=unit_of(loader),
         )
 

@@ -61,7 +61,7 @@ def _runs_of(steps: range | tuple[int, ...]) -> Runs:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Line:
+class _SampleLine:
     """All samples along one axis, the *lead*: the rows, or the first axis along which samples have several elements.
 
     Each index of the axes before it is a stretch of the line.
@@ -241,7 +241,7 @@ def _steps_of(layout: SampleLayout, dataset: int) -> _Steps | None:
     return _Steps(axes=axes, scales=scales, runs=runs, pads=pads) if axes else None
 
 
-def _lines(layout: SampleLayout) -> list[_Line]:
+def _lines(layout: SampleLayout) -> list[_SampleLine]:
     """Return the lines on which samples may share rows: one for the fields of each scale."""
     space, every = layout.space, dict[tuple[object, ...], _Steps]()
     if space is not None:
@@ -254,7 +254,7 @@ def _lines(layout: SampleLayout) -> list[_Line]:
         if space is not None and not any({*one.axes} < {*other.axes} for other in every.values()):
             axes = tuple(min(axis, space.volumes.shape[1] - 1) for axis in one.axes)
             by_scale.setdefault((axes, one.scales), []).append(one)
-    return [_Line(space=space, steps=steps) for steps in by_scale.values()] or [_Line(steps=[_Steps()])]
+    return [_SampleLine(space=space, steps=steps) for steps in by_scale.values()] or [_SampleLine(steps=[_Steps()])]
 
 
 def _has_repeated(rows: Ints | None) -> bool:

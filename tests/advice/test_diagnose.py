@@ -353,7 +353,7 @@ def test_threads_that_the_budget_has_no_room_for_are_not_advised_but_a_budget_th
     small = {"num_workers": 2, "batch_size": 32, "window": "auto"}
     with loader_of(file, memory_budget="6MiB", **small) as loader:
         knobs = LoaderKnobs.of(loader)
-        assert (knobs.num_workers, knobs.most_threads) == (1, 1)
+        assert (knobs.num_workers, knobs.room.most_threads) == (1, 1)
     turn = data_limit(LoaderStatistics(**WAITED | {"decode_s": 0.9}), knobs, cpus=4).turns[0]
     assert (turn.knob, turn.present, turn.speedup) == ("memory_budget", "6.00 MiB", 4.0)
     assert "this one has room for 1 thread" in turn.why
@@ -363,7 +363,7 @@ def test_threads_that_the_budget_has_no_room_for_are_not_advised_but_a_budget_th
     with loader_of(file, **small | {"memory_budget": budget}) as loader:
         knobs = LoaderKnobs.of(loader)
     turn = data_limit(LoaderStatistics(**WAITED | {"decode_s": 0.9, "threads": 2}), knobs, cpus=16).turns[0]
-    assert (turn.knob, turn.present, turn.try_next) == ("num_workers", "2", str(knobs.most_threads))
+    assert (turn.knob, turn.present, turn.try_next) == ("num_workers", "2", str(knobs.room.most_threads))
 
 
 def test_more_and_fewer_threads_are_not_advised_together(clock):
