@@ -36,7 +36,7 @@ from h5stream.errors import H5StreamError, SourceError, UnfollowableReferenceErr
 from h5stream.repacking import Recipe
 from h5stream.staging.copying import CopyJob, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, Entry, Files, Source, StagingFolder, is_of, new_session, pids_of, state_of
-from h5stream.storage.file.external import Reference, references
+from h5stream.storage.file.external import STORAGE, Reference, references
 from h5stream.storage.source.handles import said_of_writer
 from h5stream.storage.source.one_file import FileIdentity, stat_of
 from h5stream.storage.source.remote import ObjectIdentity, opened_again
@@ -427,8 +427,7 @@ def gather(path: str, *, follow: bool) -> tuple[FileGroup, list[str]]:
     main = Path(os.path.abspath(path))
     stat_of(str(main))
     places, notices = [main], dict[str, None]()
-    if writer := said_of_writer(str(main)):
-        notices[writer] = None
+    _note_writer(main, notices)
     if follow:
         places = _closure(main, notices)
     else:
@@ -448,7 +447,7 @@ def _closure(main: Path, notices: dict[str, None]) -> list[Path]:
     places, queue = {main: None}, [main]
     while queue:
         for item in references(queue.pop()):
-            if item.kind == "external storage":  # the one kind of name that is not looked up beside the file
+            if item.kind == STORAGE:  # the one kind of name that is not looked up beside the file
                 notices[
                     f"{item.file} has external storage, which HDF5 looks for in the working directory: set "
                     "HDF5_EXTFILE_PREFIX='${ORIGIN}' to read the raw files that came along"
@@ -459,7 +458,15 @@ def _closure(main: Path, notices: dict[str, None]) -> list[Path]:
             elif place not in places:
                 places[place] = None
                 queue.append(place)
+                if item.kind != STORAGE:
+                    _note_writer(place, notices)
     return list(places)
+
+
+def _note_writer(place: Path, notices: dict[str, None]) -> None:
+    """Add a notice if another process has a file open for writing."""
+    if writer := said_of_writer(str(place)):
+        notices[writer] = None
 
 
 def _place_beside(item: Reference) -> Path | None:

@@ -255,14 +255,14 @@ def needed_elsewhere(path: Path, moved: Path) -> str:
     return names_text(sorted({f"{item.target} ({item.kind})" for item in needs}))
 
 
-def files_behind(dataset: h5py.Dataset, path: str, seen: dict[str, None] | None = None) -> list[str]:
-    """Return the existing files, other than its own, that libhdf5 reads for a dataset's elements."""
+def files_behind(dataset: h5py.Dataset, path: str, seen: dict[str, str] | None = None) -> dict[str, str]:
+    """Return the existing files, other than its own, that libhdf5 reads for a dataset's elements, with their kinds."""
     seen = {} if seen is None else seen
     for reference in _dataset_references(dataset.id.get_create_plist(), Path(os.path.abspath(path)), b""):
         resolved = reference.resolve()
         if resolved is None or str(resolved) in seen:
             continue
-        seen[str(resolved)] = None
+        seen[str(resolved)] = reference.kind
         if reference.kind == VIRTUAL:
             names = {source.dset_name for source in dataset.virtual_sources()}
             # Sources may be virtual themselves; unreadable ones lead nowhere.
@@ -271,7 +271,7 @@ def files_behind(dataset: h5py.Dataset, path: str, seen: dict[str, None] | None 
                     source = opened.get(name)
                     if isinstance(source, h5py.Dataset) and source.is_virtual:
                         files_behind(source, str(resolved), seen)
-    return list(seen)
+    return seen
 
 
 def _dataset_references(creation: h5py.h5p.PropDCID, file: Path, name: bytes) -> Iterator[Reference]:

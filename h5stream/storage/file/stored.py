@@ -33,7 +33,7 @@ from h5stream.storage.decode.filters import DecodeError, is_packing
 from h5stream.storage.decode.pipeline import Pipeline, pipeline_of
 from h5stream.storage.decode.small_floats import widened
 from h5stream.storage.file.discovery import FieldSource, find_dataset, is_attribute, means, once_of, refusal, type_once
-from h5stream.storage.file.external import Guard, files_behind, without_soft_links
+from h5stream.storage.file.external import VIRTUAL, Guard, files_behind, without_soft_links
 from h5stream.storage.file.h5py_reader import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.headers.headers import superblock_of
 from h5stream.storage.layout.access import (
@@ -68,11 +68,16 @@ WATCHED_FILES = 100
 """The most files behind a virtual dataset that are checked for changes, in 1 to 2 us each at every read."""
 
 
+def _check_writer(path: str) -> None:
+    """Raise if another process has a file open for writing."""
+    if writer := said_of_writer(path):
+        raise SourceError(writer, file=path)
+
+
 @contextlib.contextmanager
 def open_hdf5(path: str) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading, independently of other handles, and close it at the end of the block."""
-    if writer := said_of_writer(path):
-        raise SourceError(writer, file=path)
+    _check_writer(path)
     try:
         file = open_file(path)
     except FileNotFoundError:
@@ -236,8 +241,10 @@ def part_of(
     if not part.pieces:  # rows that h5py reads, or values in a heap
         part = replace(part, pieces=column_pieces(part.shape[1:], part.shape[1:], part.columns))
     if part.leads_on:
-        paths = files_behind(dataset, place.identity.path)
-        behind = tuple(opened.files.number_of(path) for path in paths[:WATCHED_FILES])
+        kinds = files_behind(dataset, place.identity.path)
+        for path in (path for path, kind in kinds.items() if kind == VIRTUAL):
+            _check_writer(path)
+        behind = tuple(opened.files.number_of(path) for path in [*kinds][:WATCHED_FILES])
         part = replace(part, via=ThroughH5py(reason=part.reason, behind=behind))
     if along:
         count = int(np.prod(part.shape[1:], dtype=object))

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import h5py
 from h5py import h5f, h5fd, h5i, h5p
+from h5py._objects import phil
 
 from h5stream.base.names import is_address
 from h5stream.storage.source.remote import ObjectFile, ObjectIdentity, failures, opening
@@ -48,7 +49,10 @@ _handles_lock = threading.Lock()
 _apart_lock = threading.RLock()
 """Held while a file is briefly open alone, so that no two such handles share state."""
 
-_pid = os.getpid()
+_inherited, _at_fork = set[int](), set[int]()
+"""libhdf5's numbers of the files that a parent had open for writing when it forked this process; at the next fork."""
+
+_is_forked = False
 
 
 def open_file(path: str, *, marked: bool = True, alone: bool = False) -> h5py.File:
@@ -93,32 +97,55 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> h5py.Fi
 def said_of_writer(path: str) -> str:
     """Say that another process holds HDF5's lock of a local file, for writing; empty if none does.
 
-    As for h5py, ``HDF5_USE_FILE_LOCKING=FALSE`` says that locks mean nothing here.
+    As for h5py, ``HDF5_USE_FILE_LOCKING=FALSE`` says that locks mean nothing here, and so does a file system without
+    any. A file that this process's libhdf5 has open for writing is read, whether it opened it or was forked since:
+    the locks of its descriptors say less, since other libraries and programs that were started inherit those too.
     """
-    if os.environ.get("HDF5_USE_FILE_LOCKING", "").upper() in ("FALSE", "0"):
+    if is_address(path) or os.environ.get("HDF5_USE_FILE_LOCKING") in ("FALSE", "0"):
         return ""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        stat, holders = os.stat(path), list[int]()
-        for line in _LOCKS.read_text().splitlines():
-            _, _, _, access, process, inode, *_ = line.replace("-> ", "").split()
-            if access == "WRITE" and inode.endswith(f":{stat.st_ino}") and int(process) not in (os.getpid(), _pid):
-                holders.append(int(process))
-        # Some file systems have another number of their device there: only the lock itself says that it is this file.
-        if holders and _is_locked(path):
+    with contextlib.suppress(OSError), phil:  # no other thread of this process opens or closes a file meanwhile
+        stat = os.stat(path)
+        if _is_locked(path) and not _is_written_here((stat.st_dev, stat.st_ino)):
             return (
-                f"{path!r} is open for writing in process {holders[0]}, and what that has not written yet would be "
-                "missing. Wait until it has closed the file; HDF5_USE_FILE_LOCKING=FALSE reads what is there"
+                f"{path!r} is open for writing in {_holder(stat.st_ino)}, and what that has not written yet would be "
+                "missing. Wait until it has closed the file; HDF5_USE_FILE_LOCKING=FALSE reads what is there, except "
+                "of a file that is marked as open, as with libver='latest'"
             )
     return ""
 
 
 def _is_locked(path: str) -> bool:
-    with open(path, "rb") as file:
+    """Return whether a file has a lock for writing, by having one for reading for a moment."""
+    with phil:  # or another thread that opens the file for writing in this moment would be refused
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe does not wait for its writer
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also of a child that was forked meanwhile
         except BlockingIOError:
             return True
+        finally:
+            os.close(descriptor)
     return False
+
+
+def _is_written_here(key: tuple[int, int]) -> bool:
+    """Return whether this process's libhdf5 has a file open for writing, be it since before a fork."""
+    for opened in h5f.get_obj_ids(h5f.OBJ_ALL, _OPENED):
+        with contextlib.suppress(*DAMAGE):  # not a file of this machine
+            file = h5i.get_file_id(opened)
+            if file.get_intent() & h5f.ACC_RDWR and _key_of(file) == key:
+                return True
+    return False
+
+
+def _holder(inode: int) -> str:
+    """Name the process that has a lock of a file for writing, as far as this one can see it."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in _LOCKS.read_text().splitlines():
+            match line.split():
+                case [_, "FLOCK", _, "WRITE", process, place, *_] if place.endswith(f":{inode}"):
+                    return f"process {process}"
+    return "another process"
 
 
 @contextlib.contextmanager
@@ -134,15 +161,16 @@ def is_shared(dataset: h5py.Dataset) -> bool:
 
 
 def flush_written(path: str, *, opening: bool) -> None:
-    """Flush the handles through which this process writes to a file."""
-    if os.getpid() != _pid:
-        return  # a forked child has copies of its parent's handles; the parent flushes them
+    """Flush the handles through which this process writes to a file.
+
+    A forked child may have many objects of its parent, and examines them only if the file is locked.
+    """
     if not (opening or _written):
         return
     with contextlib.suppress(OSError):
         stat = os.stat(path)
         key = stat.st_dev, stat.st_ino
-        if opening or key in _written:
+        if key in _written or (opening and (not _is_forked or _is_locked(path))):
             _flush(key)
 
 
@@ -193,8 +221,14 @@ def _flush(key: tuple[int, int]) -> None:
 
 def _writers(key: tuple[int, ...]) -> Iterator[h5py.h5g.GroupID]:
     """Yield an open object of each writable handle of a file that this process opened, not its parent."""
-    if os.getpid() != _pid:
-        return
+    for opened, number in _writable():
+        with contextlib.suppress(*DAMAGE):
+            if number not in _inherited and _key_of(h5i.get_file_id(opened)) == key:
+                yield opened
+
+
+def _writable() -> Iterator[tuple[h5py.h5g.GroupID, int]]:
+    """Yield an open object of each file that is open for writing, and libhdf5's number of the file."""
     # Counting tells whether objects are open outside of h5stream's files: examining each takes long.
     files, own = list[h5py.File](), 0
     with _handles_lock:
@@ -210,12 +244,11 @@ def _writers(key: tuple[int, ...]) -> Iterator[h5py.h5g.GroupID]:
     seen: set[int] = set()
     for opened in h5f.get_obj_ids(h5f.OBJ_ALL, _OPENED):
         with contextlib.suppress(*DAMAGE):
-            number = h5py.h5o.get_info(opened).fileno
-            if number not in seen:
-                seen.add(number)
-                file = h5i.get_file_id(opened)
-                if file.get_intent() & h5f.ACC_RDWR and _key_of(file) == key:
-                    yield opened
+            if h5i.get_file_id(opened).get_intent() & h5f.ACC_RDWR:
+                number = h5py.h5o.get_info(opened).fileno
+                if number not in seen:
+                    seen.add(number)
+                    yield opened, number
 
 
 def _key_of(file: h5f.FileID) -> tuple[int, int]:
@@ -228,13 +261,18 @@ def _flush_before_fork() -> None:
     """Flush all written data before a fork: the child cannot, and would read the file without them."""
     for key in list(_written):
         _flush(key)
+    _at_fork.clear()
+    _at_fork.update(number for _, number in _writable())
 
 
 def _forget_in_child() -> None:
     """Forget the parent's handles and replace its locks, which another of its threads may have held."""
-    global _handles_lock, _apart_lock
+    global _handles_lock, _apart_lock, _is_forked
     _handles_lock, _apart_lock = threading.Lock(), threading.RLock()
+    _is_forked = True
     _handles.clear()
+    _written.clear()
+    _inherited.update(_at_fork)
 
 
 os.register_at_fork(before=_flush_before_fork, after_in_child=_forget_in_child)

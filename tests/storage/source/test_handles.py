@@ -1,10 +1,14 @@
 """A file that the user has open in the same process is read all the same, and the user's own opening is not refused."""
 
+import concurrent.futures
 import contextlib
+import errno
+import fcntl
 import itertools
 import os
 import subprocess
 import sys
+import threading
 
 import h5py
 import numpy as np
@@ -19,6 +23,7 @@ from support.making import write_datasets
 from h5stream import H5Dataset, H5StreamLoader, repack, stage
 from h5stream.advice.listing import list_file
 from h5stream.errors import SourceChangedError, SourceError
+from h5stream.storage.source import handles
 
 ROWS = 400
 X = np.arange(ROWS * 3, dtype="i4").reshape(ROWS, 3)
@@ -221,8 +226,96 @@ def test_what_is_there_is_read_where_locks_are_turned_off(written_elsewhere, mon
     assert H5Dataset(written_elsewhere[0], "x").layout.samples == len(X)
 
 
+@pytest.mark.parametrize("value", ["FALSE", "0", "false", "False", "off"])
+def test_the_variable_turns_locks_off_in_the_spellings_that_libhdf5_takes(written_elsewhere, monkeypatch, value):
+    monkeypatch.setenv("HDF5_USE_FILE_LOCKING", value)
+    code = "import sys, h5py; h5py.File(sys.argv[1])"  # libhdf5 looks at it when it is loaded
+    ran = subprocess.run([sys.executable, "-c", code, written_elsewhere[0]], capture_output=True)
+    refused = contextlib.nullcontext() if ran.returncode == 0 else pytest.raises(SourceError, match="open for writing")
+    with refused:
+        H5Dataset(written_elsewhere[0], "x")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_nothing_is_refused_where_the_file_system_has_no_locks(written_elsewhere, monkeypatch, number):
+    def without_locks(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(handles.fcntl, "flock", without_locks)
+    assert H5Dataset(written_elsewhere[0], "x").layout.samples == len(X)
+
+
+def test_a_writer_that_the_system_does_not_name_is_refused_too(written_elsewhere, monkeypatch, tmp_path):
+    monkeypatch.setattr(handles, "_LOCKS", tmp_path / "locks")  # as of another PID namespace, or without /proc
+    with pytest.raises(SourceError, match="is open for writing in another process"):
+        H5Dataset(written_elsewhere[0], "x")
+
+
+def test_a_program_that_inherits_the_lock_alone_is_refused_as_by_h5py(tmp_path):
+    path = write(tmp_path / "a.h5")
+    with h5py.File(path, "r+"):
+        asked = "from h5stream.storage.source import handles\nassert not handles.said_of_writer(path)"
+        for read in ("import h5py\nh5py.File(path)", asked):
+            code = f"import sys\npath = sys.argv[1]\n{read}"
+            started = subprocess.run([sys.executable, "-c", code, path], close_fds=False, capture_output=True)
+            assert started.returncode == 1, read
+
+
+def test_a_virtual_dataset_whose_source_another_process_writes_is_refused_as_by_h5py(written_elsewhere, tmp_path):
+    other = written_elsewhere[1]
+    make_virtual(tmp_path / "middle.h5", "a.h5", X)
+    make_virtual(tmp_path / "v.h5", "middle.h5", X)
+    for virtual in ("middle.h5", "v.h5"):
+        with h5py.File(tmp_path / virtual) as file, pytest.raises(BlockingIOError):
+            file["x"][:]
+        with pytest.raises(SourceError, match=r"a\.h5' is open for writing in process"):
+            H5Dataset(tmp_path / virtual, "x", allow_external=True)
+    other.communicate()
+    assert (H5Dataset(tmp_path / "v.h5", "x", allow_external=True)[:5] == -1).all()
+
+
+def test_external_storage_has_no_lock_that_h5py_looks_at(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "source.raw").write_bytes(X.tobytes())
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", X.shape, X.dtype, external=[("source.raw", 0, X.nbytes)])
+    with open(tmp_path / "source.raw", "r+b") as raw:
+        fcntl.flock(raw, fcntl.LOCK_EX)
+        assert np.array_equal(H5Dataset(tmp_path / "a.h5", "x", allow_external=True)[:], X)
+        assert not any("open for writing" in one for one in stage("a.h5", to=tmp_path / "b", follow=True).notices)
+
+
 def test_staging_a_file_that_another_process_writes_is_said(written_elsewhere, tmp_path):
     assert any("is open for writing" in one for one in stage(written_elsewhere[0], to=tmp_path / "fast").notices)
+
+
+@pytest.mark.parametrize("kind", ["link", "virtual"])
+def test_staging_says_which_of_the_files_that_come_along_another_process_writes(written_elsewhere, tmp_path, kind):
+    if kind == "virtual":
+        make_virtual(tmp_path / "main.h5", "a.h5", X)
+    else:
+        with h5py.File(tmp_path / "main.h5", "w") as file:
+            file["x"] = h5py.ExternalLink("a.h5", "x")
+    staged = stage(tmp_path / "main.h5", to=tmp_path / "fast", follow=True)
+    assert [one.split()[0] for one in staged.notices if "is open for writing" in one] == [repr(written_elsewhere[0])]
+
+
+def test_threads_neither_refuse_nor_disturb_another_that_opens_and_closes_a_file_for_writing(tmp_path):
+    path, ended = write(tmp_path / "a.h5"), threading.Event()
+
+    def read():
+        while not ended.is_set():
+            assert handles.said_of_writer(path) == ""
+
+    with concurrent.futures.ThreadPoolExecutor(3) as readers:
+        reading = [readers.submit(read) for _ in range(3)]
+        try:
+            for _ in range(200):
+                h5py.File(path, "r+").close()
+        finally:
+            ended.set()
+        for one in reading:
+            one.result()
 
 
 # --- children ---------------------------------------------------------------------------------------------------
@@ -236,6 +329,61 @@ def test_a_forked_child_reads_while_the_parent_has_the_file_open(tmp_path, mode)
         check(dataset)
         in_forked_child(lambda: check(dataset))
         assert np.array_equal(theirs["x"][:], X)
+
+
+@pytest.mark.parametrize("mode", ["r+", "w"])
+def test_a_child_forked_before_its_parent_opens_a_file_for_writing_is_refused_as_by_h5py(tmp_path, mode):
+    path = write(tmp_path / "a.h5")
+    H5Dataset(path, "x").close()
+
+    def read(way):
+        try:
+            h5py.File(path).close() if way.strip() == "h5py" else H5Dataset(path, "x").close()
+        except (BlockingIOError, SourceError) as error:
+            return type(error).__name__
+        return "read"
+
+    child = forking.Standing(read)
+    with h5py.File(path, mode) as file:
+        file.require_dataset("x", X.shape, X.dtype)
+        refused = [child.ask(way) for way in ("h5py", "h5stream")]
+    closed = [child.ask(way) for way in ("h5py", "h5stream")]
+    child.end()
+    assert refused == ["BlockingIOError", "SourceError"]
+    assert closed == ["read", "read"]
+
+
+def test_a_forked_process_reads_what_it_wrote_itself_and_did_not_close(tmp_path):
+    path, other = write(tmp_path / "a.h5"), write(tmp_path / "b.h5")
+
+    def work():
+        with h5py.File(other, "r+") as file:
+            x = file["x"]  # whose chunks are not written as long as it lives
+            x[:] = X + 1
+            own = H5Dataset(other, "x")[:]
+        return own, H5Dataset(path, "x")[:]
+
+    with h5py.File(path, "r+") as file:
+        x = file["x"]
+        H5Dataset(path, "x").close()
+        before = os.stat(path)
+        own, inherited = in_forked_child(work)
+        assert np.array_equal(x[:], X)
+        assert os.stat(path).st_mtime_ns == before.st_mtime_ns
+    assert np.array_equal(own, X + 1)
+    assert np.array_equal(inherited, X)
+
+
+def test_the_child_of_a_forked_process_reads_what_that_has_open_for_writing(tmp_path):
+    path = write(tmp_path / "a.h5")
+
+    def between():
+        with h5py.File(path, "r+") as theirs:
+            check(H5Dataset(path, ["x", "texts"]))
+            in_forked_child(lambda: check(H5Dataset(path, ["x", "texts"])))
+            return np.array_equal(theirs["x"][:], X)
+
+    assert in_forked_child(between)
 
 
 def test_a_forked_child_does_not_write_what_its_parent_holds_back(tmp_path):
