@@ -141,7 +141,8 @@ def _stretches(builder: PartBuilder, lookup: LookupBuilder, spec: Field) -> tupl
 def lookup_of(builder: PartBuilder, key: Key, spec: Field, from_user: LookupInMemory = None) -> LookupBuilder:
     """Return the builder of a looked-up field, which earlier files may have made."""
     crop = None if spec.ragged is None else spec.ragged.crop
-    return builder.lookups.setdefault(key, LookupBuilder(name=spec.name, crop=crop, from_user=from_user))
+    made = LookupBuilder(name=spec.name, crop=crop, from_user=from_user, is_elsewhere=bool(spec.file))
+    return builder.lookups.setdefault(key, made)
 
 
 def add_lookup_part(

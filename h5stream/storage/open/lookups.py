@@ -14,7 +14,7 @@ from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import DrawnRows, LookupFunction
 from h5stream.samples.lookup import Lookup
 from h5stream.samples.ragged import STACKED, Crop
-from h5stream.samples.segments import Bounds, RowLists, Stretches, samples_bounded, stretches_of
+from h5stream.samples.segments import Between, Bounds, RowLists, Stretches, samples_bounded, stretches_of
 from h5stream.samples.space import Space
 from h5stream.storage.decode.elements import joined_meanings, same_type
 from h5stream.storage.decode.small_floats import shown
@@ -163,6 +163,7 @@ class LookupBuilder:
     shapes: list[tuple[int, ...]] = field(default_factory=list)  # of each part, if objects differ in shape
     is_per_sample: bool = False  # whether the user gave rows for each sample, rather than a dataset for each row
     is_alone: bool = False  # whether the number of samples follows from this lookup alone
+    is_elsewhere: bool = False  # whether the dataset is in the files of file=, whatever file names its rows
 
     @property
     def rows(self) -> int:
@@ -247,12 +248,26 @@ class LookupBuilder:
             self.listed.append(ranges.rows + first)
             self.add_rows(begins, ranges.counts)
             return
+        if self.is_elsewhere and self.ranges:
+            self._check_says_where(ranges, len(values[0]) - samples, where)
         try:
             begins, counts = stretches_of(ranges, values, samples, self.rows - first, is_alone=self.is_alone)
         except OptionError as error:
             raise self._refused(where, str(error)) from None
         self._check_in_one(begins + first, counts, where)
         self.add_rows(begins + first, counts)
+
+    def _check_says_where(self, ranges: Stretches, more: int, where: str) -> None:
+        """Raise if a further file or group does not say where its rows begin in those of ``file=``."""
+        if isinstance(ranges, Between) or (isinstance(ranges, Bounds) and more == 1):
+            return
+        what = type(ranges).__name__
+        raise self._refused(
+            where,
+            f"{what}({ranges.names[0]!r}) of several files or groups does not say where in file= the rows of each "
+            f"begin and end; pass one array, {what}(numbers of all samples), or write Between(first, end), whose "
+            "numbers count through all of file=",
+        )
 
     def add_values(self, part: DatasetPart, lengths: NDArray[np.uint32]) -> None:
         """Add a part whose rows are values of variable length, one for each sample."""

@@ -581,3 +581,26 @@ def test_a_range_of_rows_of_two_other_files_is_refused(tmp_path, in_memory):
     assert [sample.tolist() for sample in samples] == [every[a:b] for a, b in zip(first, end, strict=True)]
     with pytest.raises(OptionError, match=r"sample 1 is said to have rows 3 to 8 .*, which are of several files"):
         opened([0, 3, 22], [5, 8, 24])
+
+
+@pytest.mark.parametrize("of", [Lengths("n"), Bounds("starts", holds="starts"), Bounds("ends", holds="ends"), None])
+def test_files_that_do_not_say_where_their_rows_begin_in_those_of_another_file_are_refused(tmp_path, of):
+    """Each file's samples began anew at the first row of the other file, or went on to its last."""
+    other = write_datasets(tmp_path / "x.h5", x=np.arange(8))
+    paths = [
+        write_datasets(tmp_path / f"{k}.h5", y=np.arange(2), n=np.diff(at), starts=at[:2], ends=at[1:], at=np.array(at))
+        for k, at in enumerate(([0, 2, 5], [5, 6, 8]))
+    ]
+
+    def samples(paths, lookup):
+        fields = {"y": "y", "x": Field("x", file=other, lookup=lookup, ragged="list")}
+        return [sample.tolist() for sample in H5Dataset(paths, fields, allow_external=True)[:]["x"]]
+
+    every = [[0, 1], [2, 3, 4], [5], [6, 7]]
+    if of is None:
+        assert samples(paths, Bounds("at")) == samples(paths, Between("starts", "ends")) == every
+        assert samples(paths, Lengths([2, 3, 1, 2])) == every
+        return
+    assert samples(paths[:1], Lengths("n")) == every[:2]
+    with pytest.raises(OptionError, match=r"of several files or groups does not say where in file= the rows of each"):
+        samples(paths, of)
