@@ -77,6 +77,7 @@ REASONS = [
     Reason("bounds of two meanings", "it may say where they begin or where they end", holds=has_bounds_of_two_meanings),
     Reason("array of rows of several files", "of several files or groups|go backwards or beyond the end", ("'rows'",)),
     Reason("an array alone says how many", r"lookup= has [\d,]+ numbers, and needs one for each", ("'args': [[",)),
+    Reason("a file of no rows that are objects", "nothing has a name such as", ("'shape': [0",)),
     Reason("rows that are objects", "rows that are objects are of", ("frame",)),
     Reason("unlike objects", UNLIKE, ("Objects", "'o/", "arrays", "unlike", "'external'")),
     Reason("lacking", "has no (dataset|attribute)|there is no dataset|lacks|matches no group", LACKING),
