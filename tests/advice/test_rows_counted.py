@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from support.commands import printed
+from support.commands import invoke
 from support.each import for_each
 from support.layouts import write
 from support.making import vlen
@@ -120,8 +120,8 @@ def test_what_the_users_functions_make_is_not_taken_for_the_loaders_own(path):
 @pytest.mark.parametrize("fields", ["equal", "y,equal", "texts,others"])
 def test_bench_and_diagnose_count_rows_of_equally_long_values(path, fields):
     words = ("--fields", fields, "--batch-size", BATCH, "--json", "--seconds")
-    done = json.loads(printed("bench", path, "--workers", "0", "--busy-ms", "0", *words, 1))
-    assert {one["rows"] for one in done["results"]} == {ROWS}
-    done = json.loads(printed("diagnose", path, "--step-ms", "5", *words, 0.1))
+    done = json.loads(invoke("bench", path, "--workers", "0", "--busy-ms", "0", *words, 3).stdout)
+    assert {one["rows"] for one in done["results"] if "h5stream" in one["name"]} == {ROWS}
+    done = json.loads(invoke("diagnose", path, "--step-ms", "5", *words, 0.1).stdout)
     assert 0.005 <= done["step_s"] < 0.1  # not a pause for each item of a value
     assert done["statistics"]["rows"] == BATCH * done["statistics"]["batches"]
