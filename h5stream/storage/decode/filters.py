@@ -307,7 +307,7 @@ def decoding_error(step: Sequence[Filter], reason: int, first: int, second: int)
         return MemoryError(_REASONS[reason].format(first=first))
     if reason == PARAMETERS:
         return DecodeError(_wrong_parameters(filter_id, step[0].values))
-    # h5py's lzf never comes back from a chunk of no bytes.
+    # h5py's lzf, asked for a chunk of no bytes, may not come back.
     is_own = filter_id < FIRST_PLUGIN
     is_asked = first > second if reason in (DECODES_TO, GAVE) else is_own and reason not in (GOES_ON, NO_CHECKSUM)
     kind = DecodeError if is_asked else NotAskedError
